@@ -1,0 +1,52 @@
+# Two targets do everything on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run-stamp
+DEV_STAMP := $(VENV)/.dev-stamp
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+
+.PHONY: help demo test check bench proto format lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet, and show what it does
+	$(BIN)/python -m nodeagent demo $(ARGS)
+
+test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
+	$(BIN)/python -m tests.bench $(ARGS)
+
+proto: $(DEV_STAMP)  ## generate nodeagent/kubelet/api anew from proto/
+	$(BIN)/python proto/generate.py
+
+format: $(DEV_STAMP)  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:  ## resolve the dependencies anew (needs pip-tools)
+	cd requirements && pip-compile --quiet --upgrade --generate-hashes --strip-extras --no-emit-index-url \
+	    --no-emit-trusted-host -o runtime.lock runtime.in
+	cd requirements && pip-compile --quiet --upgrade --generate-hashes --strip-extras --no-emit-index-url \
+	    --no-emit-trusted-host --allow-unsafe -o dev.lock runtime.in dev.in
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) bench-result.json
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "nodeagent needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): requirements/runtime.lock | $(BIN)/python
+	$(PIP) --require-hashes -r requirements/runtime.lock
+	$(BIN)/python -m compileall -q nodeagent
+	touch $@
+
+$(DEV_STAMP): requirements/dev.lock pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements/dev.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $(RUN_STAMP) $@

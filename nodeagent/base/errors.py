@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors, sorted by whose fault they are.
+
+Every error that leaves a layer is one of these. A person sees two lines: what happened and what to do.
+Errors of foreign libraries are wrapped at the door of the layer that talks to them (``raise … from e``).
+"""
+
+from __future__ import annotations
+
+
+class NodeagentError(Exception):
+    """Base of all errors of this program: ``what`` happened and, for a person, what to do (``hint``)."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def lines(self) -> str:
+        """The two lines that a person is shown."""
+        return f"{self.what}\n{self.hint}" if self.hint else self.what
+
+
+class ConfigError(NodeagentError):
+    """Raised when what the operator wrote cannot be meant: a wrong key, type, selector, name or path."""
+
+
+class KernelRefused(NodeagentError):
+    """Raised when the kernel refused or did not finish a read or a write of a host path."""
+
+    def __init__(self, what: str, hint: str = "", *, errno: int = 0, path: str = "") -> None:
+        super().__init__(what, hint)
+        self.errno = errno
+        self.path = path
+
+
+class KubeletUnavailable(NodeagentError):
+    """Raised when the kubelet is absent, refuses or does not answer. Always means: try again."""
+
+
+class ClusterUnavailable(NodeagentError):
+    """Raised when the API server is absent, refuses or does not answer. Always means: try again."""
+
+
+class Refused(NodeagentError):
+    """Raised when an Allocate cannot be granted; the text reaches the user in the pod's status."""
+
+
+class AlreadyRunning(NodeagentError):
+    """Raised when another nodeagent serves this node already."""
+
+
+class InvariantBroken(NodeagentError):
+    """Raised when nodeagent itself is wrong."""

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A unix socket that answers every connection with one JSON document, and to root and our own user only.
+
+The path may be longer than a unix socket address: it is reached through a descriptor of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import SocketStream
+
+from nodeagent.base.errors import KernelRefused
+
+LIMIT = 5.0  # seconds for one answer
+
+
+async def serve(path: str, answer: Callable[[], object], ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until cancelled; raises KernelRefused if the socket cannot be made or somebody else has it."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        directory = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        await _serve_in(f"/proc/self/fd/{directory}/{target.name}", path, answer, ready)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(target.name, dir_fd=directory)
+        os.close(directory)
+
+
+async def _serve_in(short: str, path: str, answer: Callable[[], object], ready: Callable[[], None]) -> None:
+    async def reply(stream: SocketStream) -> None:
+        async with stream:
+            if _peer(stream.extra_attributes[anyio.abc.SocketAttribute.raw_socket]()) in (0, os.geteuid()):
+                with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
+                    await stream.send(json.dumps(answer()).encode())
+
+    try:
+        _forget(short)
+        listener = await anyio.create_unix_listener(short, mode=0o600)
+    except OSError as error:
+        raise _refused(path, error) from error
+    ready()
+    async with listener:
+        await listener.serve(reply)
+
+
+def _forget(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def ask(path: str) -> Any:
+    """The document that a server at ``path`` gives; blocks; raises OSError or ValueError."""
+    directory = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(LIMIT)
+            client.connect(f"/proc/self/fd/{directory}/{Path(path).name}")
+            chunks = list(iter(lambda: client.recv(65536), b""))
+    finally:
+        os.close(directory)
+    return json.loads(b"".join(chunks))
+
+
+def _peer(raw: Any) -> int:
+    _, uid, _ = struct.unpack("iII", raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
+def _refused(path: str, error: OSError) -> KernelRefused:
+    return KernelRefused(
+        f"the status socket {path} cannot be served: {error.strerror or error}",
+        "make its directory writable, or choose another with --status-socket",
+        errno=error.errno or 0,
+        path=path,
+    )

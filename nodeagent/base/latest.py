@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Latest[T]``: the cell between loops: one writer, any number of readers, only the newest value.
+
+A value has a version. ``set`` of an equal value wakes nobody. Each reader keeps the version that it
+has seen, so a slow reader skips values and never misses the last one; nobody needs a lock or a queue.
+``set`` is called on the event loop only: a thread gives its value to the loop first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+class Latest(Generic[T]):
+    """The newest value of ``T`` and its version (0 = the value given at the start).
+
+    ``on_change`` is called after each change: for a loop that waits for one of several cells.
+    """
+
+    def __init__(self, value: T, on_change: Callable[[], None] | None = None) -> None:
+        self._value = value
+        self._on_change = on_change
+        self._version = 0
+        self._changed = anyio.Event()
+
+    @property
+    def version(self) -> int:
+        """The version of the present value."""
+        return self._version
+
+    def get(self) -> T:
+        """The present value, at once."""
+        return self._value
+
+    def set(self, value: T) -> bool:
+        """Replace the value; return False, and wake nobody, if it equals the present one."""
+        if value is self._value or value == self._value:
+            return False
+        self._value = value
+        self.touch()
+        return True
+
+    def touch(self) -> None:
+        """Wake all readers although the value may be the same."""
+        self._version += 1
+        fired, self._changed = self._changed, anyio.Event()
+        fired.set()
+        if self._on_change is not None:
+            self._on_change()
+
+    async def newer(self, seen: int) -> tuple[int, T]:
+        """Wait until the version differs from ``seen``; return the present version and value."""
+        while self._version == seen:
+            await self._changed.wait()
+        return self._version, self._value

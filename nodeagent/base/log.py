@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nodeagent may say: a closed catalogue of events, and ``event`` to say one.
+
+One event is one line. Its name and MESSAGE_ID never change (``journalctl MESSAGE_ID=…`` finds it in any
+version); its fields are fixed; its text may be improved. Log transitions, not visits. Where the lines
+go is for ``logsinks``; underneath is the standard library's logging.
+
+A new event: one more entry here, with an id of its own (``systemd-id128 new``).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import NamedTuple
+
+from nodeagent.base.errors import InvariantBroken
+
+LOGGER = "nodeagent"
+_FIELD = re.compile(r"{(\w+)}")
+
+
+class Event(NamedTuple):
+    """One kind of line: stable name and MESSAGE_ID, level, text. The text names the fields that it must have.
+
+    ``also`` names those that it may have. A ``hint`` is what a person can do, and ends the line.
+    """
+
+    name: str
+    id: str
+    level: int
+    text: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that it must have."""
+        return tuple(_FIELD.findall(self.text))
+
+
+def event(kind: Event, **fields: str | int) -> None:
+    """Say an event. Raises InvariantBroken if the fields are not those of its kind."""
+    missing = [name for name in kind.fields if name not in fields]
+    foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
+    if missing or foreign:
+        raise InvariantBroken(f"log event {kind.name}: missing {missing}, foreign {foreign}")
+    logger = logging.getLogger(LOGGER)
+    if logger.isEnabledFor(kind.level):
+        hint = f"; {fields['hint']}" if fields.get("hint") else ""
+        extra = {"event": kind, "fields": fields}
+        logger.log(kind.level, "%s", f"{kind.text.format_map(fields)}{hint}", extra=extra)
+
+
+STARTED = Event(
+    "started", "27ee919b5c99470997239c18da35bc01", logging.INFO, "nodeagent {version} started on {root}"
+)
+READY = Event(
+    "ready",
+    "71b22ec14c9342faa42d8a2280a76485",
+    logging.INFO,
+    "ready: {resources} resources with {devices} devices",
+)
+STOPPING = Event("stopping", "e96ec5c59451488593817f378a32372c", logging.INFO, "stopping: {why}")
+ALREADY_RUNNING = Event(
+    "already-running",
+    "ec9822169f234e0a84fe6559a8d9b3fb",
+    logging.ERROR,
+    "another nodeagent serves this node: {lock}",
+)
+RESOURCE_ADDED = Event(
+    "resource-added",
+    "398787be47584afa82681e7206fcf0c1",
+    logging.INFO,
+    "{resource}: new resource with {devices} devices",
+)
+RESOURCE_REMOVED = Event(
+    "resource-removed",
+    "e66d9b6a266d4f818d919db0047eaf37",
+    logging.INFO,
+    "{resource}: resource removed: {why}",
+)
+RESOURCE_REFUSED = Event(
+    "resource-refused",
+    "90813901d8f748678114b1f6c6cf0b37",
+    logging.ERROR,
+    "{resource}: cannot be offered: {why}",
+    ("hint",),
+)
+RESOURCE_REGISTERED = Event(
+    "resource-registered",
+    "b264321f0d2a4165a6378e22e4c40702",
+    logging.INFO,
+    "{resource}: registered with the kubelet, {devices} devices",
+)
+REGISTER_FAILING = Event(
+    "register-failing",
+    "b4e2b4f705f94a768e096f98dc933422",
+    logging.WARNING,
+    "{resource}: the kubelet does not register it, trying on: {error}",
+)
+REGISTRATION_LOST = Event(
+    "registration-lost",
+    "5be0f2b3a9f9497d9f0f7a52c1e6d384",
+    logging.WARNING,
+    "{resource}: registration lost, registering again: {why}",
+)
+KUBELET_GONE = Event(
+    "kubelet-gone",
+    "57caa645c4a940828c454051467ecdb6",
+    logging.WARNING,
+    "the kubelet is away, waiting for {socket}",
+)
+KUBELET_BACK = Event(
+    "kubelet-back", "c5e1ee69f737447790f908f65e16cfc3", logging.INFO, "the kubelet is back on {socket}"
+)
+DEVICES_CHANGED = Event(
+    "devices-changed",
+    "6ee175ec635c459fae99efb20796f038",
+    logging.INFO,
+    "{resource}: {healthy} of {devices} devices healthy",
+)
+DEVICE_UNHEALTHY = Event(
+    "device-unhealthy",
+    "ed1dba313672465bac4e97348c33bc33",
+    logging.WARNING,
+    "{resource}: {device} is Unhealthy: {text}",
+    (
+        "hint",
+        "pci_address",
+        "reason",
+    ),
+)
+DEVICE_HEALTHY = Event(
+    "device-healthy",
+    "2a8f55045ca24e6b8a1610320295e993",
+    logging.INFO,
+    "{resource}: {device} is Healthy",
+    ("pci_address",),
+)
+DEVICE_ADDED = Event(
+    "device-added",
+    "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52",
+    logging.INFO,
+    "{resource}: {device} is new",
+    ("pci_address",),
+)
+DEVICE_GONE = Event(
+    "device-gone",
+    "c0dd6c249fd940d49f2e6a0d20063db3",
+    logging.INFO,
+    "{resource}: {device} has left the machine",
+    ("pci_address",),
+)
+ALLOCATED = Event(
+    "allocated",
+    "89b09ebc297446c1ad12f913c668eb8d",
+    logging.INFO,
+    "{resource}: gave {devices}",
+    ("pci_address",),
+)
+ALLOCATE_REFUSED = Event(
+    "allocate-refused",
+    "8b11ece7c415455faa0f7359d98c63d3",
+    logging.WARNING,
+    "{resource}: refused {devices}: {why}",
+)
+GROUP_HELD = Event(
+    "group-held", "fb7a06dfe97d47418e5b4952d0ddc394", logging.INFO, "IOMMU group {group} is held by {holder}"
+)
+GROUP_RELEASED = Event(
+    "group-released", "24237063bd7b40e18ce5d80fcb48e89d", logging.INFO, "IOMMU group {group} is free again"
+)
+HOLDERS_UNKNOWN = Event(
+    "holders-unknown",
+    "0bccc10d7c7446f4a8c63626e8e638b4",
+    logging.WARNING,
+    "cannot ask the kubelet who holds what, taking all as held: {error}",
+)
+HOLDERS_KNOWN = Event(
+    "holders-known",
+    "5d5595fe3ac44eb4b9dc62bdaa192ecf",
+    logging.INFO,
+    "the kubelet tells again who holds what",
+)
+CONFIG_RELOADED = Event(
+    "config-reloaded", "20cd486520824c5bbb4202beff9b846d", logging.INFO, "settings loaded again: {changed}"
+)
+CONFIG_REFUSED = Event(
+    "config-refused",
+    "8a73431fc4394484beddab8866c0da56",
+    logging.ERROR,
+    "the new settings are wrong, the old ones stay: {error}",
+    ("hint",),
+)
+CONFIG_WARNING = Event(
+    "config-warning", "ddb71bc8a8e9419ababe8718246cb68f", logging.WARNING, "settings: {text}"
+)
+SUBSYSTEM_FAILED = Event(
+    "subsystem-failed",
+    "7a41c7a38d114e0fb591a2bba7124a9f",
+    logging.ERROR,
+    "{subsystem} failed, starting it again in {seconds} s: {error}",
+)
+SUBSYSTEM_BACK = Event(
+    "subsystem-back", "be8ff4a87b0d4450a2c12ba08fdb6873", logging.INFO, "{subsystem} works again"
+)
+EVENTS_LOST = Event(
+    "events-lost",
+    "6f7e03f047a948e082b1ec1f17d5bf18",
+    logging.WARNING,
+    "events of {source} were lost, reading everything again",
+)
+EVENTS_UNAVAILABLE = Event(
+    "events-unavailable",
+    "e98d740d9853403197398f2c09a1b132",
+    logging.WARNING,
+    "no events from {source}, looking every {seconds} s instead: {error}",
+)
+HOST_READ_SLOW = Event(
+    "host-read-slow",
+    "1d76aa32ad494ac4bc27c1a053af3a0a",
+    logging.WARNING,
+    "reading {what} hangs for {seconds} s, going on without it",
+    ("pci_address",),
+)
+HOST_READ_BACK = Event(
+    "host-read-back",
+    "7566217c1d38415eaf801839ef5429fe",
+    logging.INFO,
+    "reading {what} works again",
+    ("pci_address",),
+)
+NO_IOMMU = Event(
+    "no-iommu",
+    "edb49fca2fd14e42b8c20a33d5d7ad88",
+    logging.WARNING,
+    "this host has no active IOMMU: no device can be given to a VM",
+    ("hint",),
+)
+NO_VFIO = Event(
+    "no-vfio",
+    "ce4e5f45647f4f51b4d8ce0ef27b9901",
+    logging.WARNING,
+    "the vfio-pci module is not loaded",
+    ("hint",),
+)
+AER_WARNING = Event(
+    "aer-warning",
+    "ef81d33a448e435184a2dc298e67362d",
+    logging.WARNING,
+    "{pci_address}: the kernel reports a PCIe error: {text}",
+)
+CDI_FAILED = Event(
+    "cdi-failed",
+    "812ce234d1c74a0f8479d6beefd9c925",
+    logging.WARNING,
+    "cannot write the CDI specification {path}: {error}",
+)
+STATUS_UNAVAILABLE = Event(
+    "status-unavailable",
+    "c9bc772ac08045ddbbfe7588d1e04992",
+    logging.WARNING,
+    "cannot serve the status socket {socket}: {error}",
+)
+BUG = Event("bug", "4ae940484d564de7bf38dd4819e769b3", logging.ERROR, "nodeagent itself is wrong: {error}")
+
+
+def catalogue() -> tuple[Event, ...]:
+    """All events, in the order of this file."""
+    return tuple(value for value in globals().values() if isinstance(value, Event))

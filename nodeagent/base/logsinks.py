@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where log lines go: to journald with fields, or to stderr as text or JSON lines.
+
+``auto`` asks whether stderr is the journal (``JOURNAL_STREAM``, systemd.exec(5)), else whether it is a
+terminal, else takes JSON: a container's log is read by machines. Below systemd a record that journald
+does not take goes to stderr with the ``<N>`` prefix of its priority (sd-daemon(3)). Loggers of
+libraries come through the same way, from warnings up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from nodeagent.base import journald, log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def setup(
+    style: str,
+    level: str,
+    environ: Mapping[str, str],
+    stream: TextIO,
+    socket: str = journald.SOCKET,
+) -> None:
+    """Send all logging of this process to one place; may be called again with other settings.
+
+    ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
+    stderr; ``socket`` is journald's. Libraries log from warnings up, whatever the level.
+    """
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Sink)]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(_sink(style, environ, stream, socket))
+    root.setLevel(max(logging.WARNING, _LEVELS[level]))
+    logging.getLogger(log.LOGGER).setLevel(_LEVELS[level])
+
+
+def chosen(style: str, environ: Mapping[str, str], stream: TextIO) -> str:
+    """The style that ``auto`` comes to: journald, text or json; any other is what it is."""
+    if style != "auto":
+        return style
+    if _is_journal(environ, stream):
+        return "journald"
+    return "text" if stream.isatty() else "json"
+
+
+def _is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
+    """True if the stream is the one that systemd connected to the journal, not one put in its place."""
+    wanted = environ.get("JOURNAL_STREAM")
+    if not wanted:
+        return False
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return wanted == f"{found.st_dev}:{found.st_ino}"
+
+
+def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -> _Sink:
+    picked = chosen(style, environ, stream)
+    if picked == "json":
+        return _Json(stream)
+    plain = _Text(stream, prefixed=_is_journal(environ, stream))
+    return _Journald(journald.Journal(socket), plain) if picked == "journald" else plain
+
+
+class _Sink(logging.Handler):
+    """Marks the handlers that ``setup`` made."""
+
+
+class _Text(_Sink):
+    """One line per record; a traceback follows in lines of its own."""
+
+    def __init__(self, stream: TextIO, *, prefixed: bool) -> None:
+        super().__init__()
+        self._stream = stream
+        self._prefixed = prefixed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; a stream that is gone costs the record, not the program."""
+        head = self._head(record)
+        lines = [_one_line(record.getMessage()), *_traceback(record).splitlines()]
+        try:
+            self._stream.write("".join(f"{head}{line}\n" for line in lines))
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+    def _head(self, record: logging.LogRecord) -> str:
+        if self._prefixed:
+            return f"<{_priority(record)}>"
+        return f"{_stamp(record)} {record.levelname.lower()}: "
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        """Do nothing: there is no place left to say it."""
+
+
+class _Json(_Text):
+    """One JSON object per line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream, prefixed=False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record."""
+        try:
+            self._stream.write(f"{json.dumps(_as_json(record))}\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
+class _Journald(_Sink):
+    """Native records; what journald does not take goes to stderr."""
+
+    def __init__(self, journal: journald.Journal, otherwise: _Text) -> None:
+        super().__init__()
+        self._journal = journal
+        self._otherwise = otherwise
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send the record, or write it to stderr."""
+        if not self._journal.send(_as_fields(record)):
+            self._otherwise.emit(record)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._journal.close()
+        super().close()
+
+
+def _as_fields(record: logging.LogRecord) -> dict[str, str | int]:
+    """The journal fields of a record; ours keep their names in upper case: RESOURCE=, PCI_ADDRESS=."""
+    kind, fields = _event(record)
+    message = "\n".join(part for part in (record.getMessage(), _traceback(record)) if part)
+    known: dict[str, str | int] = {
+        "MESSAGE": message,
+        "PRIORITY": _priority(record),
+        "SYSLOG_IDENTIFIER": "nodeagent",
+    }
+    if kind is None:
+        return known | {"LOGGER": record.name}
+    named = {name.upper(): value for name, value in fields.items()}
+    return known | {"MESSAGE_ID": kind.id, "EVENT": kind.name} | named
+
+
+def _as_json(record: logging.LogRecord) -> dict[str, Any]:
+    kind, fields = _event(record)
+    known = {"time": _stamp(record), "level": record.levelname.lower(), "message": record.getMessage()}
+    source = {"logger": record.name} if kind is None else {"event": kind.name}
+    trace = _traceback(record)
+    return known | source | fields | ({"exception": trace} if trace else {})
+
+
+def _event(record: logging.LogRecord) -> tuple[log.Event | None, dict[str, str | int]]:
+    return getattr(record, "event", None), getattr(record, "fields", {})
+
+
+def _priority(record: logging.LogRecord) -> int:
+    """The syslog priority of a record's level."""
+    below = [level for level in _PRIORITY if level <= record.levelno]
+    return _PRIORITY[max(below, default=logging.DEBUG)]
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    if not record.exc_info:
+        return ""
+    return logging.Formatter().formatException(record.exc_info)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", "\\r").replace("\n", "\\n")

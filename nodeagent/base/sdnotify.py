@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells systemd how the service is doing (sd_notify(3)); without systemd every call is a no-op.
+
+Messages are single datagrams to ``NOTIFY_SOCKET``, also an abstract one ("@…"), and never block: what
+cannot be sent is dropped, since nothing here depends on systemd hearing it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Notifier:
+    """Speaks to the socket ``address``; None means that nobody listens.
+
+    ``watchdog`` is the time in seconds after which systemd gives up on a silent service, or None.
+    """
+
+    def __init__(self, address: str | None, watchdog: float | None = None) -> None:
+        self._address = address
+        self._watchdog = watchdog
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], pid: int | None = None) -> Notifier:
+        """As systemd set it up; a watchdog for another process (``WATCHDOG_PID``) is none of ours."""
+        address = environ.get("NOTIFY_SOCKET") or None
+        if address is not None and not address.startswith(("/", "@")):
+            address = None  # vsock and such: for virtual machines, not for services
+        mine = environ.get("WATCHDOG_PID", "") in ("", str(pid or os.getpid()))
+        usec = environ.get("WATCHDOG_USEC", "")
+        watchdog = int(usec) / 1_000_000 if mine and usec.isdecimal() and int(usec) > 0 else None
+        return cls(address, watchdog)
+
+    @property
+    def listening(self) -> bool:
+        """True if systemd told us where to write."""
+        return self._address is not None
+
+    @property
+    def watchdog_interval(self) -> float | None:
+        """Seconds between two ``alive`` calls: half of what systemd allows; None without a watchdog."""
+        return None if self._watchdog is None or not self.listening else self._watchdog / 2
+
+    def ready(self, status: str = "") -> bool:
+        """The service is up; also the end of ``reloading``."""
+        return self._send("READY=1", *_status(status))
+
+    def status(self, text: str) -> bool:
+        """One line for ``systemctl status``."""
+        return self._send(*_status(text))
+
+    def reloading(self) -> bool:
+        """The settings are being read again; ``ready`` must follow (Type=notify-reload wants the time)."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        return self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
+
+    def stopping(self, status: str = "") -> bool:
+        """The service is going down."""
+        return self._send("STOPPING=1", *_status(status))
+
+    def alive(self) -> bool:
+        """Feed the watchdog."""
+        return self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> bool:
+        """Send one message; False if nobody listens or it could not be sent."""
+        if self._address is None or not lines:
+            return False
+        address = self._address
+        target = b"\0" + address[1:].encode() if address.startswith("@") else address.encode()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.setblocking(False)
+            try:
+                sock.sendto("\n".join(lines).encode("utf-8", "backslashreplace"), target)
+            except OSError:
+                return False
+        return True
+
+
+def _status(text: str) -> tuple[str, ...]:
+    return (f"STATUS={' '.join(text.split())}",) if text else ()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep a subsystem going: one that fails runs anew after a back-off, says so, and takes nobody with it."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from nodeagent.base import log
+from nodeagent.base.backoff import Backoff
+from nodeagent.base.errors import AlreadyRunning, NodeagentError
+
+_PAUSE = Backoff(first=0.1, limit=30.0)
+_HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
+
+
+class Supervisor:
+    """What failed last, by subsystem; an empty text means that it runs again."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, str] = {}
+
+    async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run until it returns; after a failure run it again, later each time.
+
+        AlreadyRunning is not kept: it must end the process.
+        """
+        attempt = 0
+        while True:
+            began = anyio.current_time()
+            try:
+                await run()
+            except AlreadyRunning:
+                raise
+            except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
+                attempt = 0 if anyio.current_time() - began > _HEALTHY_AFTER else attempt + 1
+                pause = _PAUSE.delay(attempt - 1, random.random())
+                self._failed(name, error, pause)
+                await anyio.sleep(pause)
+                self.failures[name] = ""
+            else:
+                return
+
+    def _failed(self, name: str, error: Exception, pause: float) -> None:
+        text = error.what if isinstance(error, NodeagentError) else f"{type(error).__name__}: {error}"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        self.failures[name] = text
+        log.event(
+            log.SUBSYSTEM_FAILED,
+            subsystem=name,
+            error=f"{text} ({where.filename.rpartition('/')[2]}:{where.lineno})",
+            seconds=f"{pause:.1f}",
+        )

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking calls in threads that may be left behind.
+
+A read or a write of sysfs can sleep in the kernel for as long as a virtual machine runs, and no signal
+ends it. So such a call gets a *daemon* thread of its own: the loop awaits the result, may stop waiting at
+any time, and the process can exit while the thread still sleeps. (``anyio.to_thread`` cannot be left:
+its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
+caller's ``move_on_after``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Generic, ParamSpec, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Call(Generic[T]):
+    """One call under way in its own daemon thread. Made by ``start`` on the event loop."""
+
+    def __init__(self, function: Callable[[], T], name: str) -> None:
+        self._function = function
+        self._loop = asyncio.get_running_loop()
+        self._ended = anyio.Event()
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        self._on_end: list[Callable[[], None]] = []
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """True as soon as the loop has seen the end of the thread."""
+        return self._ended.is_set()
+
+    async def wait(self) -> None:
+        """Wait for the end, whatever the outcome. Stopping to wait leaves the thread alone."""
+        await self._ended.wait()
+
+    async def result(self) -> T:
+        """Wait for the end; return what the function returned or raise what it raised."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` on the loop when the thread has ended; at once if it has already."""
+        if self.ended:
+            callback()
+        else:
+            self._on_end.append(callback)
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._function())
+        except BaseException as error:  # noqa: BLE001 - belongs to whoever awaits the result
+            self._error = error
+        try:
+            self._loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:
+            return  # the loop was closed while the call was still under way: nobody listens
+
+    def _settle(self) -> None:
+        self._ended.set()
+        callbacks, self._on_end = self._on_end, []
+        for callback in callbacks:
+            callback()
+
+
+def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    """Start ``function`` in a daemon thread that is named after it."""
+    name = getattr(function, "__qualname__", "call")
+    return Call(lambda: function(*args, **kwargs), f"nodeagent: {name}")
+
+
+async def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``function`` in a daemon thread and return its result; when cancelled, drop a late one."""
+    return await start(function, *args, **kwargs).result()

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host: what is. An immutable snapshot of the node's devices, groups, drivers, mdevs and nodes.
+
+Every device is kept, also the unusable: deciding is the business of ``policy``. Unknown is None, never 0
+or "". Built by ``kernel.scan``; parts that did not change are the same objects in the next Host, so that
+a comparison of two Hosts is cheap and "what changed" is found by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from nodeagent.model.ids import GroupNumber, PciAddress
+
+
+class Recovery(StrEnum):
+    """What the kernel's AER events said last of a function (sysfs shows nothing of it)."""
+
+    RUNNING = "running"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Costly or rarely needed facts of one function; read by ``scan`` and ``explain`` only."""
+
+    reset_methods: tuple[str, ...] = ()
+    runtime_status: str | None = None
+    aer_fatal: int | None = None
+    aer_nonfatal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One PCI function as sysfs shows it (kernel Documentation/ABI/testing/sysfs-bus-pci)."""
+
+    address: PciAddress
+    vendor: str | None = None  # "10de"
+    device: str | None = None  # "1eb8"
+    subsystem_vendor: str | None = None
+    subsystem_device: str | None = None
+    revision: str | None = None  # "a1"
+    pci_class: str | None = None  # "030000": class, subclass, programming interface
+    driver: str | None = None
+    group: GroupNumber | None = None
+    numa_node: int | None = None
+    enable: int | None = None
+    power_state: str | None = None
+    physfn: PciAddress | None = None  # the PF, if this is a VF
+    vfs: tuple[PciAddress, ...] = ()
+    sriov_capable: bool = False
+    vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
+    vfio_device: str | None = None  # "vfio3", the name in vfio-dev
+    cdev: bool = False  # vfio-dev/vfioN/dev and /dev/vfio/devices/vfioN both exist
+    ports: tuple[
+        str, ...
+    ] = ()  # names above it on the real path, root bus first: ("pci0000:00", "0000:00:10.0")
+    inode: int | None = None  # of the device directory: another number means another device
+    recovery: Recovery | None = None
+    hints: Hints | None = None
+    unreadable: str | None = None  # why nothing more is known of it
+
+    @property
+    def bridge(self) -> bool:
+        """True for PCI bridges (class 0604): they never hinder a group, nor are they given away."""
+        return self.pci_class is not None and self.pci_class.startswith("0604")
+
+    @property
+    def pcie_root(self) -> str:
+        """The root bus and root port above the function: functions below one port share its link."""
+        return "/".join(self.ports[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An IOMMU group with all its members: PCI addresses and mdev UUIDs, in address order."""
+
+    number: GroupNumber
+    members: tuple[str, ...] = ()
+    kind: str | None = None  # "DMA", "DMA-FQ", "identity", "unknown" (mdev)
+    name: str | None = None  # "vfio-noiommu" for groups without an IOMMU
+    node: bool = False  # /dev/vfio/<number> exists
+
+    @property
+    def no_iommu(self) -> bool:
+        """True if VFIO made this group without an IOMMU behind it."""
+        return self.name == "vfio-noiommu"
+
+
+@dataclass(frozen=True, slots=True)
+class Mdev:
+    """One mediated device instance."""
+
+    uuid: str
+    parent: str | None = None
+    type_id: str | None = None  # "nvidia-222"
+    type_name: str | None = None  # content of the type's file "name", if it has one
+    driver: str | None = None
+    group: GroupNumber | None = None
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MdevType:
+    """One type that an mdev parent offers."""
+
+    type_id: str
+    name: str | None = None
+    available: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The whole node at one moment."""
+
+    functions: Mapping[PciAddress, PciFunction] = field(default_factory=dict)
+    groups: Mapping[GroupNumber, Group] = field(default_factory=dict)
+    mdevs: Mapping[str, Mdev] = field(default_factory=dict)
+    mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
+    nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
+    numa_nodes: frozenset[int] = frozenset()  # what the host has
+    iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
+    vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
+    release: str | None = None  # of the kernel, as far as the tree tells
+
+    def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
+        """The PCI functions of a group that are known; () for None."""
+        group = self.groups.get(number) if number is not None else None
+        if group is None:
+            return ()
+        found = (self.functions.get(PciAddress(member)) for member in group.members)
+        return tuple(function for function in found if function is not None)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The identities of things: PCI addresses, group numbers, resource names, device ids.
+
+A PCI address is written ``dddd:bb:dd.f`` in lower-case hexadecimal; domains above ffff have five or more
+digits (Intel VMD). Group numbers are no identity: they may change with every boot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+PciAddress = NewType("PciAddress", str)
+GroupNumber = NewType("GroupNumber", int)
+ResourceName = NewType("ResourceName", str)
+DeviceId = NewType("DeviceId", str)
+
+_PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def pci_address(text: str) -> PciAddress | None:
+    """The address that a person or a file wrote, or None; the domain may be left out (then 0000)."""
+    match = _PCI.fullmatch(text.strip().lower())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return PciAddress(f"{domain or '0000'}:{bus}:{device}.{function}")
+
+
+def mdev_uuid(text: str) -> str | None:
+    """The lower-case UUID that ``text`` is, or None."""
+    lowered = text.strip().lower()
+    return lowered if _UUID.fullmatch(lowered) else None
+
+
+def pci_order(address: str) -> tuple[int, str]:
+    """Sort key that puts longer domains behind shorter ones, and then goes by address."""
+    return len(address), address

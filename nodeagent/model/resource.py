@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resource, Device, Reason: what is offered to the kubelet, and why a device cannot be given.
+
+The list of reasons is closed and its codes are stable: they appear in logs, metrics, Events, ``explain``.
+A device without a reason is Healthy; there is no third state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nodeagent.model.ids import DeviceId, ResourceName
+
+
+class ReasonCode(StrEnum):
+    """Why a device is Unhealthy."""
+
+    NODE_MISSING = "node-missing"
+    DRIVER_CHANGED = "driver-changed"
+    NO_GROUP = "no-iommu-group"
+    GROUP_NOT_VIABLE = "group-not-viable"
+    GROUP_HELD = "group-held"
+    HELD_OUTSIDE = "held-outside-kubernetes"
+    GOING_AWAY = "going-away"
+    GONE = "fallen-off-the-bus"
+    RECOVERY_FAILED = "failed-recovery"
+    UNREADABLE = "unreadable"
+    MDEV_TYPE_CHANGED = "mdev-type-changed"
+    APPLY_FAILED = "apply-failed"
+    EXCLUDED = "excluded-by-rule"
+
+
+class Isolation(StrEnum):
+    """What happens to the other devices of an IOMMU group when one of them is given away."""
+
+    GROUP = "group"  # they become Unhealthy until it is released
+    BUNDLE = "bundle"  # one Device stands for all of the group
+    NONE = "none"  # nothing: the operator gives whole boards to one VM
+
+
+class Iommufd(StrEnum):
+    """Whether /dev/iommu and the per-device VFIO nodes are handed out."""
+
+    NEVER = "never"
+    AUTO = "auto"  # beside the group's node, where they exist
+    ONLY = "only"  # instead of the group's node
+
+
+class Kind(StrEnum):
+    """What the devices of a resource are; decides the prefix of the environment variable."""
+
+    PCI = "pci"
+    MDEV = "mdev"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a device cannot be given, for machines (``code``) and for people: what, and what to do."""
+
+    code: ReasonCode
+    what: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One unit of a Resource. ``numa`` None means unknown: no topology is announced."""
+
+    id: DeviceId
+    reason: Reason | None = None
+    numa: int | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """True if the kubelet may give it away."""
+        return self.reason is None
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kubelet extended resource with its Devices, in stable order."""
+
+    name: ResourceName
+    kind: Kind
+    devices: tuple[Device, ...] = ()
+    isolation: Isolation = Isolation.GROUP
+    iommufd: Iommufd = Iommufd.NEVER
+    cdi: bool = False
+
+    def device(self, device_id: str) -> Device | None:
+        """The Device of that id, or None."""
+        return next((device for device in self.devices if device.id == device_id), None)
+
+
+Resources = Mapping[ResourceName, Resource]
