@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specification files, which the container runtime reads (Container Device Interface 0.5.0).
+
+Written whole or not at all: a temporary file, then a rename. Only files with our own prefix are touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from nodeagent.base.errors import KernelRefused
+
+PREFIX = "nodeagent-"
+
+
+def file_name(resource: str) -> str:
+    """The file of a resource: two that differ in one character only have two files."""
+    return f"{PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:10]}.json"
+
+
+def write(directory: str, resource: str, document: Mapping[str, object]) -> None:
+    """Write the file of a resource; raises KernelRefused if that is impossible. Blocks."""
+    target = Path(directory, file_name(resource))
+    half = target.with_suffix(".tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with half.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        half.chmod(0o644)
+        half.rename(target)
+    except OSError as error:
+        raise KernelRefused(
+            f"the CDI file {target} cannot be written: {error.strerror}",
+            "make the directory writable, or set cdi: false on the resource",
+            errno=error.errno or 0,
+            path=str(target),
+        ) from error
+
+
+def clean(directory: str, keep: Iterable[str]) -> None:
+    """Remove own files of resources that are not in ``keep``. Blocks; what cannot be removed stays."""
+    kept = {file_name(resource) for resource in keep}
+    for found in Path(directory).glob(f"{PREFIX}*"):
+        if found.name not in kept:
+            found.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's end of gRPC on a unix socket: a channel to a path of any length, closed properly.
+
+All that can go wrong comes out as KubeletUnavailable: whoever calls the kubelet tries again, whatever
+the cause. Knows no service: the stubs of ``kubelet.api`` take the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio.lowlevel
+from anyio import CancelScope
+from grpclib.client import Channel, Stream
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.kubelet import sockets
+from nodeagent.kubelet.wire import Codec
+
+
+class _Stream(Stream[Any, Any]):
+    """A call that leaves no trace in its task.
+
+    grpclib ends a waiting call (deadline, GOAWAY, lost connection) by cancelling the task and then raises
+    its own error, without ``Task.uncancel``; cancel scopes around it would then take their own
+    cancellation for somebody else's and let it escape.
+    """
+
+    async def __aexit__(self, *raised: Any) -> None:
+        """End the call; raises what grpclib raises."""
+        try:
+            await super().__aexit__(*raised)
+        finally:
+            task = asyncio.current_task()
+            if self._wrapper.cancel_failed is False and task is not None:
+                task.uncancel()
+
+
+class SocketChannel(Channel):
+    """grpclib's Channel to a unix socket; ``authority`` is what the kubelet's own client says."""
+
+    def __init__(self, path: str | Path, *, authority: str = "localhost", codec: Codec | None = None) -> None:
+        super().__init__(path=str(path), codec=codec or Codec())
+        self._authority = authority
+
+    def request(self, name: str, *kinds: Any, **options: Any) -> _Stream:
+        """A call: cardinality, request type and reply type; options timeout, deadline, metadata."""
+        plain = super().request(name, *kinds, **options)
+        return _Stream(
+            self,
+            name,
+            plain._metadata,
+            *kinds,
+            codec=self._codec,
+            status_details_codec=None,
+            dispatch=self.__dispatch__,
+            deadline=plain._deadline,
+        )
+
+    async def _create_connection(self) -> H2Protocol:
+        path = Path(str(self._path))
+        fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _, protocol = await self._loop.create_unix_connection(
+                self._protocol_factory, sockets.short_path(fd, path.name)
+            )
+        finally:
+            os.close(fd)
+        return protocol
+
+
+@contextlib.asynccontextmanager
+async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
+    """A connected channel, closed at the end.
+
+    Raises KubeletUnavailable, with the foreign error as its cause, for all that can go wrong on
+    the way and for all gRPC errors and timeouts of the calls made inside.
+    """
+    channel = SocketChannel(path)
+    try:
+        await channel.__connect__()
+        yield channel
+    except (OSError, GRPCError, ProtocolError, StreamTerminatedError) as error:
+        raise KubeletUnavailable(f"{path}: {describe(error)}") from error
+    finally:
+        channel.close()
+        with CancelScope(shield=True):
+            await anyio.lowlevel.checkpoint()  # asyncio closes the socket in the next turn
+
+
+def describe(error: BaseException) -> str:
+    """Words for a failed call: ``NOT_FOUND: text``, ``no answer in time``, or the system's text."""
+    if isinstance(error, GRPCError):
+        return f"{error.status.name}: {error.message or 'no text'}"
+    if isinstance(error, TimeoutError) and not error.strerror:
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

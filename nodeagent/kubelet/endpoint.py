@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of one resource towards the kubelet: serve, register, hold, and again whenever it is needed.
+
+One loop, level-triggered. A life ends when the kubelet has a new socket, our own socket is gone, the stream
+has ended, or none was opened; the next life is a new server on a new path. There is never a second
+registration while the first is served: kubelet 1.36 disconnects the *current* plugin when any stream of
+that resource ends. Does not know what a device is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import anyio
+
+from nodeagent.base import log
+from nodeagent.base.backoff import Backoff
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.kubelet import plugin, register
+from nodeagent.kubelet.listing import Listing
+from nodeagent.kubelet.plugin import Answers, Plugin
+from nodeagent.kubelet.server import SocketServer
+from nodeagent.kubelet.socketdir import Identity, SocketDir, socket_name
+
+STREAM_LIMIT = 5.0  # seconds for the kubelet to open ListAndWatch after Register
+DEBOUNCE = 0.1  # seconds: our sockets vanish an instant before the new kubelet.sock comes
+GRACE = plugin.ALLOCATE_LIMIT  # seconds for an Allocate in flight when a life ends
+
+_AGAIN = Backoff(first=1.0, limit=30.0)  # at least 1 s apart, so that two agents do not fight
+_LONG_LIFE = 60.0  # seconds after which a life counts as a success
+
+
+class End(StrEnum):
+    """Why a life ended."""
+
+    KUBELET_CHANGED = "the kubelet has a new socket"
+    SOCKET_GONE = "our socket was removed"
+    STREAM_ENDED = "the kubelet ended the stream"
+    NO_STREAM = "the kubelet opened no stream"
+    NOT_SERVED = "the socket could not be served"
+
+
+@dataclass(slots=True)
+class Standing:
+    """How the resource stands with the kubelet; read by ``status``."""
+
+    registered: bool = False
+    registrations: int = 0
+    last_error: str | None = None
+
+
+class Endpoint:
+    """One resource's endpoint. ``run`` goes on until it is cancelled; ``listing`` may change at any time."""
+
+    def __init__(
+        self,
+        resource: str,
+        listing: Listing,
+        answers: Answers,
+        directory: SocketDir,
+        registrar: register.Registrar,
+    ) -> None:
+        self.resource = resource
+        self.listing = listing
+        self.standing = Standing()
+        self.grace = GRACE  # shortened at shutdown
+        self.on_registered: Callable[[], None] = lambda: None
+        self._answers = answers
+        self._directory = directory
+        self._registrar = registrar
+        self._poke: Latest[None] = Latest(None)
+        self._serial = 0
+        self._quick_ends = 0
+
+    async def run(self) -> None:
+        """Live again and again, for ever."""
+        token = f"\0{self.resource}"  # a name that no file has: pokes for the kubelet's socket only
+        self._directory.subscribe(token, self._poke.touch)
+        try:
+            while True:
+                await self._until(lambda: self._directory.kubelet.get() is not None)
+                began = time.monotonic()
+                kubelet, end = await self._life()
+                self.standing.registered = False
+                await self._pause(kubelet, end, time.monotonic() - began)
+        finally:
+            self._directory.unsubscribe(token)
+
+    async def _life(self) -> tuple[Identity | None, End]:
+        """One server, from its start to its end; returns the kubelet that it was for, and why it ended."""
+        kubelet = self._directory.kubelet.get()
+        service = Plugin(self.listing, self._answers, self._poke.touch)
+        self._serial += 1
+        name = socket_name(self.resource, self._serial)
+        server = SocketServer(self._directory.path, name, [service])
+        self._directory.subscribe(name, self._poke.touch)
+        try:
+            await server.start()
+            if await self._registered(server, service, name):
+                return kubelet, await self._hold(server, service, kubelet)
+            return kubelet, End.SOCKET_GONE
+        except KubeletUnavailable as error:
+            self._failed(error)
+            return kubelet, End.NOT_SERVED
+        finally:
+            self._directory.unsubscribe(name)
+            await server.stop(self.grace)
+
+    async def _registered(self, server: SocketServer, service: Plugin, name: str) -> bool:
+        """Register, however often it fails; False if our socket was removed meanwhile."""
+        attempt = 0
+        while server.present:
+            kubelet = self._directory.kubelet.get()
+            try:
+                await self._registrar.register(self.resource, name, plugin.options(self._answers))
+            except KubeletUnavailable as error:
+                self._failed(error)
+            else:
+                self._succeeded()
+                return True
+            wait = register.delay(attempt, self._directory.age, random.random())
+            attempt += 1
+            if await self._changed(server, kubelet, wait):
+                attempt = 0
+        return False
+
+    async def _changed(self, server: SocketServer, kubelet: Identity | None, limit: float) -> bool:
+        """Wait until the kubelet's or our own socket is another; False if neither is within ``limit``."""
+        return await self._until(lambda: not self._same(kubelet) or not server.present, limit)
+
+    async def _hold(self, server: SocketServer, service: Plugin, kubelet: Identity | None) -> End:
+        """Wait until this registration is no longer good."""
+
+        def end() -> End | None:
+            if not self._same(kubelet):
+                return End.KUBELET_CHANGED
+            if not server.present:
+                return End.SOCKET_GONE
+            if service.streamed and not service.streams:
+                return End.STREAM_ENDED
+            return None
+
+        if not await self._until(lambda: service.streamed or end() is not None, STREAM_LIMIT):
+            return End.NO_STREAM
+        await self._until(lambda: end() is not None)
+        return end() or End.STREAM_ENDED
+
+    async def _pause(self, kubelet: Identity | None, end: End, lived: float) -> None:
+        """Wait before the next life; a new kubelet ends the wait."""
+        self._quick_ends = 0 if lived > _LONG_LIFE or end is End.KUBELET_CHANGED else self._quick_ends + 1
+        if end is End.KUBELET_CHANGED:
+            return
+        wait = DEBOUNCE
+        if end is not End.SOCKET_GONE or self._quick_ends > 1:
+            wait = max(1.0, _AGAIN.delay(self._quick_ends - 1, random.random()))
+        if self.standing.registrations:
+            log.event(log.REGISTRATION_LOST, resource=self.resource, why=end.value)
+        await self._until(lambda: not self._same(kubelet), wait)
+
+    def _same(self, kubelet: Identity | None) -> bool:
+        return self._directory.kubelet.get() == kubelet
+
+    async def _until(self, condition: Callable[[], bool], limit: float | None = None) -> bool:
+        """Wait, woken by pokes, until the condition holds; False if ``limit`` seconds passed first."""
+        with anyio.move_on_after(limit):
+            while not condition():
+                await self._poke.newer(self._poke.version)
+        return condition()
+
+    def _failed(self, error: KubeletUnavailable) -> None:
+        if self.standing.last_error is None:
+            log.event(log.REGISTER_FAILING, resource=self.resource, error=error.what)
+        self.standing.last_error = error.what
+
+    def _succeeded(self) -> None:
+        self.standing.registered = True
+        self.standing.registrations += 1
+        self.standing.last_error = None
+        self.on_registered()
+        log.event(log.RESOURCE_REGISTERED, resource=self.resource, devices=len(self.listing.cell.get()))

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet's device-plugins directory: whose kubelet.sock is there, which of our sockets, who else serves.
+
+Knows names and inodes, not gRPC. Level-triggered: an event only makes it look again, and a slow poll looks
+for what no event told. The kubelet unlinks every socket in the directory when it starts, and writes a
+checkpoint there at each list; so events are taken by name, never "something happened".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base.latest import Latest
+from nodeagent.base.watching import Change, Watching
+from nodeagent.kubelet import sockets
+
+KUBELET_SOCKET = "kubelet.sock"
+CHECKPOINT = "kubelet_internal_checkpoint"
+LOCK = "nodeagent.lock"
+PREFIX = "nodeagent-"
+POLL = 10.0  # seconds; the net under inotify
+
+Identity = tuple[int, int, int]  # device, inode, time of change in ns: inode numbers are used again
+
+
+def socket_name(resource: str, serial: int) -> str:
+    """A file name for a resource's socket that no other process and no earlier life has had (44 bytes)."""
+    digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
+    return f"{PREFIX}{digest}-{os.getpid()}-{serial:x}.sock"
+
+
+class SocketDir:
+    """One directory with a kubelet.sock. Subscribers are poked when something of theirs may have changed."""
+
+    def __init__(self, path: str, watching: Watching) -> None:
+        self.path = path
+        self.kubelet: Latest[Identity | None] = Latest(None)
+        self.checkpoint: Latest[int] = Latest(0)
+        self._watching = watching
+        self._pokes: dict[str, Callable[[], None]] = {}
+        self._lock: int | None = None
+        self._inode: int | None = None
+        self._born = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since the present kubelet.sock was first seen."""
+        return time.monotonic() - self._born
+
+    @property
+    def kubelet_path(self) -> str:
+        """The kubelet's Registration socket."""
+        return f"{self.path}/{KUBELET_SOCKET}"
+
+    def open(self) -> None:
+        """Lock the directory, clear own leftovers, start to watch.
+
+        Raises AlreadyRunning if another nodeagent has the lock.
+        """
+        self._watching.watch(self.path, self._on_change)
+        self.look()
+
+    def close(self) -> None:
+        """Stop watching and give the lock back."""
+        self._watching.unwatch(self.path, self._on_change)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def subscribe(self, name: str, poke: Callable[[], None]) -> None:
+        """Poke when the file ``name`` comes or goes, and whenever the kubelet's socket changes."""
+        self._pokes[name] = poke
+
+    def unsubscribe(self, name: str) -> None:
+        """End a subscription."""
+        self._pokes.pop(name, None)
+
+    async def run(self) -> None:
+        """Look again every few seconds, for ever."""
+        while True:
+            await anyio.sleep(POLL)
+            self.look()
+            self._poke_all()
+
+    def look(self) -> None:
+        """Read the state of the directory; raises AlreadyRunning if it was made anew and taken by another."""
+        inode = _inode(self.path)
+        if inode != self._inode:
+            self._inode = inode
+            self._take()
+        identity = _identity(self.kubelet_path)
+        if identity != self.kubelet.get():
+            self._born = time.monotonic()
+            self.kubelet.set(identity)
+            self._poke_all()
+
+    def _on_change(self, change: Change) -> None:
+        if change.lost:
+            self.look()
+            self._poke_all()
+        elif change.name == KUBELET_SOCKET:
+            self.look()
+        elif change.name == CHECKPOINT:
+            self.checkpoint.set(self.checkpoint.get() + 1)
+        elif change.name in self._pokes:
+            self._pokes[change.name]()
+
+    def _poke_all(self) -> None:
+        for poke in tuple(self._pokes.values()):
+            poke()
+
+    def _take(self) -> None:
+        """Lock the directory that is there now; a lock in one that was removed is worth nothing."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if self._inode is None:
+            return
+        self._lock = _locked(self.path)
+        for name in leftovers(self.path):
+            Path(self.path, name).unlink(missing_ok=True)
+
+
+def leftovers(path: str) -> tuple[str, ...]:
+    """Our own socket files that nobody serves any more."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return ()
+    ours = (name for name in names if name.startswith(PREFIX) and name.endswith(".sock"))
+    return tuple(name for name in ours if not sockets.is_served(f"{path}/{name}"))
+
+
+def _locked(path: str) -> int | None:
+    """A descriptor that holds the lock; None if the directory vanished or is read-only."""
+    try:
+        descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise AlreadyRunning(
+            f"another nodeagent serves {path} already",
+            "stop it first (systemctl stop nodeagent, or delete its pod); it goes on undisturbed",
+        ) from error
+    return descriptor
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_ino
+    except OSError:
+        return None
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns

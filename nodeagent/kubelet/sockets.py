@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unix sockets as files: binding, publishing, probing, removing, and who is on the other end.
+
+Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be
+longer than the 107 bytes of a unix socket address. A socket file is removed only while it is ours.
+Knows nothing of gRPC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+
+
+class SocketFile:
+    """A bound socket and its name in a directory that is held by a descriptor."""
+
+    def __init__(self, directory: int, name: str, sock: socket.socket, identity: tuple[int, int]) -> None:
+        self.socket = sock
+        self._directory = directory
+        self._name = name
+        self._identity = identity
+
+    @classmethod
+    def bind(cls, directory: Path, name: str) -> SocketFile:
+        """Make the file; nobody listens yet. Raises OSError."""
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.bind(short_path(fd, name))
+            identity = _identity(os.stat(name, dir_fd=fd, follow_symlinks=False))
+        except OSError:
+            sock.close()
+            os.close(fd)
+            raise
+        return cls(fd, name, sock, identity)
+
+    def rename(self, name: str) -> None:
+        """Publish under another name, over what is there; raises OSError."""
+        if name != self._name:
+            os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            self._name = name
+
+    def is_at(self, path: Path) -> bool:
+        """True if ``path`` is this socket."""
+        try:
+            return _identity(path.lstat()) == self._identity
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close, and leave the file, as a process does that dies."""
+        os.close(self._directory)
+        self.socket.close()
+
+    def remove(self) -> None:
+        """Unlink the name unless it is another's by now, and close."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+            if _identity(found) == self._identity:
+                os.unlink(self._name, dir_fd=self._directory)
+        self.close()
+
+
+def is_served(path: str | Path) -> bool:
+    """True if somebody listens at the path; raises nothing. One non-blocking connect."""
+    try:
+        fd = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(short_path(fd, Path(path).name))
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+    return True
+
+
+def short_path(directory: int, name: str) -> str:
+    """A path to ``name`` that fits into a unix socket address (unix(7): 107 bytes)."""
+    return f"/proc/self/fd/{directory}/{name}"
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user on the other end (SO_PEERCRED of unix(7): pid, uid, gid)."""
+    _, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

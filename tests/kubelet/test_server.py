@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server and the channel against each other and against grpcio (C-core) as a strict client."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.kubelet import channel, server, sockets
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+
+ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
+LIST = "/v1beta1.DevicePlugin/ListAndWatch"
+OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
+HELLO = bytes(v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="a", health="Healthy")]))
+
+
+class Plugin(v1beta1.DevicePluginBase):
+    """A plugin whose Allocate waits for a gate, and whose stream never ends by itself."""
+
+    def __init__(self) -> None:
+        self.gate = anyio.Event()
+        self.entered = anyio.Event()
+        self.ended = Latest(0)
+
+    async def get_device_plugin_options(self, message: v1beta1.Empty) -> v1beta1.DevicePluginOptions:
+        """Answers at once."""
+        return v1beta1.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
+        """Waits for the gate, then answers."""
+        self.entered.set()
+        await self.gate.wait()
+        return v1beta1.AllocateResponse()
+
+    async def _stream(self, stream: Any) -> None:
+        await stream.recv_message()
+        try:
+            await stream.send_message(HELLO)
+            await anyio.sleep_forever()
+        finally:
+            self.ended.set(self.ended.get() + 1)
+
+    def __mapping__(self) -> dict[str, Handler]:
+        """The generated methods, with a stream that sends ready bytes."""
+        raw = Handler(self._stream, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse)
+        return {**super().__mapping__(), LIST: raw}
+
+
+@asynccontextmanager
+async def serving(directory: Path, name: str = "p.sock") -> AsyncIterator[tuple[server.SocketServer, Plugin]]:
+    plugin = Plugin()
+    served = server.SocketServer(directory, name, [plugin])
+    await served.start()
+    try:
+        yield served, plugin
+    finally:
+        await served.stop(0)
+
+
+async def within(seconds: float, wait: Callable[[], Awaitable[Any]]) -> Any:
+    with anyio.fail_after(seconds):
+        return await wait()
+
+
+async def _options(path: Path) -> v1beta1.DevicePluginOptions:
+    async with channel.open_channel(path) as peer:
+        return await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)
+
+
+async def test_a_call_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        assert (await _options(served.path)).get_preferred_allocation_available
+
+
+async def test_a_long_prefix_does_not_matter(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 120) / ("y" * 120)
+    deep.mkdir(parents=True)
+    async with serving(deep) as (served, _):
+        assert (await _options(served.path)).get_preferred_allocation_available
+        assert sockets.is_served(served.path)
+
+
+async def test_stop_lets_a_running_call_finish(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
+        answers: list[v1beta1.AllocateResponse] = []
+
+        async def call() -> None:
+            answers.append(await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest()))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await within(5, plugin.entered.wait)
+            tasks.start_soon(served.stop, 5.0)
+            await anyio.wait_all_tasks_blocked()
+            assert not answers
+            plugin.gate.set()
+        assert answers == [v1beta1.AllocateResponse()]
+
+
+async def test_a_call_that_outlives_the_grace_is_told_so(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, plugin):
+        raised: list[KubeletUnavailable] = []
+
+        async def call() -> None:
+            try:
+                async with channel.open_channel(served.path) as peer:
+                    await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
+            except KubeletUnavailable as error:
+                raised.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await within(5, plugin.entered.wait)
+            await within(3, lambda: served.stop(0.05))
+        assert "UNAVAILABLE: the server has stopped" in raised[0].what
+
+
+async def test_new_calls_on_an_old_connection_are_refused_while_stopping(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
+        stub = v1beta1.DevicePluginStub(peer)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stub.allocate, v1beta1.AllocateRequest())
+            await within(5, plugin.entered.wait)
+            tasks.start_soon(served.stop, 5.0)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(GRPCError) as refused:
+                await stub.get_device_plugin_options(timeout=5)
+            plugin.gate.set()
+    assert refused.value.status is Status.UNAVAILABLE
+
+
+async def test_stop_ends_a_stream_cleanly_and_closes_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
+        seen: list[v1beta1.ListAndWatchResponse] = []
+
+        async def read() -> None:
+            async for message in v1beta1.DevicePluginStub(peer).list_and_watch():
+                seen.append(message)
+                first.set()
+
+        first = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await within(5, first.wait)
+            await within(4, lambda: served.stop(0))
+        assert [message.devices[0].id for message in seen] == ["a"]
+        assert plugin.ended.get() == 1
+        assert not served.path.exists()
+        with pytest.raises(OSError):
+            await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)
+
+
+async def test_stop_works_for_a_cancelled_caller_and_twice(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await served.stop(0)
+        assert not served.path.exists()
+        await served.stop(0)
+
+
+async def test_a_handler_learns_that_its_peer_has_gone_and_cleans_up_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, plugin):
+        async with channel.open_channel(served.path) as peer:
+            stream = v1beta1.DevicePluginStub(peer).list_and_watch()
+            assert await within(5, stream.__anext__)
+            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, typed as iterator
+        await within(5, lambda: plugin.ended.newer(0))
+        assert (plugin.ended.get(), served.open_calls) == (1, 0)
+
+
+async def test_a_missing_directory_means_that_the_kubelet_is_away(tmp_path: Path) -> None:
+    with pytest.raises(KubeletUnavailable, match="cannot serve on"):
+        await server.SocketServer(tmp_path / "none", "p.sock", [Plugin()]).start()
+
+
+async def test_a_name_that_is_taken_is_not_stolen(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        with pytest.raises(KubeletUnavailable):
+            await server.SocketServer(tmp_path, "p.sock", [Plugin()]).start()
+        assert served.present
+        assert (await _options(served.path)).get_preferred_allocation_available
+
+
+async def test_the_server_knows_when_its_socket_has_gone(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        assert served.present
+        served.path.unlink()
+        assert not served.present
+
+
+async def test_stop_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        served.path.rename(tmp_path / "moved")
+        served.path.write_text("somebody else's")
+        await served.stop(0)
+        assert served.path.read_text() == "somebody else's"
+
+
+async def test_a_socket_is_published_under_its_name_when_it_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "reg.sock").write_text("left over")
+    served = server.SocketServer(tmp_path, ".reg.sock", [Plugin()], publish_as="reg.sock")
+    await served.start()
+    try:
+        assert os.listdir(tmp_path) == ["reg.sock"]
+        assert served.present
+        assert (await _options(served.path)).get_preferred_allocation_available
+    finally:
+        await served.stop(0)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/v1beta1.DevicePlugin/Nope", "/nobody.Knows/It"])
+@pytest.mark.parametrize("authority", ["localhost", "/var/lib/kubelet/x.sock", "%2Fvar%2Fx.sock", ""])
+async def test_any_authority_is_served_and_unknown_methods_are_unimplemented(
+    tmp_path: Path, authority: str, path: str
+) -> None:
+    async with serving(tmp_path) as (served, _):
+        options = [("grpc.default_authority", authority)] if authority else []
+        async with grpc.aio.insecure_channel(f"unix:{served.path}", options=options) as peer:
+            call = peer.unary_unary(OPTIONS)
+            assert await call(b"", timeout=5) == b"\x10\x01"
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await peer.unary_unary(path)(b"", timeout=5)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_an_empty_authority_is_served(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        peer = channel.SocketChannel(served.path, authority="")
+        answer = await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)
+        peer.close()
+        assert answer.get_preferred_allocation_available
+
+
+async def test_a_compressed_request_is_refused_and_breaks_nothing(
+    tmp_path: Path,
+) -> None:
+    many = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(["same" * 50] * 50)])
+    async with serving(tmp_path) as (served, plugin):
+        plugin.gate.set()
+        async with grpc.aio.insecure_channel(
+            f"unix:{served.path}", compression=grpc.Compression.Gzip
+        ) as peer:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await peer.unary_unary(ALLOCATE)(bytes(many), timeout=5)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert await peer.unary_unary(OPTIONS)(b"", timeout=5) == b"\x10\x01"
+
+
+async def test_a_strict_peer_sees_the_stream_end_with_ok_when_the_server_stops(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (served, _), grpc.aio.insecure_channel(f"unix:{served.path}") as peer:
+        call = peer.unary_stream(LIST)(b"")
+        assert await within(5, call.read) == HELLO
+        await within(5, lambda: served.stop(0))
+        assert await within(5, call.read) is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+async def test_a_stranger_is_hung_up_on(tmp_path: Path) -> None:
+    code = (
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX); os.setgid(65534); os.setuid(65534); s.connect('p.sock')\n"
+        "s.settimeout(5)\n"
+        "while s.recv(4096): pass\n"
+        "print('hung up')"
+    )
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    async with serving(tmp_path) as (served, _):
+        served.path.chmod(0o777)
+        done = await anyio.run_process([sys.executable, "-c", code], cwd=tmp_path)
+        assert done.stdout == b"hung up\n"
+        assert (await _options(served.path)).get_preferred_allocation_available
+
+
+def test_probing_a_path_tells_whether_somebody_listens(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    assert not sockets.is_served(path)
+    assert not sockets.is_served(tmp_path / "none" / "s.sock")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        assert not sockets.is_served(path)
+        bound.listen()
+        assert sockets.is_served(path)
+    assert not sockets.is_served(path)
+
+
+async def _fds() -> int:
+    gc.collect()
+    await anyio.wait_all_tasks_blocked()
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path) -> None:
+    async def once() -> None:
+        async with serving(tmp_path) as (served, _):
+            await _options(served.path)
+
+    await once()
+    before = await _fds()
+    for _ in range(20):
+        await once()
+    assert await _fds() == before
+
+
+async def test_a_call_that_times_out_leaves_cancel_scopes_in_order(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        with anyio.CancelScope() as scope:
+            with pytest.raises(KubeletUnavailable, match="no answer in time"):
+                async with channel.open_channel(served.path) as peer:
+                    stub = v1beta1.DevicePluginStub(peer)
+                    await stub.allocate(v1beta1.AllocateRequest(), timeout=0.05)
+            scope.cancel()
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(KubeletUnavailable, match="No such file"):
+        await _options(tmp_path / "none.sock")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "deaf.sock"))
+        with pytest.raises(KubeletUnavailable, match="Connection refused"):
+            await _options(tmp_path / "deaf.sock")
+        bound.listen()
+        with pytest.raises(KubeletUnavailable, match="no answer in time"):
+            async with channel.open_channel(tmp_path / "deaf.sock") as peer:
+                await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=0.05)
