@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small file operations for simulated hosts: text, links, nodes, and files whose reading hangs.
+
+Existing attributes are written in place, as a program that pokes at sysfs would do; a reader sees the
+old or the new text. Knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+
+def directory(path: str) -> None:
+    """Make a directory with its parents."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def write(path: str, text: str) -> None:
+    """Write a file, making its directory if need be."""
+    directory(path.rpartition("/")[0])
+    write_new(path, text)
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a file in an existing directory."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        if text:
+            os.write(fd, text.encode())
+        os.ftruncate(fd, len(text.encode()))
+    finally:
+        os.close(fd)
+
+
+def read(path: str) -> bytes:
+    """The content of a file."""
+    return Path(path).read_bytes()
+
+
+def link(path: str, target: str) -> None:
+    """Make a symbolic link; an equal one may exist."""
+    at = Path(path)
+    at.parent.mkdir(parents=True, exist_ok=True)
+    if not at.is_symlink():
+        at.symlink_to(target)
+
+
+def target(path: str) -> str | None:
+    """The last component of a link's target, or None."""
+    try:
+        return Path(path).readlink().name
+    except OSError:
+        return None
+
+
+def remove(path: str) -> None:
+    """Remove a file or link if it is there."""
+    Path(path).unlink(missing_ok=True)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all below it."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def replace_by_fifo(path: str) -> None:
+    """Put a FIFO in the file's place: whoever reads it waits."""
+    aside = path + ".new"
+    os.mkfifo(aside)
+    os.replace(aside, path)  # noqa: PTH105 - the pair to os.mkfifo
+
+
+def replace_fifo(path: str, content: bytes) -> None:
+    """Put a file with that content in the FIFO's place, and give the content to readers that wait."""
+    aside = path + ".new"
+    Path(aside).write_bytes(content)
+    with contextlib.suppress(OSError):  # ENXIO: nobody reads
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        os.replace(aside, path)  # noqa: PTH105 - before the readers wake up and look again
+        os.write(fd, content)
+        os.close(fd)
+    if Path(aside).exists():
+        Path(aside).replace(path)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The root of all host paths, and how they are read.
+
+The only place that turns a path like ``/sys/bus/pci/devices`` into one of this process: with a prefix the
+whole agent works on a tree of files. Reading never raises for a thing that is absent, vanishes or refuses:
+in sysfs that is no error but a change under way, and the answer is None or (). Plain ``os`` calls, since
+a scan makes ten of them per device. Every call here may block; none belongs on the event loop except on
+a path that cannot hang (``/proc`` of the own process, directories of the agent).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+_ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
+
+
+class Directory:
+    """An open directory: reads of its entries need no walk from the root. Close it, or use ``with``."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    @property
+    def inode(self) -> int:
+        """The number of the directory itself: another one means another device."""
+        return os.fstat(self._fd).st_ino
+
+    def names(self) -> list[str]:
+        """The entries, in no order. :raises OSError: if the directory cannot be listed."""
+        return os.listdir(self._path)
+
+    def text(self, name: str) -> str | None:
+        """The content of an attribute without surrounding blanks; None if it cannot be had."""
+        return _text(name, self._fd)
+
+    def texts(self, names: Sequence[str]) -> list[str | None]:
+        """The contents of several attributes, in their order."""
+        fd = self._fd
+        return [_text(name, fd) for name in names]
+
+    def link(self, name: str) -> str | None:
+        """The last component of a link's target, or None."""
+        try:
+            return os.readlink(name, dir_fd=self._fd).rpartition("/")[2]
+        except OSError:
+            return None
+
+    def list(self, name: str) -> tuple[str, ...]:
+        """The sorted names in a sub-directory; () if it cannot be listed."""
+        try:
+            return tuple(sorted(os.listdir(f"{self._path}/{name}")))
+        except OSError:
+            return ()
+
+    def exists(self, name: str) -> bool:
+        """True if the entry, after following links, exists."""
+        try:
+            os.stat(name, dir_fd=self._fd)
+        except OSError:
+            return False
+        return True
+
+
+class Root:
+    """The host as a tree of files below ``prefix``."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, prefix: str | os.PathLike[str] = "/") -> None:
+        self._prefix = os.path.abspath(os.fspath(prefix)).rstrip("/")  # noqa: PTH100 - text, not a Path
+
+    def __repr__(self) -> str:
+        return f"Root({self._prefix or '/'!r})"
+
+    @property
+    def prefix(self) -> str:
+        """The directory that stands for ``/``."""
+        return self._prefix or "/"
+
+    @property
+    def is_host(self) -> bool:
+        """True for the real root: the paths are those of the running kernel, which sends uevents."""
+        return not self._prefix
+
+    def path(self, path: str) -> str:
+        """The path in this process of the host path ``path`` (absolute)."""
+        return self._prefix + path
+
+    def host_path(self, path: str) -> str:
+        """The host path of a path in this process; the opposite of ``path``."""
+        return path.removeprefix(self._prefix)
+
+    def directory(self, path: str) -> Directory:
+        """Open a directory. :raises OSError: if it is not there or refuses."""
+        return Directory(self._prefix + path)
+
+    def text(self, path: str) -> str | None:
+        """The content without surrounding blanks; None if it cannot be read or is not UTF-8."""
+        return _text(self._prefix + path)
+
+    def target(self, path: str) -> str | None:
+        """The whole target of a link as the kernel has it (relative), or None."""
+        try:
+            return os.readlink(self._prefix + path)  # noqa: PTH115 - a Path costs five times more
+        except OSError:
+            return None
+
+    def link(self, path: str) -> str | None:
+        """The last component of a link's target, or None."""
+        target = self.target(path)
+        return None if target is None else target.rpartition("/")[2]
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The sorted names in a directory; () if it cannot be listed."""
+        try:
+            return tuple(sorted(os.listdir(self._prefix + path)))
+        except OSError:
+            return ()
+
+    def exists(self, path: str) -> bool:
+        """True if the path, after following links, exists."""
+        try:
+            os.stat(self._prefix + path)  # noqa: PTH116 - as above
+        except OSError:
+            return False
+        return True
+
+    def inode(self, path: str) -> int | None:
+        """The inode number behind the path, or None."""
+        try:
+            return os.stat(self._prefix + path).st_ino  # noqa: PTH116 - as above
+        except OSError:
+            return None
+
+
+def gone(error: OSError) -> bool:
+    """True if the error says that the thing is not there (any more)."""
+    return error.errno in _GONE
+
+
+def _text(path: str, dir_fd: int | None = None) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
+    except OSError:
+        return None
+    try:
+        data = os.read(fd, _ATTRIBUTE)
+        return (data if len(data) < _ATTRIBUTE else data + _rest(fd)).strip().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _rest(fd: int) -> bytes:
+    """What follows the first bytes of a file that is longer than an attribute."""
+    parts = []
+    while data := os.read(fd, 1 << 16):
+        parts.append(data)
+    return b"".join(parts)

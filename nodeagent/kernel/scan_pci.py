@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one PCI function and one IOMMU group.
+
+A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
+``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
+sleeping device (``config``, ``*_link_speed``, ``*_link_width``). Does not decide anything: half a device
+is kept with what could be read; only what is not there at all is None.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
+
+DEVICES = "/sys/bus/pci/devices"
+GROUPS = "/sys/kernel/iommu_groups"
+VFIO = "/dev/vfio"
+VFIO_DEVICES = "/dev/vfio/devices"
+
+_TEXTS = (
+    "vendor",
+    "device",
+    "subsystem_vendor",
+    "subsystem_device",
+    "revision",
+    "class",
+    "numa_node",
+    "enable",
+    "power_state",
+)
+_HEX = frozenset("0123456789abcdefABCDEF")
+_VF = re.compile(r"virtfn\d+")
+
+
+def function(root: Root, address: PciAddress) -> PciFunction | None:
+    """The function as it is now, without its recovery; None if it is not there."""
+    try:
+        with root.directory(f"{DEVICES}/{address}") as directory:
+            return _function(root, address, directory, directory.names())
+    except OSError as error:
+        if gone(error):
+            return None
+        return PciFunction(address, unreadable=f"not readable: {error.strerror}")
+
+
+def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) -> PciFunction:
+    vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
+    numa_node, enable, power_state = rest
+    driver = at.link("driver") if "driver" in names else None
+    vfio_device = _vfio_device(at) if "vfio-dev" in names else None
+    return PciFunction(
+        address=address,
+        vendor=_hex(vendor, 4),
+        device=_hex(device, 4),
+        subsystem_vendor=_hex(sub_vendor, 4),
+        subsystem_device=_hex(sub_device, 4),
+        revision=_hex(revision, 2),
+        pci_class=_hex(pci_class, 6),
+        driver=driver,
+        group=_group_number(at.link("iommu_group")) if "iommu_group" in names else None,
+        numa_node=natural(numa_node),
+        enable=natural(enable),
+        power_state=power_state,
+        physfn=_address(at.link("physfn")) if "physfn" in names else None,
+        vfs=_vfs(at, names),
+        sriov_capable="sriov_totalvfs" in names,
+        vfio=_vfio_bound(driver, names),
+        vfio_device=vfio_device,
+        cdev=vfio_device is not None and _cdev(root, at, vfio_device),
+        ports=_ports(root.target(f"{DEVICES}/{address}")),
+        inode=at.inode,
+    )
+
+
+def _vfio_bound(driver: str | None, names: list[str]) -> bool:
+    """Every VFIO driver makes vfio-dev (kernel 6.1 and newer); 6.1 keeps it when the driver has let go."""
+    return driver == "vfio-pci" or (driver is not None and "vfio-dev" in names)
+
+
+def _vfio_device(at: Directory) -> str | None:
+    names = at.list("vfio-dev")
+    return names[0] if names and names[0].startswith("vfio") else None
+
+
+def _cdev(root: Root, at: Directory, name: str) -> bool:
+    return root.exists(f"{VFIO_DEVICES}/{name}") and at.exists(f"vfio-dev/{name}/dev")
+
+
+def _vfs(at: Directory, names: list[str]) -> tuple[PciAddress, ...]:
+    """The VFs in the order of their links virtfn0, virtfn1, …"""
+    links = [name for name in names if name[:6] == "virtfn" and _VF.fullmatch(name)]
+    if not links:
+        return ()
+    found = (_address(at.link(name)) for name in sorted(links, key=lambda name: int(name[6:])))
+    return tuple(address for address in found if address is not None)
+
+
+def _ports(target: str | None) -> tuple[str, ...]:
+    """What lies above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
+    parts = target.split("/") if target is not None else []
+    return tuple(parts[parts.index("devices") + 1 : -1]) if "devices" in parts else ()
+
+
+def _address(text: str | None) -> PciAddress | None:
+    return None if text is None else pci_address(text)
+
+
+def _hex(text: str | None, digits: int) -> str | None:
+    """0x10de → 10de, with ``digits`` digits; None for anything else."""
+    if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
+        return None
+    return text[2:].lower().zfill(digits)
+
+
+def natural(text: str | None) -> int | None:
+    """A decimal number that is not negative: the kernel's -1 means unknown."""
+    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
+
+
+def _group_number(text: str | None) -> GroupNumber | None:
+    number = natural(text)
+    return None if number is None else GroupNumber(number)
+
+
+def group(root: Root, number: GroupNumber) -> Group | None:
+    """The group with its members in address order; None if it is not there."""
+    try:
+        with root.directory(f"{GROUPS}/{number}") as directory:
+            return _group(root, number, directory)
+    except OSError as error:
+        return None if gone(error) else Group(number)
+
+
+def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
+    kind = at.text("type")
+    # Only groups without a default domain can be VFIO's own ones, without an IOMMU (drivers/vfio/group.c).
+    name = at.text("name") if kind in (None, "unknown") else None
+    prefix = "noiommu-" if name == "vfio-noiommu" else ""
+    members = at.list("devices")
+    return Group(
+        number=number,
+        members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
+        kind=kind,
+        name=name,
+        node=root.exists(f"{VFIO}/{prefix}{number}"),
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One scan shared by several threads: what is still to be read, what is being read, what was found.
+
+The threads take items and give findings under one lock; reading itself happens outside it. Once closed
+nothing is taken and no late finding is noted, so that a thread that comes back after hours harms nobody.
+Keeps no deadline and starts no thread by itself: ``look`` does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nodeagent.base import threads
+from nodeagent.kernel import scan
+from nodeagent.model.host import Host
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A thread and the item in its hands, since when (monotonic seconds)."""
+
+    item: scan.Item | None = None
+    since: float = 0.0
+    call: threads.Call[None] | None = None
+
+
+class Survey:
+    """The shared state of one scan; ``skip`` are items that must not be touched."""
+
+    def __init__(
+        self, scanner: scan.Scanner, plan: scan.Plan, previous: Host, skip: frozenset[scan.Item]
+    ) -> None:
+        self.findings = scan.Findings()
+        self._scanner = scanner
+        self._plan = plan
+        self._previous = previous
+        self._skip = skip
+        self._lock = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._missing: dict[scan.Item, None] = {}
+        self._seen: set[scan.Item] = set()
+        self._pending: deque[scan.Item] = deque()
+        self._closed = False
+        self._progress = 0
+        self._add(plan.items)
+
+    @property
+    def progress(self) -> int:
+        """How many items were read."""
+        return self._progress
+
+    @property
+    def pending(self) -> bool:
+        """True if there is an item that no thread has taken."""
+        return bool(self._pending)
+
+    @property
+    def done(self) -> bool:
+        """True if all is read."""
+        with self._lock:
+            return not self._pending and not self._busy()
+
+    def start(self) -> threads.Call[None]:
+        """Start one more thread on the items."""
+        worker = _Worker()
+        self._workers.append(worker)
+        worker.call = threads.start(self._run, worker)
+        return worker.call
+
+    def overdue(self, deadline: float) -> bool:
+        """True if threads are at work, each on its item for more than ``deadline`` seconds."""
+        now = time.monotonic()
+        with self._lock:
+            busy = self._busy()
+            return bool(busy) and all(now - worker.since > deadline for worker in busy)
+
+    def close(self, older_than: float) -> list[tuple[scan.Item, threads.Call[None]]]:
+        """End the scan; return the items, and their threads, that have been read for that many seconds."""
+        now = time.monotonic()
+        with self._lock:
+            self._closed = True
+            return [
+                (worker.item, worker.call)
+                for worker in self._busy()
+                if now - worker.since > older_than and worker.item and worker.call
+            ]
+
+    def missing(self) -> list[scan.Item]:
+        """The items that were not read. For a closed survey."""
+        return [*self._missing, *self._pending, *(w.item for w in self._busy() if w.item)]
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.item is not None]
+
+    def _run(self, worker: _Worker) -> None:
+        while (item := self._take(worker)) is not None:
+            found = self._scanner.read(item)
+            self._give(worker, item, found)
+
+    def _take(self, worker: _Worker) -> scan.Item | None:
+        with self._lock:
+            if self._closed or not self._pending:
+                return None
+            worker.since = time.monotonic()
+            worker.item = self._pending.popleft()
+            return worker.item
+
+    def _give(self, worker: _Worker, item: scan.Item, found: scan.Found) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            worker.item = None
+            self._progress += 1
+            self.findings.put(item, found)
+            self._add(scan.follow(self._plan, item, found, self._previous))
+
+    def _add(self, items: Iterable[scan.Item]) -> None:
+        for item in items:
+            if item in self._seen:
+                continue
+            self._seen.add(item)
+            if item in self._skip:
+                self._missing[item] = None
+            else:
+                self._pending.append(item)

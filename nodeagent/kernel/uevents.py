@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's uevents: one netlink socket, and what its messages concern.
+
+A message only says "look again", with the name of what to look at; lost and doubled ones do no harm.
+What it carries beyond that and exists nowhere else is the course of an AER recovery. Group 1 is the
+kernel's own multicast group (udev's is 2 and is absent in a container). Messages of other senders are
+dropped and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.model.host import Recovery
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+
+_NETLINK_KOBJECT_UEVENT = 15
+_KERNEL_GROUP = 1
+_SO_RCVBUFFORCE = 33
+_BUFFER = 8 << 20  # took a burst of 2,000 events; the default held about 200
+_MESSAGE = 16384
+_CREDENTIALS = struct.Struct("3i")
+_BURST = 256  # messages between two turns of the event loop
+
+_SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev"})
+_MODULES = frozenset({"drivers", "module", "class", "bus"})
+_MISC = frozenset({"vfio/vfio", "iommu"})
+_VFIO_DEVICE = re.compile(r"vfio\d+")
+
+Ancillary = Sequence[tuple[int, int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Uevent:
+    """One message: what happened (``add``, ``bind``, …), to what below /sys, and the keys in order."""
+
+    action: str
+    devpath: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def subsystem(self) -> str:
+        """The kernel's subsystem, "" if not told."""
+        return self.keys.get("SUBSYSTEM", "")
+
+
+class Verdict(NamedTuple):
+    """What an event says of a function's recovery; None: nothing is wrong with it any more."""
+
+    address: PciAddress
+    recovery: Recovery | None
+
+
+def parse(datagram: bytes) -> Uevent | None:
+    """The message of a datagram, or None if it is none of the kernel's (udev's begin with libudev)."""
+    header, *pairs = datagram.decode("utf-8", "replace").split("\0")
+    action, at, devpath = header.partition("@")
+    if not at or not action or not devpath.startswith("/"):
+        return None
+    return Uevent(action, devpath, dict(pair.split("=", 1) for pair in pairs if "=" in pair))
+
+
+def concerns(event: Uevent) -> bool:
+    """True if the event may change what a scan sees; network, block and queue events do not."""
+    if event.subsystem in _SUBSYSTEMS or "MDEV_STATE" in event.keys:
+        return True
+    if event.subsystem == "misc":
+        return event.keys.get("DEVNAME") in _MISC
+    name = event.devpath.rpartition("/")[2]
+    return event.subsystem in _MODULES and ("vfio" in name or name == "mdev")
+
+
+def key(event: Uevent) -> str | None:
+    """What to look at: an address, a UUID, a device node or a VFIO device; None: at everything."""
+    if "PCI_SLOT_NAME" in event.keys:
+        return event.keys["PCI_SLOT_NAME"]
+    if event.subsystem in ("vfio", "misc") and "DEVNAME" in event.keys:
+        return "/dev/" + event.keys["DEVNAME"]
+    parts = event.devpath.split("/")[::-1]
+    named = next((part for part in parts if pci_address(part) or mdev_uuid(part)), None)
+    return named or next((part for part in parts if _VFIO_DEVICE.fullmatch(part)), None)
+
+
+def recovery(event: Uevent) -> Verdict | None:
+    """What the event says of a recovery from a PCI error; None if nothing.
+
+    Removal and binding anew end a verdict; an event that a person asked for (SYNTH_UUID) does not.
+    """
+    address = pci_address(event.keys.get("PCI_SLOT_NAME", ""))
+    if address is None or "SYNTH_UUID" in event.keys:
+        return None
+    error = event.keys.get("ERROR_EVENT")
+    if error is None:
+        return Verdict(address, None) if event.action in ("add", "bind", "remove") else None
+    if error == "FAILED_RECOVERY":
+        return Verdict(address, Recovery.FAILED)
+    running = event.keys.get("DEVICE_ONLINE") == "0"
+    return Verdict(address, Recovery.RUNNING if running else None)
+
+
+def arrive_here(root: Root) -> bool:
+    """True if the kernel sends uevents to this process.
+
+    It sends them to the network namespaces of the initial user namespace only; in another one
+    (``hostUsers: false``) nothing ever comes.
+    """
+    return (root.text("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
+
+
+def open_socket() -> socket.socket:
+    """A bound socket. Scan after this call, not before. :raises KernelRefused: if there is none."""
+    kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    try:
+        sock = socket.socket(socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
+    except OSError as error:
+        raise _refused(error) from error
+    try:
+        _enlarge(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        sock.bind((0, _KERNEL_GROUP))
+    except OSError as error:
+        sock.close()
+        raise _refused(error) from error
+    return sock
+
+
+def _refused(error: OSError) -> KernelRefused:
+    return KernelRefused(
+        f"no socket for the kernel's uevents: {error.strerror}",
+        "without it changes are found by polling only",
+        errno=error.errno or 0,
+    )
+
+
+def _enlarge(sock: socket.socket) -> None:
+    """A large buffer: beyond the limit with CAP_NET_ADMIN, up to the limit without."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+    except PermissionError:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+
+
+def from_kernel(address: object, ancillary: Ancillary) -> bool:
+    """True if the kernel itself sent the message: netlink port 0 and credentials of nobody (0, 0, 0)."""
+    if not isinstance(address, tuple) or address[0] != 0:
+        return False
+    return any(
+        (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+        and len(data) == _CREDENTIALS.size
+        and _CREDENTIALS.unpack(data) == (0, 0, 0)
+        for level, kind, data in ancillary
+    )
+
+
+class Reader:
+    """Reads a socket of ``open_socket`` for ever; counts what it read, lost and dropped.
+
+    ``trusted`` decides by a message's sender address and ancillary data whether it is the kernel's.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_event: Callable[[Uevent], None],
+        on_lost: Callable[[], None],
+        trusted: Callable[[object, Ancillary], bool] = from_kernel,
+    ) -> None:
+        self._socket = sock
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._trusted = trusted
+        self.events = 0
+        self.lost = 0
+        self.foreign = 0
+
+    async def run(self) -> None:
+        """Read until cancelled. :raises KernelRefused: if the socket fails."""
+        while True:
+            await anyio.wait_readable(self._socket)
+            for _ in range(_BURST):
+                if not self._receive():
+                    break
+            await anyio.lowlevel.checkpoint()
+
+    def _receive(self) -> bool:
+        """Read one message; False if there is none."""
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        try:
+            data, ancillary, _, address = self._socket.recvmsg(_MESSAGE, room)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise _refused(error) from error
+            self.lost += 1
+            self._on_lost()
+            return True
+        if not self._trusted(address, ancillary):
+            self.foreign += 1
+        elif (event := parse(data)) is not None:
+            self.events += 1
+            self._on_event(event)
+        return True

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches a tree of files that stands for sysfs: tests, the demo, a replayed machine.
+
+Files are changed by ordinary programs there, so inotify sees all. Watched are the directories that list
+things, each driver's directory, and each function's own one, as far as the kernel's limit on watches
+allows without leaving nothing for others; what is left out is counted, and seen by the slow timer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+
+from nodeagent.base.watching import Change, Watching
+from nodeagent.kernel.root import Root
+from nodeagent.model.ids import mdev_uuid, pci_address
+
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+_LISTS = (_DEVICES, "/sys/bus/mdev/devices", "/sys/kernel/iommu_groups")
+_ANY = ("/sys/class/mdev_bus", "/sys/class/iommu", "/sys/devices/system/node")
+_LIMIT = 16384
+_BURST = 64  # directories armed between two turns of the event loop
+
+# What a regular scan reads of a function; anything else that is written there wakes nobody.
+_READ = re.compile(
+    r"vendor|device|class|subsystem_(?:vendor|device)|revision|numa_node|enable|power_state"
+    r"|driver|iommu_group|physfn|virtfn\d+|sriov_totalvfs|vfio-dev|mdev_supported_types"
+)
+
+
+class TreeWatch:
+    """Calls ``wake`` with a key, or None for everything, when something in the tree changes."""
+
+    def __init__(self, root: Root, watching: Watching, wake: Callable[[str | None], None]) -> None:
+        self._root = root
+        self._watching = watching
+        self._wake = wake
+        self._functions: set[str] = set()
+        self._drivers: set[str] = set()
+        self._limit = min(_LIMIT, _allowed() // 2)
+        self.unwatched = 0
+
+    async def run(self) -> None:
+        """Arm everything, then wait: the changes come through ``Watching``."""
+        try:
+            await self._arm()
+            self._wake(None)
+            await anyio.sleep_forever()
+        finally:
+            self._disarm()
+
+    async def _arm(self) -> None:
+        for directory in _LISTS:
+            self._watching.watch(self._root.path(directory), self._listed)
+        for directory in _ANY:
+            self._watching.watch(self._root.path(directory), self._any)
+        self._watching.watch(self._root.path(_DRIVERS), self._driver_listed)
+        self._list_drivers()
+        for count, name in enumerate(self._root.names(_DEVICES)):
+            self._add_function(name)
+            if count % _BURST == 0:
+                await anyio.lowlevel.checkpoint()
+
+    def _disarm(self) -> None:
+        for directory in _LISTS:
+            self._watching.unwatch(self._root.path(directory), self._listed)
+        for directory in _ANY:
+            self._watching.unwatch(self._root.path(directory), self._any)
+        self._watching.unwatch(self._root.path(_DRIVERS), self._driver_listed)
+        for name in self._drivers:
+            self._watching.unwatch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
+        self._drivers = set()
+        for name in tuple(self._functions):
+            self._remove_function(name)
+
+    def _listed(self, change: Change) -> None:
+        directory = self._root.host_path(change.directory)
+        if change.lost or change.name is None:
+            self._list_functions()
+            self._wake(None)
+        elif directory == _DEVICES:
+            self._function_listed(change.name)
+        elif mdev_uuid(change.name):
+            self._wake(change.name)
+        elif change.name.isdecimal():
+            self._wake(f"{directory}/{change.name}")
+
+    def _any(self, _: Change) -> None:
+        self._wake(None)
+
+    def _function_listed(self, name: str) -> None:
+        if self._root.exists(f"{_DEVICES}/{name}"):
+            self._add_function(name)
+        else:
+            self._remove_function(name)
+        if pci_address(name):
+            self._wake(name)
+
+    def _function_changed(self, change: Change) -> None:
+        address = change.directory.rpartition("/")[2]
+        if change.lost or _READ.fullmatch(change.name or ""):
+            self._wake(address)
+
+    def _driver_listed(self, _: Change) -> None:
+        self._list_drivers()
+        self._wake(None)
+
+    def _driver_changed(self, change: Change) -> None:
+        if change.lost:
+            self._wake(None)
+        elif change.name is not None and pci_address(change.name):
+            self._wake(change.name)
+
+    def _list_drivers(self) -> None:
+        names = set(self._root.names(_DRIVERS))
+        for name in names - self._drivers:
+            self._watching.watch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
+        for name in self._drivers - names:
+            self._watching.unwatch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
+        self._drivers = names
+
+    def _list_functions(self) -> None:
+        names = self._root.names(_DEVICES)
+        for name in self._functions.difference(names):
+            self._remove_function(name)
+        for name in names:
+            self._add_function(name)
+
+    def _add_function(self, name: str) -> None:
+        if name in self._functions or pci_address(name) != name:
+            return
+        self._functions.add(name)
+        if not self._watch_function(self._root.path(f"{_DEVICES}/{name}")):
+            self.unwatched += 1
+
+    def _watch_function(self, path: str) -> bool:
+        return self._watching.watches < self._limit and self._watching.watch(
+            path, self._function_changed, contents=True
+        )
+
+    def _remove_function(self, name: str) -> None:
+        if name in self._functions:
+            self._functions.discard(name)
+            self._watching.unwatch(self._root.path(f"{_DEVICES}/{name}"), self._function_changed)
+
+
+def _allowed() -> int:
+    """How many watches the kernel allows; the tree is watched by the real kernel, not by its own."""
+    text = Root().text("/proc/sys/fs/inotify/max_user_watches") or ""
+    return int(text) if text.isdecimal() else _LIMIT

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls in daemon threads: results, errors, being left behind. Left out: what sysfs does to them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import anyio
+import pytest
+
+from nodeagent.base import threads
+from tests.hearing import Heard
+
+
+async def test_a_call_gives_the_result_and_runs_in_a_daemon_thread() -> None:
+    def work(number: int, *, plus: int) -> tuple[int, bool]:
+        return number + plus, threading.current_thread().daemon
+
+    assert await threads.call(work, 1, plus=2) == (3, True)
+
+
+async def test_an_error_reaches_the_one_who_waits() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await threads.call(fail)
+
+
+async def test_a_call_that_hangs_does_not_hold_the_one_who_stops_waiting() -> None:
+    gate = threading.Event()
+    call = threads.start(gate.wait)
+    with anyio.move_on_after(0.01) as scope:
+        await call.result()
+    assert scope.cancelled_caught
+    assert not call.ended
+    gate.set()
+    await call.wait()
+
+
+async def test_the_end_of_an_abandoned_call_is_noticed() -> None:
+    gate = threading.Event()
+    heard: Heard[str] = Heard()
+    call = threads.start(gate.wait)
+    call.when_ended(lambda: heard("ended"))
+    assert heard.all == []
+    gate.set()
+    await heard.until_told("ended")
+    call.when_ended(lambda: heard("at once"))
+    assert heard.all == ["ended", "at once"]
+
+
+async def test_many_calls_at_once_keep_their_own_results() -> None:
+    calls = [threads.start(lambda n: n * n, n) for n in range(50)]
+    assert [await call.result() for call in calls] == [n * n for n in range(50)]
+
+
+def test_a_process_exits_although_a_call_hangs() -> None:
+    program = """
+import anyio, threading
+from nodeagent.base import threads
+async def main():
+    threads.start(threading.Event().wait)
+    with anyio.move_on_after(0.01):
+        await threads.call(threading.Event().wait)
+anyio.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=20, check=False)
+    assert done.returncode == 0
+
+
+def test_a_call_that_ends_after_the_loop_harms_nobody() -> None:
+    gate = threading.Event()
+    ends: list[threading.Thread] = []
+
+    def work() -> None:
+        ends.append(threading.current_thread())
+        gate.wait()
+
+    async def main() -> None:
+        with anyio.move_on_after(0.05):
+            await threads.call(work)
+
+    anyio.run(main)
+    gate.set()
+    ends[0].join(timeout=10)
+    assert not ends[0].is_alive()

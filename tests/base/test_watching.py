@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watching directories with the real inotify. Left out: running out of max_user_watches for real."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.watching import Change, Watching
+from tests.hearing import Heard
+
+
+@pytest.fixture
+async def watching() -> AsyncIterator[Watching]:
+    """A running instance."""
+    instance = Watching()
+    async with anyio.create_task_group() as group:
+        group.start_soon(instance.run)
+        yield instance
+        group.cancel_scope.cancel()
+    instance.close()
+
+
+@pytest.fixture
+def heard() -> Heard[Change]:
+    return Heard()
+
+
+def lost(directory: Path) -> Change:
+    return Change(str(directory), lost=True)
+
+
+async def test_names_that_come_and_go_are_told(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    assert watching.watch(str(tmp_path), heard)
+    (tmp_path / "a").touch()
+    await heard.until_told(Change(str(tmp_path), "a"))
+    heard.clear()
+    (tmp_path / "a").unlink()
+    await heard.until_told(Change(str(tmp_path), "a"))
+
+
+async def test_contents_are_told_only_to_those_who_asked(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    (tmp_path / "a").touch()
+    other: Heard[Change] = Heard()
+    watching.watch(str(tmp_path), other)
+    watching.watch(str(tmp_path), heard, contents=True)
+    (tmp_path / "a").write_text("new")
+    await heard.until_told(Change(str(tmp_path), "a"))
+    assert other.all == []
+    (tmp_path / "b").touch()
+    await other.until_told(Change(str(tmp_path), "b"))
+
+
+async def test_a_directory_that_is_absent_is_told_when_it_comes(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    directory = tmp_path / "a" / "b" / "c"
+    assert watching.watch(str(directory), heard)
+    directory.mkdir(parents=True)
+    await heard.until_told(lost(directory))
+    (directory / "x").touch()
+    await heard.until_told(Change(str(directory), "x"))
+
+
+async def test_a_directory_that_comes_step_by_step_is_armed(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    directory = tmp_path / "a" / "b"
+    watching.watch(str(directory), heard)
+    ancestor: Heard[Change] = Heard()
+    watching.watch(str(tmp_path), ancestor)
+    (tmp_path / "a").mkdir()
+    await ancestor.until_told(Change(str(tmp_path), "a"))
+    assert heard.all == []
+    directory.mkdir()
+    await heard.until_told(lost(directory))
+
+
+@pytest.mark.parametrize("held_open", [False, True], ids=["plain", "held open by a process"])
+async def test_a_directory_that_is_made_anew_stays_watched(
+    watching: Watching, tmp_path: Path, heard: Heard[Change], held_open: bool
+) -> None:
+    directory = tmp_path / "vfio"
+    directory.mkdir()
+    watching.watch(str(directory), heard)
+    fd = os.open(directory, os.O_RDONLY) if held_open else None
+    directory.rmdir()
+    await heard.until_told(lost(directory))
+    heard.clear()
+    directory.mkdir()
+    await heard.until_told(lost(directory))
+    (directory / "12").touch()
+    await heard.until_told(Change(str(directory), "12"))
+    if fd is not None:
+        os.close(fd)
+
+
+async def test_a_directory_that_another_one_replaces_is_watched(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    directory, new = tmp_path / "conf.d", tmp_path / "new"
+    directory.mkdir()
+    new.mkdir()
+    watching.watch(str(directory), heard)
+    directory.rename(tmp_path / "old")
+    new.rename(directory)
+    await heard.until_told(lost(directory))
+    (directory / "x").touch()
+    await heard.until_told(Change(str(directory), "x"))
+    heard.clear()
+    (tmp_path / "old" / "y").touch()
+    (directory / "z").touch()
+    await heard.until_told(Change(str(directory), "z"))
+    assert Change(str(directory), "y") not in heard.all
+
+
+async def test_two_paths_of_one_directory_are_both_told(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    watching.watch(str(tmp_path / "real"), heard)
+    watching.watch(str(tmp_path / "link"), heard)
+    (tmp_path / "real" / "x").touch()
+    await heard.until_told(Change(str(tmp_path / "real"), "x"))
+    await heard.until_told(Change(str(tmp_path / "link"), "x"))
+
+
+async def test_who_ends_a_subscription_is_told_nothing_more(
+    watching: Watching, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    other: Heard[Change] = Heard()
+    watching.watch(str(tmp_path), heard)
+    watching.watch(str(tmp_path), other)
+    watching.unwatch(str(tmp_path), heard)
+    watching.unwatch(str(tmp_path), heard)
+    (tmp_path / "x").touch()
+    await other.until_told(Change(str(tmp_path), "x"))
+    assert heard.all == []
+    watching.unwatch(str(tmp_path), other)
+    assert watching.watches == 0
+
+
+async def test_an_overflow_tells_all_to_list_again(tmp_path: Path, heard: Heard[Change]) -> None:
+    watching = Watching()
+    other: Heard[Change] = Heard()
+    quiet = tmp_path / "quiet"
+    quiet.mkdir()
+    watching.watch(str(quiet), other)
+    watching.watch(str(tmp_path), heard)
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    for number in range(limit // 2 + 100):
+        (tmp_path / f"{number % 7}").touch()
+        (tmp_path / f"{number % 7}").unlink()
+    async with anyio.create_task_group() as group:
+        group.start_soon(watching.run)
+        await other.until_told(lost(quiet))
+        await heard.until_told(lost(tmp_path))
+        group.cancel_scope.cancel()
+    assert watching.overflows == 1
+    watching.close()
+
+
+async def test_a_reader_that_starts_again_tells_all_to_list_again(
+    tmp_path: Path, heard: Heard[Change]
+) -> None:
+    watching = Watching()
+    watching.watch(str(tmp_path), heard)
+    for expected in ([], [lost(tmp_path)]):
+        with anyio.move_on_after(0.05):
+            await watching.run()
+        assert heard.all == expected
+    watching.close()
+
+
+def test_a_kernel_without_instances_left_names_the_setting() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use - 1, hard))
+    try:
+        with pytest.raises(KernelRefused) as caught:
+            Watching()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "max_user_instances" in caught.value.hint
+    assert caught.value.errno != 0

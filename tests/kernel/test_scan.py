@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scans of simulated hosts: refreshes, sharing, half devices, and what must never be read.
+
+Captured hosts are in test_machines.py, hanging reads in test_look.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import Scanner
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import GroupNumber, PciAddress
+
+A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
+NEVER_READ = (
+    "uevent", "driver_override", "config", "sriov_numvfs", "sriov_vf_total_msix",
+    "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "resource0", "rom",
+)  # fmt: skip
+
+
+def add(host: SimulatedHost, address: str, group: int = 1, driver: str | None = "vfio-pci") -> None:
+    host.add_function(address, vendor="10de", device="1eb8", pci_class="030200", driver=driver, group=group)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    """Two functions in one group."""
+    simulated = SimulatedHost(tmp_path)
+    add(simulated, A)
+    add(simulated, B)
+    return simulated
+
+
+@pytest.fixture
+def scanner(tmp_path: Path) -> Scanner:
+    return Scanner(Root(tmp_path))
+
+
+def test_a_function_is_read_as_it_is(host: SimulatedHost, scanner: Scanner) -> None:
+    host.write(A, "numa_node", "1")
+    function = scanner.full(Host()).functions[A]
+    assert (function.vendor, function.device, function.pci_class) == ("10de", "1eb8", "030200")
+    assert (function.driver, function.vfio, function.vfio_device) == ("vfio-pci", True, "vfio0")
+    assert (function.group, function.numa_node, function.enable) == (1, 1, 0)
+    assert function.ports == ("pci0000:00", "0000:00:10.0")
+    assert function.pcie_root == "pci0000:00/0000:00:10.0"
+
+
+def test_a_host_without_sysfs_is_empty(tmp_path: Path) -> None:
+    assert Scanner(Root(tmp_path / "nothing")).full(Host()) == Host()
+
+
+def test_a_scan_reads_no_attribute_that_may_hang_or_wake_the_device(
+    host: SimulatedHost, tmp_path: Path
+) -> None:
+    directory = tmp_path / "sys/bus/pci/devices" / A
+    for name in NEVER_READ:
+        (directory / name).unlink(missing_ok=True)
+        os.mkfifo(directory / name)
+    found: list[Host] = []
+    thread = threading.Thread(target=lambda: found.append(Scanner(Root(tmp_path)).full(Host())), daemon=True)
+    thread.start()
+    thread.join(timeout=10)
+    assert found, "the scan hangs in one of the attributes"
+    assert found[0].functions[A].vendor == "10de"
+
+
+def test_a_refresh_shares_everything_that_did_not_change(host: SimulatedHost, scanner: Scanner) -> None:
+    add(host, "0000:02:00.0", group=2)
+    before = scanner.full(Host())
+    host.hold(A)
+    after = scanner.refresh(before, frozenset({A}))
+    assert after.functions[A].enable == 1
+    assert after.functions[B] is before.functions[B]
+    assert after.groups is before.groups
+    assert after.mdevs is before.mdevs
+    assert scanner.refresh(after, frozenset({A, B})) is after
+    assert scanner.full(after) is after
+
+
+def test_a_full_scan_shares_everything_that_did_not_change(host: SimulatedHost, scanner: Scanner) -> None:
+    before = scanner.full(Host())
+    host.hold(A)
+    after = scanner.full(before)
+    assert after.functions[A] is not before.functions[A]
+    assert after.functions[B] is before.functions[B]
+    assert after.groups is before.groups
+
+
+def test_a_refresh_reads_only_what_is_named(host: SimulatedHost, scanner: Scanner) -> None:
+    before = scanner.full(Host())
+    host.hold(A)
+    host.hold(B)
+    after = scanner.refresh(before, frozenset({B}))
+    assert (after.functions[A].enable, after.functions[B].enable) == (0, 1)
+
+
+@pytest.mark.parametrize("key", [A, "0000:01:00.0", "vfio0", "/dev/vfio/devices/vfio0"])
+def test_a_function_has_several_names(host: SimulatedHost, scanner: Scanner, key: str) -> None:
+    before = scanner.full(Host())
+    host.hold(A)
+    assert scanner.refresh(before, frozenset({key})).functions[A].enable == 1
+
+
+@pytest.mark.parametrize("key", ["/dev/vfio/1", "/sys/kernel/iommu_groups/1"])
+def test_a_group_has_several_names(host: SimulatedHost, scanner: Scanner, key: str) -> None:
+    before = scanner.full(Host())
+    host.remove_node("/dev/vfio/1")
+    after = scanner.refresh(before, frozenset({key}))
+    assert not after.groups[GroupNumber(1)].node
+    assert after.functions is before.functions
+
+
+def test_a_key_that_says_nothing_means_everything(host: SimulatedHost, scanner: Scanner) -> None:
+    before = scanner.full(Host())
+    host.hold(A)
+    assert scanner.refresh(before, frozenset({"mtty"})) == scanner.full(before)
+    assert scanner.refresh(before, frozenset({"mtty"})).functions[A].enable == 1
+
+
+def test_unbinding_the_last_function_of_a_group_takes_its_node(host: SimulatedHost, scanner: Scanner) -> None:
+    before = scanner.full(Host())
+    host.bind(A, None)
+    after = scanner.refresh(before, frozenset({A}))
+    assert after.functions[A].driver is None
+    assert after.groups[GroupNumber(1)].node
+    host.bind(B, "nouveau")
+    last = scanner.refresh(after, frozenset({B}))
+    assert not last.groups[GroupNumber(1)].node
+
+
+def test_an_unplugged_function_leaves_with_its_group_and_comes_back_in_order(
+    host: SimulatedHost, scanner: Scanner
+) -> None:
+    add(host, "0000:00:1f.0", group=2)
+    before = scanner.full(Host())
+    host.unplug("0000:00:1f.0")
+    gone = scanner.refresh(before, frozenset({"0000:00:1f.0"}))
+    assert list(gone.functions) == [A, B]
+    assert list(gone.groups) == [1]
+    host.plug("0000:00:1f.0")
+    back = scanner.refresh(gone, frozenset({"0000:00:1f.0"}))
+    assert list(back.functions) == ["0000:00:1f.0", A, B]
+    function = back.functions[PciAddress("0000:00:1f.0")]
+    assert (function.driver, function.vfio) == (None, False)
+    assert function.inode != before.functions[PciAddress("0000:00:1f.0")].inode
+    assert scanner.full(back) is back
+
+
+def test_a_function_that_changes_its_group_is_seen_in_both(host: SimulatedHost, scanner: Scanner) -> None:
+    before = scanner.full(Host())
+    host.unplug(B)
+    add(host, B, group=7)
+    after = scanner.refresh(before, frozenset({B}))
+    assert after.groups[GroupNumber(1)].members == (A,)
+    assert after.groups[GroupNumber(7)].members == (B,)
+
+
+def test_a_vf_that_comes_or_goes_changes_its_pf(host: SimulatedHost, scanner: Scanner) -> None:
+    host.add_function("0000:06:00.0", vendor="8086", device="1572", pci_class="020000", group=6, sriov=4)
+    before = scanner.full(Host())
+    host.add_function(
+        "0000:06:00.1", vendor="8086", device="154c", pci_class="020000", group=8,
+        physfn="0000:06:00.0",
+    )  # fmt: skip
+    with_vf = scanner.refresh(before, frozenset({"0000:06:00.1"}))
+    pf = PciAddress("0000:06:00.0")
+    assert with_vf.functions[pf].vfs == ("0000:06:00.1",)
+    host.unplug("0000:06:00.1")
+    without = scanner.refresh(with_vf, frozenset({"0000:06:00.1"}))
+    assert without.functions[pf].vfs == ()
+
+
+def test_the_pf_alone_names_its_vfs(host: SimulatedHost, scanner: Scanner) -> None:
+    host.add_function("0000:06:00.0", vendor="8086", device="1572", pci_class="020000", group=6, sriov=4)
+    before = scanner.full(Host())
+    host.add_function(
+        "0000:06:00.1", vendor="8086", device="154c", pci_class="020000", group=8,
+        physfn="0000:06:00.0",
+    )  # fmt: skip
+    after = scanner.refresh(before, frozenset({"0000:06:00.0"}))
+    assert "0000:06:00.1" in after.functions
+    assert GroupNumber(8) in after.groups
+
+
+def test_half_a_device_is_kept_and_a_dangling_link_is_left_out(
+    host: SimulatedHost, scanner: Scanner, tmp_path: Path
+) -> None:
+    devices = tmp_path / "sys/bus/pci/devices"
+    (devices / "0000:09:00.0").symlink_to("../../../devices/pci0000:00/0000:09:00.0")
+    (tmp_path / "sys/devices/pci0000:00/0000:0a:00.0").mkdir()
+    (devices / "0000:0a:00.0").symlink_to("../../../devices/pci0000:00/0000:0a:00.0")
+    (devices / "not-an-address").mkdir()
+    (devices / A / "vendor").write_bytes(b"\xff\xfe")
+    (devices / A / "device").write_text("10de")
+    (devices / A / "enable").write_text("many")
+    found = scanner.full(Host()).functions
+    assert list(found) == [A, B, "0000:0a:00.0"]
+    assert found[PciAddress("0000:0a:00.0")].vendor is None
+    assert (found[A].vendor, found[A].device, found[A].enable) == (None, None, None)
+    assert found[A].pci_class == "030200"
+
+
+def test_long_domains_are_kept_behind_short_ones(host: SimulatedHost, scanner: Scanner) -> None:
+    add(host, "10000:e1:00.0", group=3)
+    assert list(scanner.full(Host()).functions) == [A, B, "10000:e1:00.0"]
+
+
+def test_generic_nodes_are_seen_when_asked_for(host: SimulatedHost, scanner: Scanner) -> None:
+    before = scanner.full(Host(), nodes=("/dev/kvm",))
+    assert before.nodes == {"/dev/vfio/vfio"}
+    host.node("/dev/kvm")
+    after = scanner.refresh(before, frozenset({"/dev/kvm"}), nodes=("/dev/kvm",))
+    assert after.nodes == {"/dev/vfio/vfio", "/dev/kvm"}
+    assert after.functions is before.functions
+
+
+def test_the_verdict_of_aer_events_is_part_of_the_function(host: SimulatedHost, scanner: Scanner) -> None:
+    failed = {A: Recovery.FAILED, PciAddress("0000:ff:00.0"): Recovery.RUNNING}
+    before = scanner.full(Host(), recoveries=failed)
+    assert before.functions[A].recovery is Recovery.FAILED
+    assert before.functions[B].recovery is None
+    after = scanner.refresh(before, frozenset({A}), recoveries={})
+    assert after.functions[A].recovery is None
+
+
+def test_a_scan_leaves_no_descriptor_open(host: SimulatedHost, scanner: Scanner) -> None:
+    scanner.full(Host())
+    before = len(os.listdir("/proc/self/fd"))
+    scanner.full(Host())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_this_machine_can_be_scanned() -> None:
+    scanner = Scanner(Root())
+    host = scanner.full(Host())
+    assert host.release
+    assert scanner.refresh(host, frozenset(host.functions)).functions.keys() == host.functions.keys()
+
+
+def test_a_refresh_of_many_devices_reads_few_files(tmp_path: Path) -> None:
+    """Measured by what changed unseen, not by the clock: only the named one is read again."""
+    simulated = nodes.many(tmp_path, 300, 3)
+    scanner = Scanner(Root(tmp_path))
+    before = scanner.full(Host())
+    assert len(before.functions) == 300
+    assert len({function.device for function in before.functions.values()}) == 3
+    for index in range(300):
+        simulated.hold(nodes.address(index))
+    after = scanner.refresh(before, frozenset({nodes.address(7)}))
+    changed = [a for a in after.functions if after.functions[a] is not before.functions[a]]
+    assert changed == [nodes.address(7)]
