@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IOMMU groups: may VFIO use this group, is a function on its way out, who uses the group. Pure.
+
+The kernel refuses a group when one member is bound to a driver that lacks ``driver_managed_dma``
+(drivers/iommu/iommu.c). In Linux 6.12 these drivers have it: all VFIO drivers, ``pcieport``, ``pci-stub``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodeagent.model.host import Group, PciFunction
+
+FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
+
+
+def vfio_bound(function: PciFunction) -> bool:
+    """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind."""
+    return function.vfio and function.driver is not None
+
+
+def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
+    """The members whose driver makes the kernel refuse the whole group; () if it is viable."""
+    return tuple(
+        member
+        for member in members
+        if member.driver is not None and not member.vfio and member.driver not in FRIENDLY_DRIVERS
+    )
+
+
+def going_away(function: PciFunction, group: Group | None) -> bool:
+    """True if an unbind, remove or unplug waits for the holder of the function.
+
+    The driver link goes first, the group's node and the count of opens stay until the holder closes
+    (seen on Linux 6.1, 6.12 and 7.2).
+    """
+    return function.driver is None and bool(function.enable) and group is not None and group.node
+
+
+def in_use(function: PciFunction) -> bool:
+    """True if somebody has the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
+    return vfio_bound(function) and bool(function.enable)

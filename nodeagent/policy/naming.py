@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names: of resources, and of the variables that carry their devices.
+
+Knows the kubelet's rules for extended resource names (``IsExtendedResourceName`` and
+``IsQualifiedName`` in Kubernetes 1.36), the variables that KubeVirt's virt-launcher reads, and the
+naming rule of NVIDIA's kubevirt-gpu-device-plugin that many clusters rely on. A name that a person
+wrote is checked, never changed; a name made here is repaired until the kubelet takes it.
+Knows no files: texts of pci.ids are arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nodeagent.model.resource import Kind
+
+DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
+NAME_LIMIT = 63
+
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_GO_SPACE = re.compile(r"[\t\n\f\r ]+")  # what \s means in Go's regexp
+_FOREIGN = re.compile(r"[^A-Za-z0-9_.]")
+_FOREIGN_MDEV = re.compile(r"[^-A-Za-z0-9_.]")
+_ENDS = re.compile(r"\A[^A-Za-z0-9]+|[^A-Za-z0-9]+\Z")
+_ENV_PREFIX = {
+    Kind.PCI: "PCI_RESOURCE",
+    Kind.MDEV: "MDEV_PCI_RESOURCE",
+    Kind.NODE: "NODE_RESOURCE",
+}
+
+
+class Fault(NamedTuple):
+    """Why a name is refused, and what to do."""
+
+    why: str
+    hint: str
+
+
+def fault(name: str) -> Fault | None:
+    """Why the kubelet would refuse ``name`` as an extended resource, or None."""
+    if name.count("/") != 1:
+        return Fault("it needs exactly one '/'", "write <domain>/<name>, such as example.com/gpu")
+    if "kubernetes.io/" in name:
+        return Fault("domains ending in kubernetes.io are reserved", "use a domain of your own")
+    domain, _, part = name.partition("/")
+    return _domain_fault(domain) or _part_fault(part)
+
+
+def refusal(name: str) -> str | None:
+    """Why the kubelet would refuse ``name`` and what to do, in one line; None if it would not."""
+    found = fault(name)
+    return None if found is None else f"{found.why}; {found.hint}"
+
+
+def domain_refusal(domain: str) -> str | None:
+    """The same for a domain alone (the prefix of discovered names)."""
+    found = fault(f"{domain}/x")
+    return None if found is None else f"{found.why}; {found.hint}"
+
+
+def _domain_fault(domain: str) -> Fault | None:
+    if domain.startswith("requests."):
+        return Fault("'requests.' is reserved for quotas", "drop 'requests.' from the domain")
+    if len(domain) > DOMAIN_LIMIT:
+        return Fault(f"its domain has {len(domain)} characters", f"use at most {DOMAIN_LIMIT} characters")
+    if _DOMAIN.fullmatch(domain) is None:
+        return Fault(
+            f"{domain!r} is no DNS domain in lower case",
+            "use a-z, 0-9, '-' and '.', such as example.com",
+        )
+    return None
+
+
+def _part_fault(part: str) -> Fault | None:
+    if len(part) > NAME_LIMIT:
+        return Fault(f"the part after '/' has {len(part)} characters", f"use at most {NAME_LIMIT} characters")
+    if _NAME.fullmatch(part) is None:
+        return Fault(
+            f"{part!r} is no valid name after the '/'",
+            "use A-Z, a-z, 0-9, '-', '_' and '.', with a letter or a digit at both ends",
+        )
+    return None
+
+
+def env_key(kind: Kind, name: str) -> str:
+    """The variable that carries the devices of resource ``name`` (KubeVirt ``pkg/util/util.go``).
+
+    Upper case, '/' and '.' become '_', nothing else: '-' stays. KubeVirt reads none for device
+    nodes; they get a prefix of their own.
+    """
+    return f"{_ENV_PREFIX[kind]}_{name.upper().replace('/', '_').replace('.', '_')}"
+
+
+def nvidia_name(text: str) -> str:
+    """What NVIDIA's plugin makes of a device's text in pci.ids; may be invalid or empty."""
+    upper = "".join(_go_upper(char) for char in text.strip())
+    joined = _GO_SPACE.sub("_", upper.replace("/", "_").replace(".", "_"))
+    return _FOREIGN.sub("", joined)
+
+
+def _go_upper(char: str) -> str:
+    upper = char.upper()
+    return upper if len(upper) == 1 else char
+
+
+def vendor_domain(vendor_text: str | None, vendor_id: str) -> str:
+    """The domain for a vendor: ``Advanced Micro Devices, Inc. [AMD/ATI]`` gives ``amd.com``.
+
+    Takes the text in the first brackets up to '/', else the first word. A vendor that pci.ids does
+    not know gives ``pci-<vvvv>.nodeagent``.
+    """
+    bracket = re.search(r"\[([^\]/]*)[^\]]*\]", vendor_text or "")
+    words = (vendor_text or "").split()
+    word = bracket.group(1) if bracket else (words[0] if words else "")
+    label = re.sub(r"[^a-z0-9]", "", word.lower())[:NAME_LIMIT]
+    return f"{label}.com" if label else f"pci-{_id(vendor_id)}.nodeagent"
+
+
+def discovered_name(
+    style: str,
+    prefix: str,
+    vendor_id: str,
+    device_id: str,
+    vendor_text: str | None = None,
+    device_text: str | None = None,
+    kind: Kind = Kind.PCI,
+) -> str:
+    """The resource name of a discovered device; never one that the kubelet refuses.
+
+    ``style`` is ``name`` or ``id``; ``prefix`` is a valid domain or "" (then the vendor's). Texts
+    are those of pci.ids. For an mdev the text is the content of the type's ``name`` file, and
+    ``device_id`` the type's id: case and hyphens are kept, as in NVIDIA's rule for vGPUs.
+    """
+    domain = prefix or vendor_domain(vendor_text, vendor_id)
+    if kind is Kind.MDEV:
+        text = device_text if style == "name" else None
+        return f"{domain}/{_repaired(_mdev_name(text or ''), _mdev_name(device_id))}"
+    if style == "id":
+        return f"{domain}/{_id(vendor_id)}_{_id(device_id)}"
+    return f"{domain}/{_repaired(nvidia_name(device_text or ''), _id(device_id))}"
+
+
+def _mdev_name(text: str) -> str:
+    return _FOREIGN_MDEV.sub("", _GO_SPACE.sub("_", text.strip()))
+
+
+def _id(text: str) -> str:
+    """A hexadecimal id as part of a name; anything else a broken device may report is cut down."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())[:8] or "unknown"
+
+
+def _repaired(name: str, otherwise: str) -> str:
+    """``name`` trimmed and cut until it is valid, or ``otherwise``, or ``unknown``."""
+    trimmed = _ENDS.sub("", name) or _ENDS.sub("", otherwise) or "unknown"
+    if len(trimmed) <= NAME_LIMIT:
+        return trimmed
+    import hashlib  # here: it loads OpenSSL, and hardly any name is too long
+
+    return f"{trimmed[:54]}_{hashlib.sha256(trimmed.encode()).hexdigest()[:8]}"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads settings: every source is read and checked in full, the strongest wins, then all is built.
+
+Tables of words (aliases, labels) are merged key by key; everything else, lists too, is replaced. A
+mistake in a file counts even where another source overrides it. Loading again is how one reloads: no
+state is kept, and blocking reads make a thread the right place for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.policy import desired
+from nodeagent.settings import building, sources, table
+from nodeagent.settings.entries import Table
+from nodeagent.settings.problems import Problems
+from nodeagent.settings.reading import BROKEN, UNSUPPORTED, UNSUPPORTED_HINT, Reader
+from nodeagent.settings.shapes import MapOf
+from nodeagent.settings.tree import Settings, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nodeagent.settings.sources import Given
+
+
+def load(root_prefix: str, flags: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
+    """The settings in force: flag > env > conf.d > config.yaml > default.
+
+    ``flags`` holds texts by key ("timing.settle": "2s"). Raises ConfigError, or ConfigErrors (which
+    is one) with everything that is wrong in all sources. Blocks on files.
+    """
+    problems, warnings = Problems(), list[str]()
+    given = [
+        *sources.files(root_prefix, problems, warnings),
+        *sources.environment(environ, problems, warnings),
+        *sources.flags(flags, problems),
+    ]
+    return _settings(given, problems, warnings)
+
+
+def check_file(path: str) -> Settings:
+    """The settings of one file over the defaults; raises ConfigError as ``load`` does."""
+    problems = Problems()
+    given = sources.file(path, path.rpartition("/")[2], problems)
+    if not given and not problems.errors:
+        _must_exist(path)
+    return _settings(given, problems, [])
+
+
+def _must_exist(path: str) -> None:
+    """Raise ConfigError unless the file can be opened: an empty one is fine, an absent one is not."""
+    from nodeagent.settings import document
+
+    if document.read(path, path) is None:
+        raise ConfigError(f"{path}: no such file", "give the path of a configuration file")
+
+
+def _settings(given: Iterable[Given], problems: Problems, warnings: list[str]) -> Settings:
+    merge = _Merge(problems)
+    for item in given:
+        merge.take(item)
+    values = merge.values
+    for finding in desired.findings(
+        building.rules(values, full_places=True), building.aliases(values, merge.alias_places)
+    ):
+        problems.add(finding.place, "", finding.what, finding.hint)
+    problems.raise_any()
+    warnings += building.empty_rules(values)
+    shown = [
+        Value(
+            setting.key,
+            table.shown(setting.shape, values[setting.key]),
+            ", ".join(merge.origins.get(setting.key, ("default",))),
+        )
+        for setting in table.SETTINGS
+    ]
+    return building.settings(values, shown, warnings)
+
+
+class _Merge:
+    """The values so far, and where each comes from."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._reader = Reader(problems)
+        self.values: dict[str, Any] = {item.key: item.default for item in table.SETTINGS}
+        self.origins: dict[str, tuple[str, ...]] = {}
+        self.alias_places: dict[str, str] = {}
+
+    def take(self, given: Given) -> None:
+        """Read one setting of one source; what is broken leaves the weaker value."""
+        setting, key = given.setting, given.setting.key
+        value = self._reader.read(setting.shape, given.entry, key)
+        if value is BROKEN:
+            return
+        if not setting.supported and value != setting.default:
+            self._problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
+        if isinstance(setting.shape, MapOf):
+            self.values[key] = self.values[key] | value
+            self.origins[key] = (*self.origins.get(key, ()), given.place.short)
+            self._note_aliases(given)
+        else:
+            self.values[key] = value
+            self.origins[key] = (given.place.short,)
+
+    def _note_aliases(self, given: Given) -> None:
+        if given.setting.key == "aliases" and isinstance(given.entry, Table):
+            self.alias_places |= {member.key: member.place.full for member in given.entry.members}

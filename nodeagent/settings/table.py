@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""THE table of settings: keys, shapes, defaults and help, each written once.
+
+Flags, environment variables, the reader of the files, the JSON schema and the reference in
+``docs/configuration.md`` all come from it. A setting with ``supported`` False belongs to the file
+format already: its shape is checked, and a use is refused, so that nobody believes that it works.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nodeagent.model.desired import DISCOVERED_CLASSES
+from nodeagent.settings import selectors, shapes, words
+from nodeagent.settings.shapes import Either, Key, ListOf, MapOf, Record, Shape, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+API_VERSION = "nodeagent/v1"
+
+
+class Setting(NamedTuple):
+    """One setting: its key ("timing.settle"), shape, default (as read), and help for people."""
+
+    key: str
+    shape: Shape
+    default: Any
+    help: str
+    supported: bool = True
+    file_only: bool = False
+
+    @property
+    def section(self) -> str:
+        """The key of the table that it stands in; "" at the top of the file."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Its key inside its section."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def flag(self) -> str | None:
+        """``--timing-settle``; None if it can be given in a file only."""
+        return None if self.file_only else f"--{_kebab(self.key)}"
+
+    @property
+    def env(self) -> str | None:
+        """``NODEAGENT_TIMING_SETTLE``; None if it can be given in a file only."""
+        if self.file_only:
+            return None
+        return f"NODEAGENT_{_kebab(self.key).replace('-', '_').upper()}"
+
+
+def _kebab(key: str) -> str:
+    return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", key.replace(".", "-")).lower()
+
+
+_TYPES = ListOf(
+    Either(
+        words.TEXT,
+        Record(
+            "type with count",
+            (
+                Key("type", words.TEXT, "type id or name", required=True),
+                Key("count", words.integer(1, 1024), "how many to make"),
+            ),
+        ),
+    )
+)
+_MDEV_NODES = ListOf(
+    Record(
+        "node",
+        (
+            Key("nodeSelector", MapOf(words.LABEL_KEY, words.LABEL_VALUE), "labels of the node"),
+            Key("types", _TYPES, "types on such a node"),
+        ),
+    )
+)
+_PASSTHROUGH = ListOf(
+    Record(
+        "binding",
+        (
+            Key("match", selectors.PCI, "which functions", required=True),
+            Key("driver", words.DRIVER, "the driver to bind them to", required=True),
+            Key("group", words.choice("whole"), "bind the whole IOMMU group at once"),
+        ),
+    )
+)
+_SRIOV = ListOf(
+    Record(
+        "card",
+        (
+            Key("match", selectors.PCI, "which functions", required=True),
+            Key("numVFs", words.integer(0, 65535), "how many VFs", required=True),
+        ),
+    )
+)
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "apiVersion",
+        words.choice(API_VERSION),
+        API_VERSION,
+        "version of the file format",
+        file_only=True,
+    ),
+    Setting("discovery.enabled", words.FLAG, True, "offer VFIO-bound functions without a rule"),
+    Setting(
+        "discovery.naming",
+        words.choice("name", "id"),
+        "name",
+        "name discovered resources after pci.ids, or after vendor and device id",
+    ),
+    Setting(
+        "discovery.prefix",
+        words.DOMAIN,
+        "",
+        'domain of discovered names; "" takes one per vendor, such as nvidia.com',
+    ),
+    Setting(
+        "discovery.classes",
+        ListOf(words.CLASS),
+        DISCOVERED_CLASSES,
+        "PCI classes that are discovered, 2, 4 or 6 digits each",
+    ),
+    Setting(
+        "aliases",
+        MapOf(words.RESOURCE, words.RESOURCE),
+        {},
+        "discovered name to the name that is offered instead",
+    ),
+    Setting(
+        "resources",
+        ListOf(selectors.RESOURCE),
+        (),
+        "resources by rule; the first rule that matches takes a device",
+        file_only=True,
+    ),
+    Setting("mdevs.manage", words.FLAG, False, "create mediated devices", supported=False),
+    Setting("mdevs.types", _TYPES, (), "mdev types to make, in order", supported=False, file_only=True),
+    Setting(
+        "mdevs.nodes",
+        _MDEV_NODES,
+        (),
+        "mdev types for nodes with certain labels",
+        supported=False,
+        file_only=True,
+    ),
+    Setting("mdevs.adopt", words.FLAG, False, "take over foreign mdevs", supported=False),
+    Setting(
+        "passthrough",
+        _PASSTHROUGH,
+        (),
+        "functions to bind to a VFIO driver",
+        supported=False,
+        file_only=True,
+    ),
+    Setting("sriov", _SRIOV, (), "virtual functions to make", supported=False, file_only=True),
+    Setting(
+        "kubevirt.enabled",
+        words.choice("auto", "true", "false"),
+        "false",
+        "read the KubeVirt CR",
+        supported=False,
+    ),
+    Setting(
+        "kubevirt.serve",
+        words.choice("external"),
+        "external",
+        "which permitted devices of the KubeVirt CR are served",
+        supported=False,
+    ),
+    Setting(
+        "kubevirt.manageMdevs",
+        words.FLAG,
+        False,
+        "make the mdevs that the KubeVirt CR asks for",
+        supported=False,
+    ),
+    Setting(
+        "kubelet.registration",
+        words.choice("classic"),
+        "classic",
+        "how the kubelet learns of resources: Register on kubelet.sock",
+    ),
+    Setting(
+        "kubelet.devicePluginDir",
+        words.SOCKET_DIRECTORY,
+        "/var/lib/kubelet/device-plugins",
+        "directory of kubelet.sock and of the sockets of all resources",
+    ),
+    Setting(
+        "kubelet.podResources",
+        words.SOCKET,
+        "/var/lib/kubelet/pod-resources/kubelet.sock",
+        "socket of the PodResources API; it follows the kubelet's --root-dir",
+    ),
+    Setting("node.name", words.NODE_NAME, "", "name of the node, where no cluster tells it"),
+    Setting(
+        "node.labels",
+        MapOf(words.LABEL_KEY, words.LABEL_VALUE),
+        {},
+        "labels of the node, where no cluster tells them",
+    ),
+    Setting(
+        "timing.settle",
+        words.duration(0.0, 60.0),
+        1.0,
+        "after an Allocate, how long a pod may take more devices of the same IOMMU group",
+    ),
+    Setting(
+        "timing.resync",
+        words.duration(1.0, 3600.0),
+        60.0,
+        "how often everything is read again without an event",
+    ),
+    Setting(
+        "timing.holders",
+        words.duration(0.1, 600.0),
+        2.0,
+        "how often holders are asked for while something waits for a release",
+    ),
+    Setting(
+        "log.format",
+        words.choice("auto", "journald", "json", "text"),
+        "auto",
+        "auto takes journald below systemd, text on a terminal, else JSON lines",
+    ),
+    Setting(
+        "log.level",
+        words.choice("debug", "info", "warning", "error"),
+        "info",
+        "least level that is logged",
+    ),
+    Setting("status.socket", words.SOCKET, "/run/nodeagent/status.sock", "socket of 'status'"),
+    Setting("cdi.specDir", words.DIRECTORY, "/var/run/cdi", "directory of CDI specifications"),
+)
+
+BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
+
+
+def sections() -> dict[str, dict[str, Setting]]:
+    """Section → name → setting, in table order; the section "" is the top of the file."""
+    found: dict[str, dict[str, Setting]] = {"": {}}
+    for setting in SETTINGS:
+        found.setdefault(setting.section, {})[setting.name] = setting
+    return found
+
+
+def top_keys() -> tuple[str, ...]:
+    """The keys that may stand at the top of a file, in table order."""
+    return tuple(dict.fromkeys(setting.key.partition(".")[0] for setting in SETTINGS))
+
+
+def shown(shape: Shape, value: Any) -> Any:
+    """A value as a person would write it, made of plain lists, maps and words."""
+    if isinstance(shape, Word):
+        return shape.show(value)
+    if isinstance(shape, ListOf):
+        return [shown(shape.of, item) for item in value]
+    if isinstance(shape, Either):
+        return shown(shape.record if isinstance(value, dict) else shape.word, value)
+    if isinstance(shape, Record):
+        known = {key.name: key.shape for key in shape.keys}
+        return {name: shown(known[name], item) for name, item in value.items() if name in known}
+    return dict(value)
+
+
+def schema() -> shapes.Schema:
+    """The JSON schema (draft 2020-12) of a configuration file."""
+    properties: dict[str, shapes.Schema] = {}
+    for section, settings in sections().items():
+        table = {name: _setting_schema(setting) for name, setting in settings.items()}
+        if section:
+            properties[section] = shapes.table_schema(table) | {"type": ["object", "null"]}
+        else:
+            properties |= table
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Configuration of nodeagent",
+    }
+    return head | shapes.table_schema({key: properties[key] for key in top_keys()})
+
+
+def _setting_schema(setting: Setting) -> shapes.Schema:
+    text = setting.help if setting.supported else f"{setting.help} (not in this version yet)"
+    default = shown(setting.shape, setting.default)
+    return shapes.described(shapes.schema(setting.shape), text, default)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings in force: what is kept after reading. Frozen; nothing of the YAML is left in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nodeagent.model.desired import Desired
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """Where the kubelet is; paths without the root prefix."""
+
+    registration: str
+    device_plugin_dir: str
+    pod_resources: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What is known of the node without a cluster. ``name`` "" means: not told."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times in seconds."""
+
+    settle: float
+    resync: float
+    holders: float
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """``format``: auto, journald, json, text. ``level``: debug, info, warning, error."""
+
+    format: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One effective value for people: plain data as one would write it, and where it comes from."""
+
+    key: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings. ``warnings`` are whole lines for people: odd, but no error."""
+
+    desired: Desired
+    kubelet: Kubelet
+    node: Node
+    timing: Timing
+    log: Log
+    status_socket: str
+    cdi_spec_dir: str
+    values: tuple[Value, ...] = ()
+    warnings: tuple[str, ...] = ()
