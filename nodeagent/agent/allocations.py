@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds what, kept fresh: asks the kubelet's PodResources after each hint that something has changed.
+
+Hints: an Allocate (after its settle time), the kubelet's checkpoint file, a new kubelet, the slow timer, and
+a quicker one while a device waits for its release, for a release has no event of its own. No answer is no
+news: what was held stays held. Right after a kubelet's start even an answer proves only presence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+import anyio
+
+from nodeagent.base import log
+from nodeagent.base.backoff import Backoff
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.model.allocation import Allocations, Holder
+
+FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
+SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
+
+_RETRY = Backoff(first=0.5, limit=10.0)
+
+AskHolders = Callable[[], Awaitable[Mapping[str, Holder]]]
+
+
+class AllocationsLoop:
+    """Owns the cells of allocations and of ids whose Allocate was a moment ago."""
+
+    def __init__(
+        self,
+        ask: AskHolders,
+        *,
+        settle: float,
+        resync: float,
+        waiting: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.cell: Latest[Allocations] = Latest(Allocations(), on_change)
+        self.settling: Latest[frozenset[str]] = Latest(frozenset(), on_change)
+        self.error: str | None = None
+        self._ask = ask
+        self._settle = settle
+        self._resync = resync
+        self._waiting = waiting
+        self._wake: Latest[None] = Latest(None)
+        self._recent: dict[str, float] = {}  # id → when its Allocate has settled
+        self._doubt_until = 0.0
+        self._failures = 0
+        self._releases_awaited = False
+
+    def wake(self) -> None:
+        """Ask again soon."""
+        self._wake.touch()
+
+    def allocated(self, ids: tuple[str, ...]) -> None:
+        """An Allocate has given these ids away: their pod may take more of the group for a moment."""
+        settled = time.monotonic() + self._settle
+        self._recent.update(dict.fromkeys(ids, settled))
+        self.settling.set(frozenset(self._recent))
+        self._wake.touch()
+
+    def kubelet_changed(self) -> None:
+        """A new kubelet is there: for a while it may not name all holders."""
+        self._doubt_until = time.monotonic() + FRESH_KUBELET
+        self._wake.touch()
+
+    def await_releases(self, awaited: bool) -> None:
+        """Say whether a device waits for its release: then the kubelet is asked more often."""
+        if awaited and not self._releases_awaited:
+            self._wake.touch()
+        self._releases_awaited = awaited
+
+    async def run(self) -> None:
+        """Ask whenever there is a hint, for ever."""
+        while True:
+            seen = self._wake.version
+            await self.one_turn()
+            await anyio.sleep(SPACING)
+            with anyio.move_on_after(self._pause() - SPACING):
+                await self._wake.newer(seen)
+
+    async def one_turn(self) -> None:
+        """Ask once, and take the answer for what it is worth."""
+        asked = time.monotonic()
+        try:
+            found = await self._ask()
+        except KubeletUnavailable as error:
+            self._unanswered(error)
+        else:
+            self._answered(found)
+        self._end_settling(asked)
+
+    def _answered(self, found: Mapping[str, Holder]) -> None:
+        if self.error is not None:
+            log.event(log.HOLDERS_KNOWN)
+        self.error, self._failures = None, 0
+        if time.monotonic() < self._doubt_until:
+            found = {**self.cell.get().holders, **found}
+        self.cell.set(Allocations(found, known=True))
+
+    def _unanswered(self, error: KubeletUnavailable) -> None:
+        if self.error is None:
+            log.event(log.HOLDERS_UNKNOWN, error=error.what)
+        self.error = error.what
+        self._failures += 1
+        self.cell.set(replace(self.cell.get(), known=False))
+
+    def _end_settling(self, asked: float) -> None:
+        """Forget the ids that had settled before the kubelet was asked: the answer covers them."""
+        self._recent = {device_id: end for device_id, end in self._recent.items() if end > asked}
+        self.settling.set(frozenset(self._recent))
+
+    def _pause(self) -> float:
+        """Seconds until the next question without a hint."""
+        now = time.monotonic()
+        waits = [self._resync]
+        if self._failures:
+            waits.append(_RETRY.delay(self._failures - 1))
+        elif self._recent:
+            waits.append(max(min(self._recent.values()) - now, 0.0))
+        if self._releases_awaited:
+            waits.append(self._waiting)
+        if now < self._doubt_until:
+            waits.append(max(self._doubt_until - now, 1.0))
+        return max(min(waits), SPACING)

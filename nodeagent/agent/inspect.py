@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a node without a daemon: for ``scan`` and ``explain``. Changes nothing, registers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from nodeagent.base import jsonsocket, threads
+from nodeagent.kernel import hints
+from nodeagent.kernel.look import Look
+from nodeagent.kernel.pciids import PciIds
+from nodeagent.kernel.root import Root
+from nodeagent.model.allocation import Holder
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.policy import turn
+from nodeagent.policy.offers import Facts
+from nodeagent.policy.turn import Outcome
+from nodeagent.settings import Settings
+
+HINTS_LIMIT = 1.0  # seconds for one device's hints
+
+
+async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Outcome:
+    """Decide as the daemon would, from a saved host or a look at the present one.
+
+    Who holds what is known only if a daemon runs here. Raises KernelRefused if nothing can be read.
+    """
+    node_paths = settings.desired.node_paths
+    host = saved or await Look(root).look(None, Host(), node_paths)
+    names = await threads.call(_names, root, host)
+    told = None if saved is not None else await threads.call(_told, root.path(settings.status_socket))
+    facts = Facts(
+        host,
+        settings.desired,
+        names,
+        holders=_holders(told or {}),
+        holders_known=told is not None,
+    )
+    return turn.first(facts)
+
+
+async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outcome:
+    """The same outcome, with the costly facts of one function read in addition."""
+    host = outcome.facts.host
+    function = host.functions.get(address)
+    if function is None:
+        return outcome
+    with anyio.move_on_after(HINTS_LIMIT):
+        function = replace(function, hints=await threads.call(hints.read, root, address))
+    facts = replace(outcome.facts, host=replace(host, functions={**host.functions, address: function}))
+    return turn.first(replace(facts, claimed={}))
+
+
+def _names(root: Root, host: Host) -> dict[str, str]:
+    ids = frozenset(
+        (function.vendor, function.device)
+        for function in host.functions.values()
+        if function.vendor and function.device
+    )
+    found = PciIds.load(root, ids)
+    texts = {vendor: found.vendor(vendor) for vendor, _ in ids}
+    texts |= {f"{vendor}:{device}": found.device(vendor, device) for vendor, device in ids}
+    return {key: text for key, text in texts.items() if text is not None}
+
+
+def _told(path: str) -> Mapping[str, Any] | None:
+    """What a running daemon tells; None if there is none."""
+    try:
+        document = jsonsocket.ask(path)
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _holders(document: Mapping[str, Any]) -> dict[str, Holder]:
+    found: dict[str, Holder] = {}
+    for device_id, held in document.get("holders", {}).items():
+        namespace, _, pod = str(held.get("pod", "")).partition("/")
+        found[device_id] = Holder(namespace, pod, ResourceName(str(held.get("resource", ""))))
+    return found

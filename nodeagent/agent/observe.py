@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Wakes to the newest Host: gathers bursts, looks again at what was named, keeps the names of devices.
+
+The only writer of the Host. Looks are made one after the other, so an older reading never overwrites a
+newer one. Events are gathered for a moment after the last one, never longer than a bound; a slow timer is
+one more Wake for everything. Does not know what the Host is for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
+from nodeagent.base.watching import Watching
+from nodeagent.kernel import hints
+from nodeagent.kernel.look import Look
+from nodeagent.kernel.pciids import PciIds
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.watch import Statistics, Wake, Watch
+from nodeagent.model.host import Host, PciFunction, Recovery
+from nodeagent.model.ids import PciAddress
+
+QUIET = 0.01  # seconds without an event that end a burst: a driver change sends four within 2 ms
+DEADLINE = 0.5  # seconds that one device may take to be read
+BOUND = 0.5  # seconds after which a burst that does not end is looked at all the same
+
+Names = Mapping[str, str]
+
+
+class Observe:
+    """Owns the cells of the Host and of the names."""
+
+    def __init__(
+        self,
+        root: Root,
+        watching: Watching,
+        *,
+        resync: float,
+        node_paths: Sequence[str],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.host: Latest[Host] = Latest(Host(), on_change)
+        self.names: Latest[Names] = Latest({}, on_change)
+        self._root = root
+        self._resync = resync
+        self._nodes = tuple(node_paths)
+        self._look = Look(root, deadline=DEADLINE, on_recovered=self._recovered)
+        self._watch = Watch(root, watching, self._woken, self._verdict)
+        self._watch.set_nodes(self._nodes)
+        self._pending: set[str] = set()
+        self._everything = True
+        self._recoveries: dict[PciAddress, Recovery] = {}
+        self._wake: Latest[None] = Latest(None)
+        self._asked_names: set[tuple[str, str]] = set()
+        self._begun = 0  # looks that were begun, and the last one that has ended
+        self._done = 0
+
+    @property
+    def statistics(self) -> Statistics:
+        """Where Wakes come from."""
+        return self._watch.statistics()
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """What cannot be read at this moment."""
+        return self._look.stuck
+
+    def set_nodes(self, paths: Sequence[str]) -> None:
+        """Watch these device nodes from now on."""
+        if tuple(paths) != self._nodes:
+            self._nodes = tuple(paths)
+            self._watch.set_nodes(self._nodes)
+            self.wake(everything=True)
+
+    def wake(self, keys: frozenset[str] = frozenset(), *, everything: bool = False) -> None:
+        """Look again soon."""
+        self._pending |= keys
+        self._everything |= everything
+        self._wake.touch()
+
+    async def watch(self) -> None:
+        """Take events, for ever."""
+        await self._watch.run()
+
+    async def first(self) -> None:
+        """The first look, before anything is offered."""
+        await self._one_look()
+        await self._warn_of_old_errors()
+
+    async def run(self) -> None:
+        """Look again whenever something was named, for ever."""
+        while True:
+            if not self._pending and not self._everything:
+                await self._next_wake()
+            await self._gather()
+            await self._one_look()
+
+    async def unchanged(self, addresses: Sequence[str]) -> bool:
+        """True if these functions and their groups still are what the Host says; else looks again first."""
+        if await self._look.unchanged(addresses, self.host.get()):
+            return True
+        self.wake(frozenset(addresses))
+        wanted = self._begun + 1
+        while self._done < wanted:
+            await self.host.newer(self.host.version)
+        return False
+
+    async def _next_wake(self) -> None:
+        seen = self._wake.version
+        with anyio.move_on_after(self._resync):
+            await self._wake.newer(seen)
+            return
+        self._everything = True
+
+    async def _gather(self) -> None:
+        """Wait until no event has come for a moment, but not longer than the bound."""
+        end = time.monotonic() + BOUND
+        while time.monotonic() < end:
+            seen = self._wake.version
+            with anyio.move_on_after(QUIET):
+                await self._wake.newer(seen)
+                continue
+            return
+
+    async def _one_look(self) -> None:
+        keys = None if self._everything else frozenset(self._pending)
+        self._pending, self._everything = set(), False
+        self._begun += 1
+        before = self.host.get()
+        try:
+            host = await self._look.look(keys, before, self._nodes, self._recoveries)
+            self._forget_recoveries(host)
+            await self._name(host)
+        except KernelRefused as error:
+            log.event(log.HOST_READ_SLOW, what=error.path, seconds=str(DEADLINE))
+            host = before
+        self._done = self._begun
+        if not self.host.set(host):
+            self.host.touch()
+
+    async def _name(self, host: Host) -> None:
+        """Look up the names of ids that were not seen before; in a thread, for the file is large."""
+        wanted = {
+            (function.vendor, function.device)
+            for function in host.functions.values()
+            if function.vfio and function.vendor and function.device
+        }
+        if wanted <= self._asked_names:
+            return
+        self._asked_names |= wanted
+        found = await threads.call(PciIds.load, self._root, frozenset(self._asked_names))
+        self.names.set(_names(found, self._asked_names))
+
+    async def _warn_of_old_errors(self) -> None:
+        """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
+        vfio = [function for function in self.host.get().functions.values() if function.vfio]
+        for address, count in await threads.call(_fatal_errors, self._root, vfio):
+            log.event(
+                log.AER_WARNING,
+                pci_address=address,
+                text=f"{count} fatal ones were counted before nodeagent started",
+            )
+
+    def _woken(self, wake: Wake) -> None:
+        self.wake(wake.keys, everything=wake.everything)
+
+    def _recovered(self, key: str) -> None:
+        self.wake(frozenset({key}) if key else frozenset(), everything=not key)
+
+    def _verdict(self, address: PciAddress, verdict: Recovery | None) -> None:
+        if verdict is None:
+            self._recoveries.pop(address, None)
+        else:
+            self._recoveries[address] = verdict
+        self.wake(frozenset({address}))
+
+    def _forget_recoveries(self, host: Host) -> None:
+        """A function that was removed or unbound starts with a clean slate."""
+        for address in tuple(self._recoveries):
+            function = host.functions.get(address)
+            if function is None or function.driver is None:
+                del self._recoveries[address]
+
+
+def _names(found: PciIds, ids: set[tuple[str, str]]) -> Names:
+    texts: dict[str, str] = {}
+    for vendor, device in sorted(ids):
+        vendor_text, device_text = found.vendor(vendor), found.device(vendor, device)
+        if vendor_text is not None:
+            texts[vendor] = vendor_text
+        if device_text is not None:
+            texts[f"{vendor}:{device}"] = device_text
+    return texts
+
+
+def _fatal_errors(root: Root, functions: Sequence[PciFunction]) -> list[tuple[PciAddress, int]]:
+    found = ((function.address, hints.read(root, function.address).aer_fatal) for function in functions)
+    return [(address, count) for address, count in found if count]

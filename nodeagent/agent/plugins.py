@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One endpoint per resource: started, shown new lists and ended as the Resources say.
+
+The place where the kubelet's questions meet the policy: an Allocate takes a fresh look at its devices,
+decides anew, and only then answers. A resource that fails is built anew by its supervisor; the others go on.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nodeagent.agent.cdi import CdiFiles
+from nodeagent.agent.observe import Observe
+from nodeagent.agent.reconcile import Reconcile
+from nodeagent.base import log
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Supervisor
+from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.kubelet.listing import Listing
+from nodeagent.model.allocation import Grant
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
+from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.policy import allocate, prefer
+
+TIDY = 1.0  # seconds after the last registration of a burst
+
+MakeEndpoint = Callable[[str, Listing, "ResourceAnswers"], Endpoint]
+
+
+class ResourceAnswers:
+    """What the kubelet asks about one resource."""
+
+    def __init__(
+        self,
+        name: ResourceName,
+        observe: Observe,
+        reconcile: Reconcile,
+        cdi: CdiFiles,
+        allocated: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._name = name
+        self._observe = observe
+        self._reconcile = reconcile
+        self._cdi = cdi
+        self._allocated = allocated
+
+    @property
+    def preferring(self) -> bool:
+        """True if some devices may be better than others: shares of one node are all alike."""
+        return self._resource().kind is not Kind.NODE
+
+    async def allocate(self, device_ids: Sequence[str]) -> Grant:
+        """The grant for one container; raises Refused with the Reason."""
+        allocate.check_given(self._resource(), device_ids)
+        functions = self._functions(device_ids)
+        if functions:
+            await self._observe.unchanged(functions)
+        outcome = self._reconcile.one_turn()
+        resource = self._resource()
+        if resource.cdi:
+            self._cdi.check(resource, device_ids)
+        grant = allocate.grant(resource, device_ids, outcome)
+        self._allocated(tuple(device_ids))
+        log.event(log.ALLOCATED, resource=self._name, devices=",".join(device_ids))
+        return grant
+
+    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The preferred devices."""
+        host = self._reconcile.outcome.facts.host
+        found = ((each, host.functions.get(PciAddress(each))) for each in (*available, *must))
+        places = {
+            device_id: prefer.Place(function.group, function.numa_node, function.pcie_root)
+            for device_id, function in found
+            if function is not None
+        }
+        return prefer.choose(available, must, size, places)
+
+    def _resource(self) -> Resource:
+        return self._reconcile.outcome.resources.get(self._name) or Resource(self._name, Kind.PCI)
+
+    def _functions(self, device_ids: Sequence[str]) -> tuple[PciAddress, ...]:
+        """The functions behind the ids, and all others of their groups: these decide, too."""
+        outcome = self._reconcile.outcome
+        host = outcome.facts.host
+        addresses: dict[PciAddress, None] = {}
+        for device_id in device_ids:
+            function = host.functions.get(PciAddress(device_id))
+            if function is not None:
+                members = host.members(function.group) or (function,)
+                addresses.update(dict.fromkeys(member.address for member in members))
+        return tuple(addresses)
+
+
+@dataclass(slots=True)
+class _Running:
+    endpoint: Endpoint
+    scope: anyio.CancelScope
+
+
+class Plugins:
+    """All endpoints. ``run`` follows the Resources until it is cancelled."""
+
+    def __init__(
+        self,
+        observe: Observe,
+        reconcile: Reconcile,
+        cdi: CdiFiles,
+        supervisor: Supervisor,
+        make: MakeEndpoint,
+        allocated: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._observe = observe
+        self._reconcile = reconcile
+        self._cdi = cdi
+        self._supervisor = supervisor
+        self._make = make
+        self._allocated = allocated
+        self._running: dict[ResourceName, _Running] = {}
+        self._shown: Mapping[ResourceName, Resource] = {}
+        self._burst: Latest[None] = Latest(None)
+
+    @property
+    def endpoints(self) -> Mapping[ResourceName, Endpoint]:
+        """The endpoints by resource."""
+        return {name: running.endpoint for name, running in self._running.items()}
+
+    async def run(self) -> None:
+        """Follow the Resources, for ever."""
+        seen = -1
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._tidy, name="tidy after registrations")
+            try:
+                while True:
+                    seen, resources = await self._reconcile.resources.newer(seen)
+                    await self._follow(resources, group)
+            finally:
+                for name in tuple(self._running):
+                    self._end(name)
+
+    def hurry(self, grace: float) -> None:
+        """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
+        for running in self._running.values():
+            running.endpoint.grace = grace
+
+    async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
+        before, self._shown = self._shown, resources
+        await self._cdi.follow(resources, self._reconcile.outcome)
+        for name in before.keys() - resources.keys():
+            self._end(name)
+            log.event(log.RESOURCE_REMOVED, resource=name, why="no rule names it any more")
+        for name, resource in resources.items():
+            if name not in self._running:
+                self._begin(resource, group)
+            elif resource is not before.get(name):
+                self._running[name].endpoint.listing.show(resource.devices)
+                _log_changes(before.get(name), resource)
+
+    def _begin(self, resource: Resource, group: TaskGroup) -> None:
+        name = resource.name
+        answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._allocated)
+        endpoint = self._make(name, Listing(resource.devices), answers)
+        endpoint.on_registered = self._burst.touch
+        scope = anyio.CancelScope()
+        self._running[name] = _Running(endpoint, scope)
+        log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
+        _log_changes(None, resource)
+
+        async def serve() -> None:
+            with scope:
+                await self._supervisor.keep(f"resource {name}", endpoint.run)
+
+        group.start_soon(serve, name=f"serve {name}")
+
+    def _end(self, name: ResourceName) -> None:
+        self._running.pop(name).scope.cancel()
+
+    async def _tidy(self) -> None:
+        """Collect what old connections leave behind: their objects refer to each other in circles."""
+        seen = self._burst.version
+        while True:
+            seen, _ = await self._burst.newer(seen)
+            while True:
+                with anyio.move_on_after(TIDY):
+                    seen, _ = await self._burst.newer(seen)
+                    continue
+                break
+            gc.collect()
+
+
+def _log_changes(before: Resource | None, now: Resource) -> None:
+    """One line for each device that became Unhealthy or Healthy, that came or went."""
+    old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
+    for device in now.devices:
+        known = old.pop(device.id, None)
+        if known is not None and known.reason == device.reason:
+            continue
+        if device.reason is not None:
+            log.event(
+                log.DEVICE_UNHEALTHY,
+                resource=now.name,
+                device=device.id,
+                text=device.reason.what,
+                reason=device.reason.code.value,
+            )
+        elif known is not None:
+            log.event(log.DEVICE_HEALTHY, resource=now.name, device=device.id)
+        elif before is not None:
+            log.event(log.DEVICE_ADDED, resource=now.name, device=device.id)
+    for device_id in old:
+        log.event(log.DEVICE_GONE, resource=now.name, device=device_id)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon tells about itself: one plain document, for ``nodeagent status`` and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nodeagent import __version__
+from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.model.resource import Device, Resource
+
+if TYPE_CHECKING:
+    from nodeagent.app import Agent
+
+
+def document(agent: Agent) -> dict[str, Any]:
+    """Everything at this moment; ``problems`` holds a line for each thing that needs a person."""
+    endpoints = agent.plugins.endpoints
+    resources = agent.reconcile.resources.get()
+    told = [_resource(resource, endpoints.get(name)) for name, resource in resources.items()]
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "uptimeSeconds": round(time.monotonic() - agent.began, 1),
+        "root": agent.root.prefix,
+        "kubelet": _kubelet(agent),
+        "host": _host(agent),
+        "resources": told,
+        "holders": {
+            device_id: {"pod": str(holder), "resource": holder.resource}
+            for device_id, holder in agent.allocations.cell.get().holders.items()
+        },
+        "subsystems": {name: text or "running again" for name, text in agent.supervisor.failures.items()},
+        "problems": _problems(agent, told),
+    }
+
+
+def _kubelet(agent: Agent) -> dict[str, Any]:
+    return {
+        "socket": agent.directory.kubelet_path,
+        "present": agent.directory.kubelet.get() is not None,
+        "podResources": agent.allocations.error or "answers",
+    }
+
+
+def _host(agent: Agent) -> dict[str, Any]:
+    host = agent.observe.host.get()
+    return {
+        "functions": len(host.functions),
+        "groups": len(host.groups),
+        "mdevs": len(host.mdevs),
+        "iommu": host.iommu,
+        "notReadable": list(agent.observe.stuck),
+        "events": dataclasses.asdict(agent.observe.statistics),
+    }
+
+
+def _resource(resource: Resource, endpoint: Endpoint | None) -> dict[str, Any]:
+    standing = endpoint.standing if endpoint else None
+    return {
+        "name": resource.name,
+        "devices": [_device(device) for device in resource.devices],
+        "healthy": sum(device.healthy for device in resource.devices),
+        "registered": bool(standing and standing.registered),
+        "registrations": standing.registrations if standing else 0,
+        "error": standing.last_error if standing else None,
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": device.id, "healthy": device.healthy, "numa": device.numa}
+    if device.reason is not None:
+        told |= {"reason": device.reason.code, "what": device.reason.what, "hint": device.reason.hint}
+    return told
+
+
+def _problems(agent: Agent, resources: Sequence[Mapping[str, Any]]) -> list[str]:
+    problems = [f"{name}: {text}" for name, text in agent.supervisor.failures.items() if text]
+    if agent.desire.error:
+        problems.append(f"the new configuration is not in force: {agent.desire.error.splitlines()[0]}")
+    if agent.directory.kubelet.get() is None:
+        problems.append(f"the kubelet is away: no {agent.directory.kubelet_path}")
+    for resource in resources:
+        if resource["error"]:
+            problems.append(f"{resource['name']}: not registered: {resource['error']}")
+        problems += [
+            f"{resource['name']}: {device['id']} is Unhealthy: {device['what']}"
+            for device in resource["devices"]
+            if not device["healthy"]
+        ]
+    return problems

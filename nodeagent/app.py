@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds everything and owns the only root task group: the daemon from its start to its end.
+
+Order of the start: lock the node, look at the host and ask who holds what, decide, then serve. Order of the
+end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nodeagent import __version__
+from nodeagent.agent import status
+from nodeagent.agent.allocations import AllocationsLoop
+from nodeagent.agent.cdi import CdiFiles
+from nodeagent.agent.desire import Desire
+from nodeagent.agent.observe import Observe
+from nodeagent.agent.plugins import Plugins, ResourceAnswers
+from nodeagent.agent.reconcile import Reconcile
+from nodeagent.base import jsonsocket, log
+from nodeagent.base.latest import Latest
+from nodeagent.base.sdnotify import Notifier
+from nodeagent.base.supervise import Supervisor
+from nodeagent.base.watching import Watching
+from nodeagent.kernel.root import Root
+from nodeagent.kubelet import podresources
+from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.kubelet.listing import Listing
+from nodeagent.kubelet.register import Registrar
+from nodeagent.kubelet.socketdir import SocketDir
+from nodeagent.settings import Settings
+
+HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
+HURRY = 0.5  # seconds for an Allocate in flight when the process ends
+
+
+class Agent:
+    """All parts of the daemon, wired."""
+
+    def __init__(
+        self, root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]
+    ) -> None:
+        self.began = time.monotonic()
+        self.root = root
+        self.wake: Latest[None] = Latest(None)
+        self.supervisor = Supervisor()
+        self.watching = Watching()
+        self.notifier = Notifier.from_environ(environ)
+        self.desire = Desire(settings, root.prefix, flags, environ, self.wake.touch)
+        self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watching)
+        self.registrar = Registrar(self.directory.kubelet_path)
+        self.observe = Observe(
+            root,
+            self.watching,
+            resync=settings.timing.resync,
+            node_paths=settings.desired.node_paths,
+            on_change=self.wake.touch,
+        )
+        self.allocations = AllocationsLoop(
+            functools.partial(podresources.holders, root.path(settings.kubelet.pod_resources)),
+            settle=settings.timing.settle,
+            resync=settings.timing.resync,
+            waiting=settings.timing.holders,
+            on_change=self.wake.touch,
+        )
+        self.reconcile = Reconcile(
+            self.wake,
+            self.observe.host,
+            self.desire.cell,
+            self.observe.names,
+            self.allocations.cell,
+            self.allocations.settling,
+        )
+        self.plugins = Plugins(
+            self.observe,
+            self.reconcile,
+            CdiFiles(root.path(settings.cdi_spec_dir)),
+            self.supervisor,
+            self._endpoint,
+            self.allocations.allocated,
+        )
+
+    async def run(self) -> None:
+        """The daemon's whole life; returns after SIGTERM or SIGINT.
+
+        Raises AlreadyRunning if another instance serves this node.
+        """
+        log.event(log.STARTED, version=__version__, root=self.root.prefix)
+        self.directory.open()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._obey_signals, group, name="signals")
+                await self._start(group)
+        finally:
+            self.directory.close()
+            self.watching.close()
+
+    async def _start(self, group: TaskGroup) -> None:
+        self.desire.watch(self.watching)
+        for name, run in (
+            ("inotify", self.watching.run),
+            ("kernel events", self.observe.watch),
+            ("device-plugins directory", self.directory.run),
+        ):
+            group.start_soon(self.supervisor.keep, name, run, name=name)
+        async with anyio.create_task_group() as first:
+            first.start_soon(self.observe.first)
+            first.start_soon(self._first_holders)
+        self.reconcile.one_turn()
+        for name, run in (
+            ("plugins", self.plugins.run),
+            ("observe", self.observe.run),
+            ("allocations", self.allocations.run),
+            ("configuration", self.desire.run),
+            ("reconcile", self.reconcile.run),
+            ("kubelet", self._follow_kubelet),
+            ("checkpoint", self._follow_checkpoint),
+            ("results", self._follow_results),
+            ("status socket", self._serve_status),
+            ("systemd", self._feed_watchdog),
+        ):
+            group.start_soon(self.supervisor.keep, name, run, name=name)
+        resources = self.reconcile.resources.get()
+        devices = sum(len(resource.devices) for resource in resources.values())
+        log.event(log.READY, resources=len(resources), devices=devices)
+        self.notifier.ready()
+
+    async def _first_holders(self) -> None:
+        with anyio.move_on_after(HOLDERS_AT_START):
+            await self.allocations.one_turn()
+
+    def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
+        return Endpoint(name, listing, answers, self.directory, self.registrar)
+
+    async def _follow_kubelet(self) -> None:
+        """Note that a kubelet is new, and say that one is away or back."""
+        cell = self.directory.kubelet
+        seen, present = cell.version, cell.get() is not None
+        if not present:
+            log.event(log.KUBELET_GONE, socket=self.directory.kubelet_path)
+        while True:
+            seen, identity = await cell.newer(seen)
+            self.allocations.kubelet_changed()
+            if (identity is not None) != present:
+                present = identity is not None
+                log.event(
+                    log.KUBELET_BACK if present else log.KUBELET_GONE, socket=self.directory.kubelet_path
+                )
+
+    async def _follow_checkpoint(self) -> None:
+        """The kubelet writes its checkpoint when it has given devices away: ask who holds what."""
+        seen = self.directory.checkpoint.version
+        while True:
+            seen, _ = await self.directory.checkpoint.newer(seen)
+            self.allocations.wake()
+
+    async def _follow_results(self) -> None:
+        """Results steer what is watched: awaited releases the questions, settings the nodes."""
+        seen = -1
+        while True:
+            seen, _ = await self.reconcile.resources.newer(seen)
+            self.allocations.await_releases(self.reconcile.releases_awaited)
+            self.observe.set_nodes(self.desire.cell.get().node_paths)
+
+    async def _serve_status(self) -> None:
+        path = self.root.path(self.desire.settings.status_socket)
+        await jsonsocket.serve(path, lambda: status.document(self))
+
+    async def _feed_watchdog(self) -> None:
+        interval = self.notifier.watchdog_interval
+        while interval is not None:
+            self.notifier.alive()
+            await anyio.sleep(interval)
+
+    async def _obey_signals(self, group: TaskGroup) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self.desire.wake()
+                    continue
+                log.event(log.STOPPING, why=signal.Signals(number).name)
+                self.notifier.stopping()
+                self.plugins.hurry(HURRY)
+                group.cancel_scope.cancel()
+                return
+
+
+def run(root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Run the daemon in an event loop of its own until it is told to stop."""
+
+    async def main() -> None:
+        await Agent(root, settings, flags, environ).run()
+
+    anyio.run(main)
+
+
+def leave(code: int) -> None:
+    """End the process now: a thread may still sleep in the kernel, and must not be waited for."""
+    os._exit(code)

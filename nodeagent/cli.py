@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: verbs, exit codes, and errors as two lines. Answers go to stdout, messages to stderr.
+
+Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node. Each verb imports
+what it needs when it runs, so that a short one starts quickly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nodeagent import __version__, settings
+from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.kernel.root import Root
+
+if TYPE_CHECKING:
+    from nodeagent.policy.turn import Outcome
+
+FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code. Never shows a traceback for what a user can mend."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except ConfigError as error:
+        return _complain(error, USAGE)
+    except NodeagentError as error:
+        return _complain(error, FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return FINE
+    except KeyboardInterrupt:
+        return FAILED
+
+
+def _complain(error: NodeagentError, code: int) -> int:
+    print(f"nodeagent: {error.lines()}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nodeagent",
+        description="Owns the devices of this node that virtual machines are given.",
+        epilog="Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node.",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    parser.add_argument("--root", default="/", metavar="DIR", help="use the host below DIR instead of /")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name, verb, help_text in (
+        ("run", _run, "run the daemon"),
+        ("scan", _scan, "show all devices and what becomes of them"),
+        ("explain", _explain, "say why a device is offered as it is, or not at all"),
+        ("status", _status, "ask the running daemon how it is"),
+        ("config", _config, "show the settings in force, and where each comes from"),
+        ("demo", _demo, "run the daemon on a made-up host with a stand-in kubelet"),
+    ):
+        verb_parser = verbs.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        verb_parser.set_defaults(run=verb)
+        _ARGUMENTS[name](verb_parser)
+    return parser
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+
+
+def _add_scan(parser: argparse.ArgumentParser) -> None:
+    _add_output(parser)
+    settings.add_flags(parser)
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="a PCI address, such as 0000:3b:00.0 or 3b:00.0")
+    parser.add_argument("--host", metavar="FILE", help="explain on a host saved with: nodeagent scan -o json")
+    _add_scan(parser)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--check", metavar="FILE", help="only check this file")
+    choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
+    _add_scan(parser)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keep", action="store_true", help="leave it running at the end, to play with")
+
+
+_ARGUMENTS = {
+    "run": settings.add_flags,
+    "scan": _add_scan,
+    "explain": _add_explain,
+    "status": _add_scan,
+    "config": _add_config,
+    "demo": _add_demo,
+}
+
+
+def _root(options: argparse.Namespace) -> Root:
+    prefix = str(options.root)
+    if not Path(prefix).is_dir():
+        raise ConfigError(
+            f"--root {prefix}: no such directory", "give the directory that holds sys/ and dev/"
+        )
+    return Root(str(Path(prefix).absolute()))
+
+
+def _settings(options: argparse.Namespace, root: Root) -> tuple[settings.Settings, Mapping[str, str]]:
+    flags = settings.flags_from(options)
+    return settings.load(root.prefix, flags, os.environ), flags
+
+
+def _run(options: argparse.Namespace) -> int:
+    root = _root(options)
+    if root.is_host and os.geteuid() != 0:
+        raise ConfigError(
+            "nodeagent run must be root: it serves sockets that only root may use",
+            "start it with sudo, or try it out with: nodeagent demo",
+        )
+    loaded, flags = _settings(options, root)
+    from nodeagent import app
+    from nodeagent.base import log, logsinks
+
+    logsinks.setup(loaded.log.format, loaded.log.level, os.environ, sys.stderr)
+    for warning in loaded.warnings:
+        log.event(log.CONFIG_WARNING, text=warning)
+    app.run(root, loaded, flags, os.environ)
+    sys.stderr.flush()
+    app.leave(FINE)
+    return FINE
+
+
+def _inspected(options: argparse.Namespace, device: str | None = None) -> Outcome:
+    import anyio
+
+    from nodeagent.agent import inspect
+    from nodeagent.model import host_json
+    from nodeagent.model.ids import pci_address
+
+    root = _root(options)
+    loaded, _ = _settings(options, root)
+    saved = getattr(options, "host", None)
+    host = None if saved is None else host_json.load(_json_file(saved))
+    address = pci_address(device) if device is not None else None
+
+    async def look() -> Outcome:
+        outcome = await inspect.inspect(root, loaded, host)
+        if address is not None and host is None:
+            outcome = await inspect.with_hints(root, outcome, address)
+        return outcome
+
+    return anyio.run(look)
+
+
+def _json_file(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
+
+
+def _scan(options: argparse.Namespace) -> int:
+    from nodeagent.model import host_json
+    from nodeagent.show import scan
+
+    outcome = _inspected(options)
+    if options.output == "json":
+        return _print(json.dumps(host_json.dump(outcome.facts.host), indent=1))
+    return _print(scan.text(outcome))
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from nodeagent.model.ids import pci_address
+    from nodeagent.policy import explain
+    from nodeagent.show import explain as shown
+
+    address = pci_address(options.device)
+    if address is None:
+        raise ConfigError(
+            f"{options.device} is no PCI address", "give one such as 0000:3b:00.0; nodeagent scan lists them"
+        )
+    told = explain.explain(address, _inspected(options, address))
+    if told is None:
+        raise NodeagentError(f"there is no device {address} on this host", "nodeagent scan lists all devices")
+    if options.output == "json":
+        return _print(json.dumps(shown.document(told), indent=2))
+    return _print(shown.text(told))
+
+
+def _status(options: argparse.Namespace) -> int:
+    from nodeagent.base import jsonsocket
+    from nodeagent.show import status
+
+    root = _root(options)
+    path = root.path(_settings(options, root)[0].status_socket)
+    try:
+        document = jsonsocket.ask(path)
+    except (OSError, ValueError) as error:
+        raise NodeagentError(
+            f"no daemon answers at {path}: {getattr(error, 'strerror', None) or error}",
+            "start it with: systemctl start nodeagent (or nodeagent run)",
+        ) from error
+    _print(json.dumps(document, indent=2) if options.output == "json" else status.text(document))
+    return WRONG if document["problems"] else FINE
+
+
+def _config(options: argparse.Namespace) -> int:
+    from nodeagent.show import config
+
+    if options.schema:
+        return _print(json.dumps(settings.schema(), indent=2))
+    loaded = settings.check_file(options.check) if options.check else _settings(options, _root(options))[0]
+    for warning in loaded.warnings:
+        print(f"nodeagent: {warning}", file=sys.stderr)
+    if options.check and options.output == "text":
+        return _print(f"{options.check}: fine")
+    return _print((config.as_json(loaded) if options.output == "json" else config.text(loaded)).rstrip("\n"))
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from nodeagent.demo import story
+
+    return story.run(keep=options.keep)
+
+
+def _print(text: str) -> int:
+    print(text)
+    return FINE
