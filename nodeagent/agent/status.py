@@ -7,17 +7,36 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nodeagent import __version__
+from nodeagent.agent.allocations import AllocationsLoop
+from nodeagent.agent.desire import Desire
+from nodeagent.agent.observe import Observe
+from nodeagent.agent.plugins import Plugins
+from nodeagent.agent.reconcile import Reconcile
+from nodeagent.base.supervise import Supervisor
+from nodeagent.kernel.root import Root
 from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.kubelet.socketdir import SocketDir
 from nodeagent.model.resource import Device, Resource
 
-if TYPE_CHECKING:
-    from nodeagent.app import Agent
+
+class Parts(Protocol):
+    """The parts of the daemon that have something to tell."""
+
+    began: float
+    root: Root
+    supervisor: Supervisor
+    desire: Desire
+    directory: SocketDir
+    observe: Observe
+    allocations: AllocationsLoop
+    reconcile: Reconcile
+    plugins: Plugins
 
 
-def document(agent: Agent) -> dict[str, Any]:
+def document(agent: Parts) -> dict[str, Any]:
     """Everything at this moment; ``problems`` holds a line for each thing that needs a person."""
     endpoints = agent.plugins.endpoints
     resources = agent.reconcile.resources.get()
@@ -39,7 +58,7 @@ def document(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _kubelet(agent: Agent) -> dict[str, Any]:
+def _kubelet(agent: Parts) -> dict[str, Any]:
     return {
         "socket": agent.directory.kubelet_path,
         "present": agent.directory.kubelet.get() is not None,
@@ -47,7 +66,7 @@ def _kubelet(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _host(agent: Agent) -> dict[str, Any]:
+def _host(agent: Parts) -> dict[str, Any]:
     host = agent.observe.host.get()
     return {
         "functions": len(host.functions),
@@ -78,7 +97,7 @@ def _device(device: Device) -> dict[str, Any]:
     return told
 
 
-def _problems(agent: Agent, resources: Sequence[Mapping[str, Any]]) -> list[str]:
+def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]:
     problems = [f"{name}: {text}" for name, text in agent.supervisor.failures.items() if text]
     if agent.desire.error:
         problems.append(f"the new configuration is not in force: {agent.desire.error.splitlines()[0]}")

@@ -66,6 +66,13 @@ def remove_tree(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def move(path: str, to: str) -> None:
+    """Move a directory away, in place of what is there."""
+    remove_tree(to)
+    directory(to.rpartition("/")[0])
+    Path(path).rename(to)
+
+
 def replace_by_fifo(path: str) -> None:
     """Put a FIFO in the file's place: whoever reads it waits."""
     aside = path + ".new"

@@ -20,6 +20,7 @@ from nodeagent.demo import files
 
 _VFIO_DRIVERS = ("vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci")
 _LOCAL_MAJOR = 240
+_UNPLUGGED = "/.unplugged"
 
 
 @dataclass(slots=True)
@@ -244,7 +245,8 @@ class SimulatedHost:
             self._leave(function, function.group)
         if function.physfn in self._functions:
             self._unlink_vf(function, self._functions[function.physfn])
-        files.remove_tree(self.path(function.path))
+        # Kept until it is plugged again: a file system would give its inode to the new directory.
+        files.move(self.path(function.path), self.path(f"{_UNPLUGGED}/{address}"))
 
     def plug(self, address: str) -> None:
         """A function that was unplugged comes back: a new device, without driver or override."""
@@ -252,6 +254,7 @@ class SimulatedHost:
         function.vfs = 0
         self._appear(function)
         files.write(self.path(f"{function.path}/enable"), "0\n")
+        files.remove_tree(self.path(f"{_UNPLUGGED}/{address}"))
 
     def _leave(self, function: _Function, group: int) -> None:
         base = f"/sys/kernel/iommu_groups/{group}"

@@ -13,7 +13,7 @@ import re
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.model.host import Group, PciFunction
-from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
+from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
 
 DEVICES = "/sys/bus/pci/devices"
 GROUPS = "/sys/kernel/iommu_groups"
@@ -136,10 +136,9 @@ def group(root: Root, number: GroupNumber) -> Group | None:
 
 def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
     kind = at.text("type")
-    # Only groups without a default domain can be VFIO's own ones, without an IOMMU (drivers/vfio/group.c).
-    name = at.text("name") if kind in (None, "unknown") else None
-    prefix = "noiommu-" if name == "vfio-noiommu" else ""
     members = at.list("devices")
+    name = _group_name(at, members) if kind in (None, "unknown") else None
+    prefix = "noiommu-" if name == "vfio-noiommu" else ""
     return Group(
         number=number,
         members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
@@ -147,3 +146,12 @@ def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
         name=name,
         node=root.exists(f"{VFIO}/{prefix}{number}"),
     )
+
+
+def _group_name(at: Directory, members: tuple[str, ...]) -> str | None:
+    """The name of a group without default domain; others have none.
+
+    VFIO makes groups named vfio-noiommu for PCI functions without an IOMMU, and of the same name for
+    mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
+    """
+    return None if any(mdev_uuid(member) for member in members) else at.text("name")

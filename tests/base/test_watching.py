@@ -36,6 +36,10 @@ def lost(directory: Path) -> Change:
     return Change(str(directory), lost=True)
 
 
+def queue_limit() -> int:
+    return int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+
 async def test_names_that_come_and_go_are_told(
     watching: Watching, tmp_path: Path, heard: Heard[Change]
 ) -> None:
@@ -158,7 +162,7 @@ async def test_an_overflow_tells_all_to_list_again(tmp_path: Path, heard: Heard[
     quiet.mkdir()
     watching.watch(str(quiet), other)
     watching.watch(str(tmp_path), heard)
-    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    limit = queue_limit()
     for number in range(limit // 2 + 100):
         (tmp_path / f"{number % 7}").touch()
         (tmp_path / f"{number % 7}").unlink()
