@@ -28,10 +28,10 @@ format: $(DEV_STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 
 lock:  ## resolve the dependencies anew (needs pip-tools)
-	cd requirements && pip-compile --quiet --upgrade --generate-hashes --strip-extras --no-emit-index-url \
-	    --no-emit-trusted-host -o runtime.lock runtime.in
-	cd requirements && pip-compile --quiet --upgrade --generate-hashes --strip-extras --no-emit-index-url \
-	    --no-emit-trusted-host --allow-unsafe -o dev.lock runtime.in dev.in
+	cd requirements && pip-compile --quiet --upgrade --generate-hashes --strip-extras \
+	    --no-emit-find-links --no-emit-index-url --no-emit-trusted-host -o runtime.lock runtime.in
+	cd requirements && pip-compile --quiet --upgrade --generate-hashes --strip-extras \
+	    --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --allow-unsafe -o dev.lock runtime.in dev.in
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) bench-result.json

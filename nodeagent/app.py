@@ -11,7 +11,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +34,7 @@ from nodeagent.kubelet import podresources
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
 from nodeagent.kubelet.register import Registrar
+from nodeagent.kubelet.registry import RegistryEndpoint
 from nodeagent.kubelet.socketdir import SocketDir
 from nodeagent.settings import Settings
 
@@ -56,6 +57,7 @@ class Agent:
         self.desire = Desire(settings, root.prefix, flags, environ, self.wake.touch)
         self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watching)
         self.registrar = Registrar(self.directory.kubelet_path)
+        self.registry = self._registry(settings)
         self.observe = Observe(
             root,
             self.watching,
@@ -92,11 +94,17 @@ class Agent:
 
         Raises AlreadyRunning if another instance serves this node.
         """
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            await self._live(signals)
+
+    async def _live(self, signals: AsyncIterator[signal.Signals]) -> None:
         log.event(log.STARTED, version=__version__, root=self.root.prefix)
         self.directory.open()
+        if self.registry is not None:
+            self.registry.open()
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._obey_signals, group, name="signals")
+                group.start_soon(self._obey_signals, signals, group, name="signals")
                 await self._start(group)
         finally:
             self.directory.close()
@@ -104,11 +112,14 @@ class Agent:
 
     async def _start(self, group: TaskGroup) -> None:
         self.desire.watch(self.watching)
-        for name, run in (
+        watchers = [
             ("inotify", self.watching.run),
             ("kernel events", self.observe.watch),
             ("device-plugins directory", self.directory.run),
-        ):
+        ]
+        if self.registry is not None:
+            watchers.append(("plugins_registry directory", self.registry.run))
+        for name, run in watchers:
             group.start_soon(self.supervisor.keep, name, run, name=name)
         async with anyio.create_task_group() as first:
             first.start_soon(self.observe.first)
@@ -136,7 +147,16 @@ class Agent:
         with anyio.move_on_after(HOLDERS_AT_START):
             await self.allocations.one_turn()
 
+    def _registry(self, settings: Settings) -> SocketDir | None:
+        """The directory for registration, where that way was chosen."""
+        if settings.kubelet.registration == "classic":
+            return None
+        path = self.root.path(settings.kubelet.plugins_registry_dir)
+        return SocketDir(path, self.watching, exclusive=False)
+
     def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
+        if self.registry is not None:
+            return RegistryEndpoint(name, listing, answers, self.registry, self.registrar)
         return Endpoint(name, listing, answers, self.directory, self.registrar)
 
     async def _follow_kubelet(self) -> None:
@@ -179,17 +199,16 @@ class Agent:
             self.notifier.alive()
             await anyio.sleep(interval)
 
-    async def _obey_signals(self, group: TaskGroup) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async for number in signals:
-                if number == signal.SIGHUP:
-                    self.desire.wake()
-                    continue
-                log.event(log.STOPPING, why=signal.Signals(number).name)
-                self.notifier.stopping()
-                self.plugins.hurry(HURRY)
-                group.cancel_scope.cancel()
-                return
+    async def _obey_signals(self, signals: AsyncIterator[signal.Signals], group: TaskGroup) -> None:
+        async for number in signals:
+            if number == signal.SIGHUP:
+                self.desire.wake()
+                continue
+            log.event(log.STOPPING, why=signal.Signals(number).name)
+            self.notifier.stopping()
+            self.plugins.hurry(HURRY)
+            group.cancel_scope.cancel()
+            return
 
 
 def run(root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:

@@ -80,8 +80,9 @@ class AllocationsLoop:
         while True:
             seen = self._wake.version
             await self.one_turn()
+            pause = self._pause()
             await anyio.sleep(SPACING)
-            with anyio.move_on_after(self._pause() - SPACING):
+            with anyio.move_on_after(pause - SPACING):
                 await self._wake.newer(seen)
 
     async def one_turn(self) -> None:

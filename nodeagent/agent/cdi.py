@@ -47,8 +47,10 @@ class CdiFiles:
             self._errors.pop(name, None)
             self._written[name] = document
 
-    def check(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """Raise Refused if the runtime could not find these devices: it would start the pod without them."""
+    async def ensure(self, resource: Resource, device_ids: Sequence[str], outcome: Outcome) -> None:
+        """Raise Refused if the runtime could not find these devices, after one more try to write the file."""
+        if resource.name in self._errors:
+            await self._write(resource.name, allocate.cdi_spec(resource, outcome))
         if resource.name in self._errors:
             raise Refused(
                 f"{resource.name}: {', '.join(device_ids)}: {self._errors[resource.name]}",

@@ -71,7 +71,8 @@ class Desire:
             log.event(log.CONFIG_REFUSED, error=error.what, hint=error.hint)
             return
         self.error = None
-        changed = [one.key for one, old in zip(fresh.values, self.settings.values, strict=True) if one != old]
+        both = zip(fresh.values, self.settings.values, strict=True)
+        changed = [one.key for one, old in both if one.value != old.value]
         self.settings = fresh
         self.cell.set(fresh.desired)
         if changed:

@@ -8,6 +8,7 @@ one more Wake for everything. Does not know what the Host is for.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -101,10 +102,18 @@ class Observe:
             await self._one_look()
 
     async def unchanged(self, addresses: Sequence[str]) -> bool:
-        """True if these functions and their groups still are what the Host says; else looks again first."""
-        if await self._look.unchanged(addresses, self.host.get()):
-            return True
-        self.wake(frozenset(addresses))
+        """True if these functions and their groups still are what the Host says; else looks again first.
+
+        Waits for as long as the kernel does not answer; the list says so meanwhile.
+        """
+        keys = frozenset(addresses)
+        overdue = asyncio.get_running_loop().call_later(DEADLINE, self.wake, keys)
+        try:
+            if await self._look.unchanged(addresses, self.host.get()):
+                return True
+        finally:
+            overdue.cancel()
+        self.wake(keys)
         wanted = self._begun + 1
         while self._done < wanted:
             await self.host.newer(self.host.version)

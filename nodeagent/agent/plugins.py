@@ -18,6 +18,7 @@ from nodeagent.agent.cdi import CdiFiles
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.reconcile import Reconcile
 from nodeagent.base import log
+from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.endpoint import Endpoint
@@ -42,8 +43,10 @@ class ResourceAnswers:
         reconcile: Reconcile,
         cdi: CdiFiles,
         allocated: Callable[[tuple[str, ...]], None],
+        listing: Listing,
     ) -> None:
         self._name = name
+        self._listing = listing
         self._observe = observe
         self._reconcile = reconcile
         self._cdi = cdi
@@ -55,7 +58,17 @@ class ResourceAnswers:
         return self._resource().kind is not Kind.NODE
 
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
-        """The grant for one container; raises Refused with the Reason."""
+        """The grant for one container; raises Refused with the Reason, which is in the list by then."""
+        try:
+            return await self._granted(device_ids)
+        except Refused as refusal:
+            self._listing.show(self._resource().devices)
+            log.event(
+                log.ALLOCATE_REFUSED, resource=self._name, devices=",".join(device_ids), why=refusal.what
+            )
+            raise
+
+    async def _granted(self, device_ids: Sequence[str]) -> Grant:
         allocate.check_given(self._resource(), device_ids)
         functions = self._functions(device_ids)
         if functions:
@@ -63,7 +76,7 @@ class ResourceAnswers:
         outcome = self._reconcile.one_turn()
         resource = self._resource()
         if resource.cdi:
-            self._cdi.check(resource, device_ids)
+            await self._cdi.ensure(resource, device_ids, outcome)
         grant = allocate.grant(resource, device_ids, outcome)
         self._allocated(tuple(device_ids))
         log.event(log.ALLOCATED, resource=self._name, devices=",".join(device_ids))
@@ -121,6 +134,7 @@ class Plugins:
         self._make = make
         self._allocated = allocated
         self._running: dict[ResourceName, _Running] = {}
+        self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
         self._shown: Mapping[ResourceName, Resource] = {}
         self._burst: Latest[None] = Latest(None)
 
@@ -139,6 +153,7 @@ class Plugins:
                     seen, resources = await self._reconcile.resources.newer(seen)
                     await self._follow(resources, group)
             finally:
+                self._shown = {}
                 for name in tuple(self._running):
                     self._end(name)
 
@@ -162,17 +177,25 @@ class Plugins:
 
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
-        answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._allocated)
-        endpoint = self._make(name, Listing(resource.devices), answers)
+        listing = Listing(resource.devices)
+        answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._allocated, listing)
+        endpoint = self._make(name, listing, answers)
         endpoint.on_registered = self._burst.touch
         scope = anyio.CancelScope()
+        before, ended = self._ended.get(name), anyio.Event()
+        self._ended[name] = ended
         self._running[name] = _Running(endpoint, scope)
         log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
         _log_changes(None, resource)
 
         async def serve() -> None:
-            with scope:
-                await self._supervisor.keep(f"resource {name}", endpoint.run)
+            try:
+                if before is not None:  # never two registrations of one resource at a time
+                    await before.wait()
+                with scope:
+                    await self._supervisor.keep(f"resource {name}", endpoint.run)
+            finally:
+                ended.set()
 
         group.start_soon(serve, name=f"serve {name}")
 

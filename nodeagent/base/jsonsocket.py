@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A unix socket that answers every connection with one JSON document, and to root and our own user only.
 
-The path may be longer than a unix socket address: it is reached through a descriptor of its directory.
+The path may be longer than a unix socket address: it is reached through a descriptor of its directory. A
+socket on which somebody listens is never taken over, and only our own is removed at the end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +37,6 @@ async def serve(path: str, answer: Callable[[], object], ready: Callable[[], Non
     try:
         await _serve_in(f"/proc/self/fd/{directory}/{target.name}", path, answer, ready)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(target.name, dir_fd=directory)
         os.close(directory)
 
 
@@ -47,17 +48,56 @@ async def _serve_in(short: str, path: str, answer: Callable[[], object], ready: 
                     await stream.send(json.dumps(answer()).encode())
 
     try:
-        _forget(short)
-        listener = await anyio.create_unix_listener(short, mode=0o600)
+        _forget_stale(Path(short))
+        with anyio.CancelScope(
+            shield=True
+        ):  # else the file stays behind: bound, and not yet known to be ours
+            listener = await anyio.create_unix_listener(short, mode=0o600)
     except OSError as error:
         raise _refused(path, error) from error
-    ready()
-    async with listener:
-        await listener.serve(reply)
+    ours = _identity(Path(short))
+    try:
+        ready()
+        async with listener:
+            await listener.serve(reply)
+    finally:
+        _forget_own(Path(short), ours)
 
 
-def _forget(path: str) -> None:
-    Path(path).unlink(missing_ok=True)
+def _forget_stale(path: Path) -> None:
+    """Remove a socket on which nobody listens; raises OSError (EADDRINUSE) for anything else."""
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket or _is_served(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    path.unlink(missing_ok=True)
+
+
+def _forget_own(path: Path, ours: tuple[int, int] | None) -> None:
+    """Remove the socket unless it is another's by now."""
+    if ours is not None and _identity(path) == ours:
+        path.unlink(missing_ok=True)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def ask(path: str) -> Any:

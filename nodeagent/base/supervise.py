@@ -39,8 +39,10 @@ class Supervisor:
                 attempt = 0 if anyio.current_time() - began > _HEALTHY_AFTER else attempt + 1
                 pause = _PAUSE.delay(attempt - 1, random.random())
                 self._failed(name, error, pause)
-                await anyio.sleep(pause)
-                self.failures[name] = ""
+                try:
+                    await anyio.sleep(pause)
+                finally:
+                    self.failures[name] = ""  # also when it is ended: nothing is wrong with it any more
             else:
                 return
 

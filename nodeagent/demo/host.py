@@ -199,6 +199,7 @@ class SimulatedHost:
         if function.vfio is not None:
             files.remove_tree(self.path(f"{function.path}/vfio-dev"))
             files.remove(self.path(f"/dev/vfio/devices/vfio{function.vfio}"))
+            heapq.heappush(self._free_vfio, function.vfio)
             function.vfio = None
 
     def _drop_node(self, function: _Function) -> None:

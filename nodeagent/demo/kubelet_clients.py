@@ -93,7 +93,7 @@ class Clients:
         self._state = state
         self._tasks = tasks
         self._all: set[Client] = set()
-        self._current: dict[str, Client | None] = {}
+        self._current: dict[str, Client] = {}
         self._closed = False
         self.endpoints: dict[str, Client] = {}  # who gets the Allocates
 
@@ -125,14 +125,13 @@ class Clients:
 
     async def connect(self, resource: str, path: Path, deadline: Deadline | None = None) -> None:
         """Dial, ask for the options, start to read lists; raises GRPCError UNKNOWN."""
-        self._current[resource] = None  # overwritten before the dial: a failure forgets the old one
         codec = _LimitedCodec(self._state.fault("receive-limit", resource) or RECEIVE_LIMIT)
         channel = SocketChannel(path, codec=codec)
         try:
             await _dial(channel)
             options = await self._options(channel, deadline)
         except BaseException:
-            self._current.pop(resource, None)
+            self._current.pop(resource, None)  # a failure forgets the plugin that was there before
             channel.close()
             raise
         client = Client(resource, channel, codec, options)

@@ -84,13 +84,24 @@ class Look:
         return await threads.call(self._scanner.unchanged, addresses, host)
 
     async def _plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]) -> scan.Plan:
-        if self._listing is not None and not self._listing.ended:
-            raise _no_list()
+        await self._listing_answers()
         listing = threads.start(self._scanner.plan, keys, previous, nodes)
+        try:
+            with anyio.move_on_after(self._deadline):
+                return await listing.result()
+        finally:
+            if not listing.ended:
+                self._listing = listing
+                listing.when_ended(lambda: self._on_recovered(""))
+        raise _no_list()
+
+    async def _listing_answers(self) -> None:
+        """Let a listing that was left behind end first: at most one of them hangs."""
+        if self._listing is None:
+            return
         with anyio.move_on_after(self._deadline):
-            return await listing.result()
-        self._listing = listing
-        listing.when_ended(lambda: self._on_recovered(""))
+            await self._listing.wait()
+            return
         raise _no_list()
 
     async def _work(self, survey: Survey) -> None:

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The only talk with the kubelet: its sockets and its wire types. Decides nothing about devices."""

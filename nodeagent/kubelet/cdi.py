@@ -6,6 +6,7 @@ Written whole or not at all: a temporary file, then a rename. Only files with ou
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -46,6 +47,8 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> None
 def clean(directory: str, keep: Iterable[str]) -> None:
     """Remove own files of resources that are not in ``keep``. Blocks; what cannot be removed stays."""
     kept = {file_name(resource) for resource in keep}
-    for found in Path(directory).glob(f"{PREFIX}*"):
-        if found.name not in kept:
-            found.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        for found in sorted(Path(directory).glob(f"{PREFIX}*")):
+            if found.name not in kept:
+                with contextlib.suppress(OSError):
+                    found.unlink()

@@ -74,6 +74,7 @@ class Endpoint:
         self._directory = directory
         self._registrar = registrar
         self._poke: Latest[None] = Latest(None)
+        self._kubelet: Identity | None = None  # with which this life registers
         self._serial = 0
         self._quick_ends = 0
 
@@ -83,30 +84,37 @@ class Endpoint:
         self._directory.subscribe(token, self._poke.touch)
         try:
             while True:
-                await self._until(lambda: self._directory.kubelet.get() is not None)
+                await self._until(self._wanted)
                 began = time.monotonic()
-                kubelet, end = await self._life()
+                self._kubelet = self._directory.kubelet.get()
+                end = await self._life()
                 self.standing.registered = False
-                await self._pause(kubelet, end, time.monotonic() - began)
+                await self._pause(end, time.monotonic() - began)
         finally:
             self._directory.unsubscribe(token)
 
-    async def _life(self) -> tuple[Identity | None, End]:
-        """One server, from its start to its end; returns the kubelet that it was for, and why it ended."""
-        kubelet = self._directory.kubelet.get()
+    def _wanted(self) -> bool:
+        """True if there is somebody to serve."""
+        return self._directory.kubelet.get() is not None
+
+    def _server(self, name: str, service: Plugin) -> SocketServer:
+        return SocketServer(self._directory.path, name, [service])
+
+    async def _life(self) -> End:
+        """One server, from its start to its end; returns why it ended."""
         service = Plugin(self.listing, self._answers, self._poke.touch)
         self._serial += 1
         name = socket_name(self.resource, self._serial)
-        server = SocketServer(self._directory.path, name, [service])
+        server = self._server(name, service)
         self._directory.subscribe(name, self._poke.touch)
         try:
             await server.start()
             if await self._registered(server, service, name):
-                return kubelet, await self._hold(server, service, kubelet)
-            return kubelet, End.SOCKET_GONE
+                return await self._hold(server, service)
+            return End.SOCKET_GONE
         except KubeletUnavailable as error:
-            self._failed(error)
-            return kubelet, End.NOT_SERVED
+            self._failed(error.what)
+            return End.NOT_SERVED
         finally:
             self._directory.unsubscribe(name)
             await server.stop(self.grace)
@@ -115,29 +123,39 @@ class Endpoint:
         """Register, however often it fails; False if our socket was removed meanwhile."""
         attempt = 0
         while server.present:
-            kubelet = self._directory.kubelet.get()
-            try:
-                await self._registrar.register(self.resource, name, plugin.options(self._answers))
-            except KubeletUnavailable as error:
-                self._failed(error)
-            else:
+            self._kubelet = self._directory.kubelet.get()
+            if await self._tried(server, name):
                 self._succeeded()
                 return True
             wait = register.delay(attempt, self._directory.age, random.random())
             attempt += 1
-            if await self._changed(server, kubelet, wait):
+            if await self._until(lambda: not self._same_kubelet() or not server.present, wait):
                 attempt = 0
         return False
 
-    async def _changed(self, server: SocketServer, kubelet: Identity | None, limit: float) -> bool:
-        """Wait until the kubelet's or our own socket is another; False if neither is within ``limit``."""
-        return await self._until(lambda: not self._same(kubelet) or not server.present, limit)
+    async def _tried(self, server: SocketServer, name: str) -> bool:
+        """Register once; False if it failed, or if our or the kubelet's socket was replaced meanwhile."""
+        accepted = False
+        async with anyio.create_task_group() as tasks:
 
-    async def _hold(self, server: SocketServer, service: Plugin, kubelet: Identity | None) -> End:
+            async def give_up() -> None:
+                await self._until(lambda: not self._same_kubelet() or not server.present)
+                tasks.cancel_scope.cancel()
+
+            (lambda *a, **k: None)(give_up, name=f"give up registering {self.resource}")
+            try:
+                await self._registrar.register(self.resource, name, plugin.options(self._answers))
+                accepted = True
+            except KubeletUnavailable as error:
+                self._failed(error.what)
+            tasks.cancel_scope.cancel()
+        return accepted
+
+    async def _hold(self, server: SocketServer, service: Plugin) -> End:
         """Wait until this registration is no longer good."""
 
         def end() -> End | None:
-            if not self._same(kubelet):
+            if not self._same_kubelet():
                 return End.KUBELET_CHANGED
             if not server.present:
                 return End.SOCKET_GONE
@@ -150,7 +168,7 @@ class Endpoint:
         await self._until(lambda: end() is not None)
         return end() or End.STREAM_ENDED
 
-    async def _pause(self, kubelet: Identity | None, end: End, lived: float) -> None:
+    async def _pause(self, end: End, lived: float) -> None:
         """Wait before the next life; a new kubelet ends the wait."""
         self._quick_ends = 0 if lived > _LONG_LIFE or end is End.KUBELET_CHANGED else self._quick_ends + 1
         if end is End.KUBELET_CHANGED:
@@ -160,10 +178,10 @@ class Endpoint:
             wait = max(1.0, _AGAIN.delay(self._quick_ends - 1, random.random()))
         if self.standing.registrations:
             log.event(log.REGISTRATION_LOST, resource=self.resource, why=end.value)
-        await self._until(lambda: not self._same(kubelet), wait)
+        await self._until(lambda: not self._same_kubelet(), wait)
 
-    def _same(self, kubelet: Identity | None) -> bool:
-        return self._directory.kubelet.get() == kubelet
+    def _same_kubelet(self) -> bool:
+        return self._directory.kubelet.get() == self._kubelet
 
     async def _until(self, condition: Callable[[], bool], limit: float | None = None) -> bool:
         """Wait, woken by pokes, until the condition holds; False if ``limit`` seconds passed first."""
@@ -172,10 +190,10 @@ class Endpoint:
                 await self._poke.newer(self._poke.version)
         return condition()
 
-    def _failed(self, error: KubeletUnavailable) -> None:
+    def _failed(self, error: str) -> None:
         if self.standing.last_error is None:
-            log.event(log.REGISTER_FAILING, resource=self.resource, error=error.what)
-        self.standing.last_error = error.what
+            log.event(log.REGISTER_FAILING, resource=self.resource, error=error)
+        self.standing.last_error = error
 
     def _succeeded(self) -> None:
         self.standing.registered = True

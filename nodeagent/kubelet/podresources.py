@@ -20,11 +20,12 @@ LIST_LIMIT = 5.0  # seconds
 
 async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
     """Device id → holder; raises KubeletUnavailable without an answer within ``limit`` seconds."""
-    async with open_channel(path) as channel:
-        answer = await v1.PodResourcesListerStub(channel).list(v1.ListPodResourcesRequest(), timeout=limit)
+    request = v1.ListPodResourcesRequest()
     try:
+        async with open_channel(path) as channel:
+            answer = await v1.PodResourcesListerStub(channel).list(request, timeout=limit)
         return dict(_pairs(answer.pod_resources))
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, ValueError, EOFError) as error:
         raise KubeletUnavailable(f"{path}: an answer that cannot be read: {error}") from error
 
 

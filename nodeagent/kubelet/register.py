@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Register with the kubelet, and how long to wait before the next try. One connection serves all resources.
+"""Register with the kubelet, and how long to wait before the next try.
 
+Each call has a connection of its own: one that breaks costs one resource one try.
 The kubelet dials back and asks for the options before it answers, which may take 10 s; so a call has 20 s.
 No refusal is final. ``kubelet.sock`` appears at bind(2), before listen(2), and listen raises no event: hence
 the quick tries after its birth.
 """
 
 from __future__ import annotations
-
-import contextlib
-from collections.abc import AsyncIterator
 
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
@@ -34,32 +32,20 @@ def delay(attempt: int, age: float, jitter: float) -> float:
 
 
 class Registrar:
-    """The kubelet's Registration service, over one connection that is open only while it is used."""
+    """The kubelet's Registration service."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._channel: SocketChannel | None = None
-        self._users = 0
 
     async def register(self, resource: str, endpoint: str, options: v1beta1.DevicePluginOptions) -> None:
         """Register; raises KubeletUnavailable with the kubelet's text if it did not work."""
         request = v1beta1.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=options
         )
-        async with self._connected() as channel:
-            await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
-
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[SocketChannel]:
-        if self._channel is None:
-            self._channel = SocketChannel(self._path)
-        self._users += 1
+        channel = SocketChannel(self._path)
         try:
-            yield self._channel
+            await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
         except (OSError, GRPCError, ProtocolError, StreamTerminatedError) as error:
             raise KubeletUnavailable(describe(error)) from error
         finally:
-            self._users -= 1
-            if not self._users and self._channel is not None:
-                self._channel.close()
-                self._channel = None
+            channel.close()

@@ -8,6 +8,7 @@ checkpoint there at each list; so events are taken by name, never "something hap
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -40,8 +41,10 @@ def socket_name(resource: str, serial: int) -> str:
 class SocketDir:
     """One directory with a kubelet.sock. Subscribers are poked when something of theirs may have changed."""
 
-    def __init__(self, path: str, watching: Watching) -> None:
+    def __init__(self, path: str, watching: Watching, *, exclusive: bool = True) -> None:
+        """``exclusive``: take the lock that keeps a second nodeagent away."""
         self.path = path
+        self._exclusive = exclusive
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
         self._watching = watching
@@ -54,6 +57,11 @@ class SocketDir:
     def age(self) -> float:
         """Seconds since the present kubelet.sock was first seen."""
         return time.monotonic() - self._born
+
+    @property
+    def exists(self) -> bool:
+        """True if the directory was there at the last look."""
+        return self._inode is not None
 
     @property
     def kubelet_path(self) -> str:
@@ -93,7 +101,7 @@ class SocketDir:
     def look(self) -> None:
         """Read the state of the directory; raises AlreadyRunning if it was made anew and taken by another."""
         inode = _inode(self.path)
-        if inode != self._inode:
+        if inode != self._inode or not self._lock_holds():
             self._inode = inode
             self._take()
         identity = _identity(self.kubelet_path)
@@ -124,9 +132,20 @@ class SocketDir:
             self._lock = None
         if self._inode is None:
             return
-        self._lock = _locked(self.path)
+        if self._exclusive:
+            self._lock = _locked(self.path)
         for name in leftovers(self.path):
-            Path(self.path, name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a directory may be read-only
+                Path(self.path, name).unlink()
+
+    def _lock_holds(self) -> bool:
+        """False if the locked file is not the directory's any more: inode numbers are used again."""
+        if self._lock is None:
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._lock), Path(self.path, LOCK).stat())
+        except OSError:
+            return False
 
 
 def leftovers(path: str) -> tuple[str, ...]:
@@ -140,19 +159,22 @@ def leftovers(path: str) -> tuple[str, ...]:
 
 
 def _locked(path: str) -> int | None:
-    """A descriptor that holds the lock; None if the directory vanished or is read-only."""
+    """A descriptor that holds the lock; None if the directory vanished or allows no lock."""
     try:
         descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(descriptor)
         raise AlreadyRunning(
             f"another nodeagent serves {path} already",
             "stop it first (systemctl stop nodeagent, or delete its pod); it goes on undisturbed",
         ) from error
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return None
     return descriptor
 
 

@@ -94,9 +94,13 @@ def _built(kind: Callable[..., T], data: Mapping[str, Any], **ready: Any) -> T:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """The fields that say something."""
+    """The fields that say something; a zero does (group 0, NUMA node 0)."""
     told = ((field.name, getattr(value, field.name)) for field in fields(value))
-    return {_camel(name): _simple(item) for name, item in told if item not in (None, (), False)}
+    return {
+        _camel(name): _simple(item)
+        for name, item in told
+        if item is not None and item is not False and item != ()
+    }
 
 
 def _simple(value: Any) -> Any:

@@ -35,10 +35,19 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the rule says about handing out: these decide which nodes and conflicts matter."""
+    """What the rule says about handing out: these decide which nodes and conflicts matter.
+
+    ``functions`` are those that the Device stands for, if not the asked one alone; the first gives its id.
+    """
 
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
+    resource: str = ""  # under which it is offered; "": any, whoever holds it
+    functions: tuple[str, ...] = ()
+
+    def device_id(self, function: PciFunction) -> str:
+        """The id of the Device to which the function belongs."""
+        return self.functions[0] if function.address in self.functions else function.address
 
 
 def reason(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
@@ -157,7 +166,11 @@ def _domain(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
 
 
 def _held(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
-    if terms.isolation is not Isolation.GROUP or function.address in situation.holders:
+    own_id = terms.device_id(function)
+    own = situation.holders.get(own_id)
+    if own is not None:
+        return _held_as_another(own) if terms.resource not in ("", own.resource) else None
+    if terms.isolation is Isolation.NONE:
         return None
     for device_id, holder in situation.holders.items():
         if device_id not in situation.settling:
@@ -169,12 +182,21 @@ def _held(function: PciFunction, situation: Situation, terms: Terms) -> Reason |
     return None
 
 
+def _held_as_another(holder: Holder) -> Reason:
+    """The kubelet counts by resource: under this one it would give the device away a second time."""
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"held by {holder}, which got it as {holder.resource}",
+        "it becomes available when that pod ends",
+    )
+
+
 def _outside(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
-    if _accounted(function, situation):
+    if _accounted(function, situation, terms):
         return None
     watched = (function,) if terms.isolation is Isolation.NONE else situation.members
     for member in watched:
-        if groups.in_use(member) and not _accounted(member, situation):
+        if groups.in_use(member) and not _accounted(member, situation, terms):
             if situation.holders_known:
                 return _held_outside(member, function)
             if member is not function:
@@ -182,8 +204,12 @@ def _outside(function: PciFunction, situation: Situation, terms: Terms) -> Reaso
     return None
 
 
-def _accounted(member: PciFunction, situation: Situation) -> bool:
-    return member.address in situation.holders or member.address in situation.settling
+def _accounted(member: PciFunction, situation: Situation, terms: Terms) -> bool:
+    """True if a pod has the function; with one of a bundle it has all of it."""
+    return any(
+        found in situation.holders or found in situation.settling
+        for found in (member.address, terms.device_id(member))
+    )
 
 
 def _held_outside(member: PciFunction, function: PciFunction) -> Reason:

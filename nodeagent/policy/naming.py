@@ -54,12 +54,6 @@ def refusal(name: str) -> str | None:
     return None if found is None else f"{found.why}; {found.hint}"
 
 
-def domain_refusal(domain: str) -> str | None:
-    """The same for a domain alone (the prefix of discovered names)."""
-    found = fault(f"{domain}/x")
-    return None if found is None else f"{found.why}; {found.hint}"
-
-
 def _domain_fault(domain: str) -> Fault | None:
     if domain.startswith("requests."):
         return Fault("'requests.' is reserved for quotas", "drop 'requests.' from the domain")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
+from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_address, pci_order
 from nodeagent.model.resource import Device, Isolation, Reason, ReasonCode
 from nodeagent.policy import claims, health
 from nodeagent.policy.claims import Claim, PciNames
@@ -87,11 +87,13 @@ def _situation(unit: Unit, facts: Facts) -> health.Situation:
     host = facts.host
     if isinstance(unit, str):
         function = host.functions.get(unit)
-        members: tuple[PciFunction, ...] = () if function is None else (function,)
+        members: tuple[PciFunction, ...] = ()
+        if function is not None and function.group is None:  # else a group has taken it in
+            members = (function,)
         group = None
     else:
         group = host.groups.get(unit)
-        members = host.members(unit)
+        members = host.members(unit) if group is not None else _members_of_unread(unit, host)
     ids: list[str] = [member.address for member in members]
     if group is not None:
         ids = [*group.members, str(group.number)]
@@ -106,10 +108,16 @@ def _situation(unit: Unit, facts: Facts) -> health.Situation:
     )
 
 
+def _members_of_unread(number: GroupNumber, host: Host) -> tuple[PciFunction, ...]:
+    """The functions that name a group which itself could not be read: they are not forgotten for that."""
+    return tuple(function for function in host.functions.values() if function.group == number)
+
+
 def _offer(
     found: Claim, functions: tuple[PciFunction, ...], situation: health.Situation, facts: Facts
 ) -> Offer:
-    terms = health.Terms(found.rule.isolation, found.rule.iommufd)
+    addresses = tuple(function.address for function in functions)
+    terms = health.Terms(found.rule.isolation, found.rule.iommufd, found.resource, addresses)
     reasons = (health.reason(function, situation, terms) for function in functions)
     first = functions[0]
     device = Device(
@@ -117,7 +125,7 @@ def _offer(
         reason=next((reason for reason in reasons if reason is not None), None),
         numa=announced_numa(first.numa_node, facts.host.numa_nodes),
     )
-    return Offer(found, device, tuple(function.address for function in functions))
+    return Offer(found, device, addresses)
 
 
 def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
@@ -132,7 +140,8 @@ def held_elsewhere(device_id: str, holder: Holder, facts: Facts) -> Device:
     """
     function = facts.host.functions.get(PciAddress(device_id))
     if function is None:
-        return Device(DeviceId(device_id), _gone(holder), holder.numa)
+        left = _gone(holder) if pci_address(device_id) is not None else _excluded(holder)
+        return Device(DeviceId(device_id), left, holder.numa)
     reason = health.reason(function, _situation(unit_of(function), facts), health.Terms())
     numa = announced_numa(function.numa_node, facts.host.numa_nodes)
     return Device(DeviceId(device_id), reason or _excluded(holder), numa)

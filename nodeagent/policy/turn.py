@@ -3,16 +3,18 @@
 
 Only units (IOMMU groups) that changed are decided anew; the result equals a decision from scratch, but for
 two things that are remembered on purpose: what was offered stays listed while it exists, and a resource
-that was served stays, if need be with an empty list. What changed in a Host is found by identity.
+that was served stays, if need be with an empty list. New wishes of the operator end both memories; only
+what a pod holds stays until it is released. What changed in a Host is found by identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from nodeagent.model.desired import NodeRule, PciRule
-from nodeagent.model.host import Host
+from nodeagent.model.desired import NodeRule, PciRule, Rule
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
 from nodeagent.policy import nodes, offers
@@ -21,6 +23,14 @@ from nodeagent.policy.offers import Facts, Offer, Unit
 
 Parts = Mapping[Unit, tuple[Offer, ...]]
 Extras = Mapping[ResourceName, tuple[Device, ...]]
+
+
+class Change(NamedTuple):
+    """A unit whose offers differ from those of the turn before."""
+
+    unit: Unit
+    old: tuple[Offer, ...]
+    new: tuple[Offer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +60,73 @@ def first(facts: Facts) -> Outcome:
 
 def following(before: Outcome, facts: Facts) -> Outcome:
     """The outcome of ``facts`` after ``before``."""
-    if (before.facts.desired, before.facts.names) != (facts.desired, facts.names):
-        held = {holder.resource for holder in facts.holders.values()}
-        kept = {name: found for name, found in before.resources.items() if name in held}
-        before = Outcome(Facts(Host(), facts.desired, facts.names), resources=kept)
-    facts = replace(facts, claimed=before.claimed)
-    decided, claimed = dict(before.offers), dict(before.claimed)
-    by_resource = dict(before.by_resource)
     touched: set[ResourceName] = set()
-    for unit in changed_units(before.facts, facts):
-        old, new = decided.pop(unit, ()), offers.decide(unit, facts)
-        if new:
-            decided[unit] = new
-        if new != old:
-            touched |= _replace_part(by_resource, unit, old, new)
-            _replace_claims(claimed, old, new)
-    extras = _extras(by_resource.keys() | before.resources.keys(), claimed, facts)
-    touched |= _differing(before.extras, extras)
-    outcome = Outcome(facts, decided, by_resource, claimed, extras)
+    remembered = _remembered(before, facts.host)
+    if (before.facts.desired, before.facts.names) != (facts.desired, facts.names):
+        touched |= before.resources.keys()
+        remembered = remembered if before.facts.desired == facts.desired else {}
+        before = _anew(before, facts)
+    facts = replace(facts, claimed=remembered)
+    changes = _changes(before, facts)
+    by_resource = dict(before.by_resource)
+    for change in changes:
+        touched |= _replace_part(by_resource, change)
+    decided = _offers(before.offers, changes) if changes else before.offers
+    outcome = Outcome(facts, decided, by_resource, _claims(decided) if changes else before.claimed)
+    outcome = replace(outcome, extras=_extras(before, outcome))
+    touched |= _differing(before.extras, outcome.extras)
     return replace(outcome, resources=_resources(before, outcome, touched))
+
+
+def _remembered(before: Outcome, host: Host) -> Mapping[PciAddress, Claim]:
+    """The claims of before; another device that has come to the same address has none."""
+    if before.facts.host is host:
+        return before.claimed
+    old, new = before.facts.host.functions, host.functions
+    return {
+        address: claim
+        for address, claim in before.claimed.items()
+        if address in new and _same_device(old.get(address), new[address])
+    }
+
+
+def _same_device(old: PciFunction | None, new: PciFunction) -> bool:
+    if old is None or old is new or old.inode is None or new.inode is None:
+        return True
+    return old.inode == new.inode
+
+
+def _anew(before: Outcome, facts: Facts) -> Outcome:
+    """A beginning for new wishes or new names; new texts of pci.ids alone make nobody forget anything."""
+    begin = Outcome(Facts(Host(), facts.desired, facts.names))
+    if before.facts.desired == facts.desired:
+        served: dict[ResourceName, Parts] = {name: {} for name in before.by_resource}
+        return replace(begin, resources=before.resources, by_resource=served)
+    held = {holder.resource for holder in facts.holders.values()}
+    kept = {name: found for name, found in before.resources.items() if name in held}
+    return replace(begin, resources=kept)
+
+
+def _changes(before: Outcome, facts: Facts) -> list[Change]:
+    found = (
+        Change(unit, before.offers.get(unit, ()), offers.decide(unit, facts))
+        for unit in changed_units(before.facts, facts)
+    )
+    return [change for change in found if change.old != change.new]
+
+
+def _offers(before: Parts, changes: Iterable[Change]) -> Parts:
+    result = dict(before)
+    for change in changes:
+        result[change.unit] = change.new
+        if not change.new:
+            del result[change.unit]
+    return result
+
+
+def _claims(decided: Parts) -> Mapping[PciAddress, Claim]:
+    found = (offer for part in decided.values() for offer in part)
+    return {address: offer.claim for offer in found for address in offer.functions}
 
 
 def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
@@ -114,47 +172,32 @@ def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
     return found
 
 
-def _replace_part(
-    by_resource: dict[ResourceName, Parts],
-    unit: Unit,
-    old: tuple[Offer, ...],
-    new: tuple[Offer, ...],
-) -> set[ResourceName]:
+def _replace_part(by_resource: dict[ResourceName, Parts], change: Change) -> set[ResourceName]:
     """Put the new offers of a unit in the place of the old; return the resources that this touches."""
-    names = {offer.claim.resource for offer in (*old, *new)}
+    names = {offer.claim.resource for offer in (*change.old, *change.new)}
     for name in names:
         parts = dict(by_resource.get(name, {}))
-        parts.pop(unit, None)
-        mine = tuple(offer for offer in new if offer.claim.resource == name)
+        parts.pop(change.unit, None)
+        mine = tuple(offer for offer in change.new if offer.claim.resource == name)
         if mine:
-            parts[unit] = mine
+            parts[change.unit] = mine
         by_resource[name] = parts
     return names
 
 
-def _replace_claims(claimed: dict[PciAddress, Claim], old: tuple[Offer, ...], new: tuple[Offer, ...]) -> None:
-    for offer in old:
-        for address in offer.functions:
-            claimed.pop(address, None)
-    for offer in new:
-        claimed.update(dict.fromkeys(offer.functions, offer.claim))
-
-
-def _extras(
-    served: Iterable[ResourceName], claimed: Mapping[PciAddress, Claim], facts: Facts
-) -> dict[ResourceName, tuple[Device, ...]]:
+def _extras(before: Outcome, now: Outcome) -> Extras:
     """Held devices that their resource would not list any more, by resource."""
-    names = {*served, *(ResourceName(rule.name) for rule in facts.desired.rules)}
-    shares = {rule.name: rule for rule in facts.desired.rules if isinstance(rule, NodeRule)}
+    rules = now.facts.desired.rules
+    names = {*now.by_resource, *before.resources, *(ResourceName(rule.name) for rule in rules)}
+    shares = {rule.name: rule for rule in rules if isinstance(rule, NodeRule)}
     found: dict[ResourceName, tuple[Device, ...]] = {}
-    for device_id, holder in facts.holders.items():
+    for device_id, holder in now.facts.holders.items():
         name = holder.resource
-        claim = claimed.get(PciAddress(device_id))
-        listed = claim is not None and claim.resource == name
-        rule = shares.get(name)
-        if name not in names or listed or (rule is not None and nodes.is_share(rule, device_id)):
-            continue
-        found[name] = (*found.get(name, ()), offers.held_elsewhere(device_id, holder, facts))
+        offer, rule = now.offer_of(device_id), shares.get(name)
+        listed = nodes.is_share(rule, device_id) if rule else offer and offer.claim.resource == name
+        if name in names and not listed:
+            device = offers.held_elsewhere(device_id, holder, now.facts)
+            found[name] = (*found.get(name, ()), device)
     return found
 
 
@@ -162,44 +205,44 @@ def _differing(before: Extras, now: Extras) -> set[ResourceName]:
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
-def _resources(before: Outcome, now: Outcome, touched: set[ResourceName]) -> dict[ResourceName, Resource]:
-    """All resources: those that are not touched are the same objects as before."""
-    result = dict(before.resources)
-    desired = now.facts.desired
-    for rule in desired.rules:
-        name = ResourceName(rule.name)
-        if isinstance(rule, NodeRule):
-            result[name] = _node_resource(rule, before, now)
-        elif name not in result:
-            touched.add(name)
-    rules = {rule.name: rule for rule in desired.rules if isinstance(rule, PciRule)}
-    for name in touched:
-        if name in result and result[name].kind is Kind.NODE:
-            continue
-        result[name] = _pci_resource(name, rules.get(name), now)
-    configured = {rule.name for rule in desired.rules}
-    # What was kept only because a pod held it goes when the pod has let go.
-    for name in touched - now.by_resource.keys() - configured:
-        if name not in now.extras:
-            del result[name]
+def _resources(before: Outcome, now: Outcome, touched: Set[ResourceName]) -> Mapping[ResourceName, Resource]:
+    """All resources; what did not change is the same object as before.
+
+    One that only a pod kept alive, which has let go, is not among them any more.
+    """
+    rules = {ResourceName(rule.name): rule for rule in reversed(now.facts.desired.rules)}
+    served = rules.keys() | now.by_resource.keys() | now.extras.keys()
+    result: dict[ResourceName, Resource] = {}
+    for name in dict.fromkeys((*before.resources, *reversed(rules), *now.by_resource)):
+        if name in served:
+            result[name] = _resource(name, rules.get(name), before, now, name in touched)
     return result
 
 
-def _node_resource(rule: NodeRule, before: Outcome, now: Outcome) -> Resource:
-    name = ResourceName(rule.name)
+def _resource(
+    name: ResourceName, rule: Rule | None, before: Outcome, now: Outcome, touched: bool
+) -> Resource:
     old = before.resources.get(name)
-    same = (rule.path in before.facts.host.nodes) == (rule.path in now.facts.host.nodes)
-    if old is not None and same and before.extras.get(name) == now.extras.get(name):
+    if isinstance(rule, NodeRule):
+        touched |= (rule.path in before.facts.host.nodes) != (rule.path in now.facts.host.nodes)
+    if old is not None and not touched:
         return old
-    fresh = nodes.resource(rule, now.facts.host.nodes)
-    return replace(fresh, devices=(*fresh.devices, *now.extras.get(name, ())))
+    extras = now.extras.get(name, ())
+    if isinstance(rule, NodeRule):
+        fresh = nodes.resource(rule, now.facts.host.nodes)
+        fresh = replace(fresh, devices=(*fresh.devices, *extras))
+    else:
+        kind = old.kind if old is not None and name not in now.by_resource and rule is None else Kind.PCI
+        fresh = _pci_resource(Resource(name, kind), rule, now.by_resource.get(name, {}), extras)
+    return old if old is not None and fresh == old else fresh
 
 
-def _pci_resource(name: ResourceName, rule: PciRule | None, now: Outcome) -> Resource:
-    found = [offer for part in now.by_resource.get(name, {}).values() for offer in part]
-    if found:
-        rule = found[0].claim.rule
-    devices = offers.in_order([*now.extras.get(name, ()), *(offer.device for offer in found)])
+def _pci_resource(
+    plain: Resource, rule: PciRule | None, parts: Parts, extras: tuple[Device, ...]
+) -> Resource:
+    found = [offer for part in parts.values() for offer in part]
+    rule = found[0].claim.rule if found else rule
+    plain = replace(plain, devices=offers.in_order([*extras, *(offer.device for offer in found)]))
     if rule is None:
-        return Resource(name, Kind.PCI, devices)
-    return Resource(name, Kind.PCI, devices, rule.isolation, rule.iommufd, rule.cdi)
+        return plain
+    return replace(plain, isolation=rule.isolation, iommufd=rule.iommufd, cdi=rule.cdi)

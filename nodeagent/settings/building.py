@@ -32,6 +32,7 @@ def settings(values: Values, shown: Sequence[tree.Value], warnings: Sequence[str
         kubelet=tree.Kubelet(
             values["kubelet.registration"],
             values["kubelet.devicePluginDir"],
+            values["kubelet.pluginsRegistryDir"],
             values["kubelet.podResources"],
         ),
         node=tree.Node(values["node.name"], tuple(values["node.labels"].items())),

@@ -182,15 +182,21 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "kubelet.registration",
-        words.choice("classic"),
+        words.choice("classic", "plugins-registry"),
         "classic",
-        "how the kubelet learns of resources: Register on kubelet.sock",
+        "how the kubelet learns of resources: by Register, or from sockets in pluginsRegistryDir",
     ),
     Setting(
         "kubelet.devicePluginDir",
         words.SOCKET_DIRECTORY,
         "/var/lib/kubelet/device-plugins",
         "directory of kubelet.sock and of the sockets of all resources",
+    ),
+    Setting(
+        "kubelet.pluginsRegistryDir",
+        words.SOCKET_DIRECTORY,
+        "/var/lib/kubelet/plugins_registry",
+        "directory for registration: plugins-registry; it follows the kubelet's --root-dir",
     ),
     Setting(
         "kubelet.podResources",

@@ -16,6 +16,7 @@ class Kubelet:
 
     registration: str
     device_plugin_dir: str
+    plugins_registry_dir: str
     pod_resources: str
 
 

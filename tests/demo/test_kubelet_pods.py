@@ -63,12 +63,12 @@ async def test_unhealthy_devices_are_a_rejection(tmp_path: Path) -> None:
 
 async def test_the_text_of_the_plugin_reaches_the_pod(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
-    plugin.refusal = refused("a ist kaputt: löten")
+    plugin.refusal = refused("a is broken: Ω → 0")
     async with kubelet_with(tmp_path, plugin) as kubelet:
         pod = await kubelet.admit(_pod())
         assert pod.message == (
             "Pod was rejected: Allocate failed due to rpc error: code = Internal "
-            "desc = a ist kaputt: löten, which is unexpected"
+            "desc = a is broken: Ω → 0, which is unexpected"
         )
         assert kubelet.state.table.in_use(RESOURCE) == set()
 

@@ -18,7 +18,7 @@ from nodeagent.kernel import hints
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Scanner
-from nodeagent.model.host import Host
+from nodeagent.model.host import Hints, Host
 from nodeagent.model.ids import GroupNumber, PciAddress
 
 MACHINES = Path(__file__).parent.parent / "machines"
@@ -152,7 +152,7 @@ async def test_attributes_that_hang_cost_a_scan_nothing(tmp_path: Path) -> None:
     materialise(MACHINES / "hosts" / "6.1-unbind-blocked.json", tmp_path)
     look = Look(Root(tmp_path), deadline=1)
     host = await look.look(None, Host())
-    assert look.stuck == ()
+    assert not look.stuck
     assert all(function.unreadable is None for function in host.functions.values())
 
 
@@ -202,4 +202,4 @@ def test_the_hints_of_a_failed_device_show_its_errors(tmp_path: Path) -> None:
     assert found.reset_methods
     assert found.runtime_status is not None
     absent = hints.read(Root(tmp_path), PciAddress("0000:ff:00.0"))
-    assert absent == hints.Hints()
+    assert absent == Hints()

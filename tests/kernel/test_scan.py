@@ -16,7 +16,7 @@ from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Scanner
-from nodeagent.model.host import Host, Recovery
+from nodeagent.model.host import Host, MdevType, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
@@ -189,6 +189,23 @@ def test_the_pf_alone_names_its_vfs(host: SimulatedHost, scanner: Scanner) -> No
     after = scanner.refresh(before, frozenset({"0000:06:00.0"}))
     assert "0000:06:00.1" in after.functions
     assert GroupNumber(8) in after.groups
+
+
+def test_a_refresh_of_a_parent_reads_its_types_again(
+    host: SimulatedHost, scanner: Scanner, tmp_path: Path
+) -> None:
+    before = scanner.full(Host())
+    assert before.mdev_parents == {}
+    kind = tmp_path / "sys/bus/pci/devices" / A / "mdev_supported_types/nvidia-222"
+    kind.mkdir(parents=True)
+    (kind / "name").write_text("GRID T4-1B\n")
+    (kind / "available_instances").write_text("16\n")
+    (tmp_path / "sys/class/mdev_bus").mkdir()
+    (tmp_path / "sys/class/mdev_bus" / A).symlink_to(f"../../bus/pci/devices/{A}")
+    after = scanner.refresh(before, frozenset({A}))
+    assert after.mdev_parents == {A: (MdevType("nvidia-222", "GRID T4-1B", 16),)}
+    (tmp_path / "sys/class/mdev_bus" / A).unlink()
+    assert scanner.refresh(after, frozenset({A})).mdev_parents == {}
 
 
 def test_half_a_device_is_kept_and_a_dangling_link_is_left_out(

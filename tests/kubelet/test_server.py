@@ -15,10 +15,12 @@ from typing import Any
 import anyio
 import grpc
 import grpc.aio
+import grpclib.server
+import h2.events
 import pytest
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import H2Protocol
+from h2.connection import H2Connection
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
@@ -242,6 +244,34 @@ async def test_any_authority_is_served_and_unknown_methods_are_unimplemented(
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+async def test_the_answer_to_an_unknown_method_has_a_content_type(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        peer = channel.SocketChannel(served.path)
+        kinds = (Cardinality.UNARY_UNARY, v1beta1.Empty, v1beta1.Empty)
+        with pytest.raises(GRPCError, match="unknown method"):
+            async with peer.request("/nobody.Knows/It", *kinds, timeout=5) as stream:
+                await stream.send_message(v1beta1.Empty(), end=True)
+                await stream.recv_message()
+        peer.close()
+        headers = dict(stream._stream.headers or ())
+        assert (headers["content-type"], headers["grpc-status"]) == ("application/grpc+proto", "12")
+
+
+async def test_a_peer_that_is_still_connected_is_told_goodbye(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        ours = H2Connection()
+        ours.initiate_connection()
+        events: list[h2.events.Event] = []
+        async with await anyio.connect_unix(served.path) as stream:
+            await stream.send(ours.data_to_send())
+            events += ours.receive_data(await stream.receive())
+            await served.stop(0)
+            with anyio.fail_after(5):
+                async for data in stream:
+                    events += ours.receive_data(data)
+        assert isinstance(events[-1], h2.events.ConnectionTerminated)
+
+
 async def test_an_empty_authority_is_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
         peer = channel.SocketChannel(served.path, authority="")
@@ -327,10 +357,10 @@ async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path) 
 
 async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
-        for _ in range(30):
+        for _ in range(38):
             await _options(served.path)
         gc.collect()
-        alive = sum(isinstance(thing, H2Protocol) for thing in gc.get_objects())
+        alive = sum(isinstance(thing, grpclib.server.Handler) for thing in gc.get_objects())
     assert alive <= 4
 
 

@@ -13,13 +13,13 @@ from nodeagent.policy.desired import Alias
 GPU = PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),), place="config.yaml:3")
 
 
-def whats(rules: list[Rule], *aliases: Alias) -> list[str]:
+def told(rules: list[Rule], *aliases: Alias) -> list[str]:
     return [finding.what for finding in desired.findings(rules, aliases)]
 
 
 def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
     other = PciRule("example.com/gpu", (PciSelector(vendors=("1002",)),))
-    assert whats([GPU, other]) == []
+    assert told([GPU, other]) == []
     assert desired.merged(Discovery(), [GPU, other], []).rules == (GPU, other)
 
 
@@ -41,13 +41,13 @@ def test_rules_that_share_a_name_only_are_refused_where_the_second_stands(other:
 
 def test_two_device_nodes_cannot_share_a_name() -> None:
     rules: list[Rule] = [NodeRule("example.com/n", "/dev/kvm"), NodeRule("example.com/n", "/dev/tun")]
-    assert len(whats(rules)) == 1
+    assert len(told(rules)) == 1
 
 
 @pytest.mark.parametrize(("one", "other"), [("a.b/c", "a.b/C"), ("x.y/a.b", "x.y/a_b")])
 def test_names_that_share_a_variable_are_refused(one: str, other: str) -> None:
-    assert "would share the variable" in whats([PciRule(one), PciRule(other)])[0]
-    assert "would share the variable" in whats([PciRule(one)], Alias("d.e/f", other))[0]
+    assert "would share the variable" in told([PciRule(one), PciRule(other)])[0]
+    assert "would share the variable" in told([PciRule(one)], Alias("d.e/f", other))[0]
 
 
 def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
@@ -55,18 +55,18 @@ def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     length = len(nodes.share_id(path, 100_000))
     most = desired.MESSAGE_LIMIT // (length + desired.DEVICE_FRAME)
     assert most > 100_000
-    assert whats([NodeRule("example.com/tun", path, most)]) == []
+    assert told([NodeRule("example.com/tun", path, most)]) == []
     (finding,) = desired.findings([NodeRule("example.com/tun", path, most + 1)], [])
     assert f"at most {most}" in finding.hint
 
 
 def test_a_path_that_makes_ids_too_long_is_refused() -> None:
-    assert "device ids of" in whats([NodeRule("example.com/n", f"/dev/{'x' * 62}")])[0]
+    assert "device ids of" in told([NodeRule("example.com/n", f"/dev/{'x' * 62}")])[0]
 
 
 def test_a_chain_of_aliases_ends_at_its_last_name() -> None:
     aliases = [Alias("a.b/1", "a.b/2"), Alias("a.b/2", "a.b/3")]
-    assert whats([], *aliases) == []
+    assert told([], *aliases) == []
     merged = desired.merged(Discovery(), [], aliases)
     assert merged.aliases == (("a.b/1", "a.b/3"), ("a.b/2", "a.b/3"))
 
@@ -81,17 +81,17 @@ def test_a_chain_of_aliases_ends_at_its_last_name() -> None:
     ids=["itself", "two", "a way into a circle"],
 )
 def test_aliases_in_a_circle_are_refused_and_still_end(aliases: list[Alias]) -> None:
-    assert [what for what in whats([], *aliases) if "circle" in what] == [
+    assert [what for what in told([], *aliases) if "circle" in what] == [
         f'the alias "{alias.name}" leads in a circle' for alias in aliases
     ]
     assert desired.merged(Discovery(), [], aliases).aliases
 
 
 def test_an_alias_of_a_rule_is_refused_because_it_renames_nothing() -> None:
-    assert "renames nothing" in whats([GPU], Alias(GPU.name, "a.b/c"))[0]
+    assert "renames nothing" in told([GPU], Alias(GPU.name, "a.b/c"))[0]
 
 
 def test_an_alias_may_lead_to_a_plain_rule_but_not_to_one_with_options_or_of_another_kind() -> None:
-    assert whats([GPU], Alias("a.b/c", GPU.name)) == []
-    assert len(whats([PciRule(GPU.name, isolation=Isolation.NONE)], Alias("a.b/c", GPU.name))) == 1
-    assert len(whats([NodeRule(GPU.name, "/dev/kvm")], Alias("a.b/c", GPU.name))) == 1
+    assert told([GPU], Alias("a.b/c", GPU.name)) == []
+    assert len(told([PciRule(GPU.name, isolation=Isolation.NONE)], Alias("a.b/c", GPU.name))) == 1
+    assert len(told([NodeRule(GPU.name, "/dev/kvm")], Alias("a.b/c", GPU.name))) == 1

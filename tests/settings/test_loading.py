@@ -156,7 +156,7 @@ def test_a_rule_without_selectors_takes_nothing_and_says_so(etc: Etc) -> None:
 
 
 MISTAKES = [
-    ("resorces: []", "config.yaml:1: resorces: unknown key", 'did you mean "resources"?'),
+    ("resourcez: []", "config.yaml:1: resourcez: unknown key", 'did you mean "resources"?'),
     ("\ntiming: {setle: 1s}", "config.yaml:2: timing.setle: unknown key", 'did you mean "settle"?'),
     (
         "resources:\n- name: a.b/c\n  pci:\n  - vendor: [10de]",

@@ -61,7 +61,7 @@ def test_the_schema_takes_the_whole_file_format() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "resorces: []",
+        "resourcez: []",
         "timing: {settle: 1}",
         "discovery: {classes: ['0x03']}",
         "resources: [{pci: []}]",

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds what, over time: hints, doubt, silence, settling and awaited releases."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+
+from nodeagent.agent import allocations
+from nodeagent.agent.allocations import AllocationsLoop
+from nodeagent.base import log
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.ids import ResourceName
+from tests.conftest import Said
+
+POD = Holder("ns", "p", ResourceName("example.com/a"))
+
+
+class Kubelet:
+    """Answers with ``holders``, or not at all; remembers when it was asked."""
+
+    def __init__(self, **holders: Holder) -> None:
+        self.holders: dict[str, Holder] = holders
+        self.silent = False
+        self.asked = Latest[tuple[float, ...]](())
+
+    async def ask(self) -> Mapping[str, Holder]:
+        """One question."""
+        self.asked.set((*self.asked.get(), anyio.current_time()))
+        if self.silent:
+            raise KubeletUnavailable("no answer in time")
+        return dict(self.holders)
+
+    async def until_asked(self, times: int, seconds: float = 5.0) -> tuple[float, ...]:
+        """Wait for that many questions; their times."""
+        with anyio.fail_after(seconds):
+            while len(self.asked.get()) < times:
+                await self.asked.newer(self.asked.version)
+        return self.asked.get()
+
+
+def made(
+    kubelet: Kubelet, settle: float = 1.0, resync: float = 60.0, waiting: float = 60.0
+) -> AllocationsLoop:
+    return AllocationsLoop(kubelet.ask, settle=settle, resync=resync, waiting=waiting)
+
+
+@asynccontextmanager
+async def running(loop: AllocationsLoop) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loop.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_answer_is_taken_and_an_equal_one_wakes_nobody() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = made(kubelet)
+    assert loop.cell.get() == Allocations({}, known=False)
+    await loop.one_turn()
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({"a": POD}, known=True)
+    assert loop.cell.version == 1
+
+
+async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
+    kubelet = Kubelet(a=POD)
+    loop = made(kubelet)
+    await loop.one_turn()
+    kubelet.silent = True
+    for _ in range(3):
+        await loop.one_turn()
+    assert loop.cell.get() == Allocations({"a": POD}, known=False)
+    assert loop.error == "no answer in time"
+    kubelet.silent, kubelet.holders = False, {}
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({}, known=True)
+    assert loop.error is None
+    assert said(log.HOLDERS_UNKNOWN) == [{"error": "no answer in time"}]
+    assert said(log.HOLDERS_KNOWN) == [{}]
+
+
+async def test_a_young_kubelet_proves_only_presence() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = made(kubelet)
+    await loop.one_turn()
+    loop.kubelet_changed()
+    kubelet.holders = {"b": POD}
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({"a": POD, "b": POD}, known=True)
+    loop._doubt_until = 0.0  # as if it had run for a while
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({"b": POD}, known=True)
+
+
+async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
+    loop = made(Kubelet(), settle=0.05)
+    loop.allocated(("a", "b"))
+    assert loop.settling.get() == {"a", "b"}
+    await loop.one_turn()
+    assert loop.settling.get() == {"a", "b"}
+    await anyio.sleep_until(anyio.current_time() + 0.06)
+    loop.allocated(("c",))
+    await loop.one_turn()
+    assert loop.settling.get() == {"c"}
+
+
+async def test_an_allocate_is_asked_about_at_once_and_when_it_has_settled() -> None:
+    kubelet = Kubelet()
+    loop = made(kubelet, settle=0.5)
+    async with running(loop):
+        await kubelet.until_asked(1)
+        began = anyio.current_time()
+        loop.allocated(("a",))
+        await kubelet.until_asked(2)
+        seen, ids = -1, frozenset({"a"})
+        with anyio.fail_after(5):
+            while ids:
+                seen, ids = await loop.settling.newer(seen)
+        times = [when - began for when in kubelet.asked.get()[1:]]
+    assert times[0] < 0.3
+    assert 0.5 <= times[-1] < 0.8
+    assert len(times) <= 3
+
+
+async def test_questions_are_spaced_however_many_hints_there_are() -> None:
+    kubelet = Kubelet()
+    loop = made(kubelet)
+    async with running(loop):
+        for number in range(4):
+            await kubelet.until_asked(number + 1)
+            loop.wake()
+    times = kubelet.asked.get()
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert all(gap >= allocations.SPACING - 0.005 for gap in gaps)
+
+
+async def test_without_hints_the_slow_timer_asks() -> None:
+    kubelet = Kubelet()
+    async with running(made(kubelet, resync=0.3)):
+        first, second, third = await kubelet.until_asked(3)
+    assert 0.29 <= second - first < 0.5
+    assert 0.29 <= third - second < 0.5
+
+
+async def test_a_silent_kubelet_is_asked_again_later_each_time() -> None:
+    kubelet = Kubelet()
+    kubelet.silent = True
+    async with running(made(kubelet)):
+        first, second, third = await kubelet.until_asked(3)
+    assert 0.49 <= second - first < 0.8
+    assert 0.99 <= third - second < 1.4
+
+
+async def test_while_a_release_is_awaited_the_kubelet_is_asked_more_often() -> None:
+    kubelet = Kubelet()
+    loop = made(kubelet, waiting=0.2)
+    async with running(loop):
+        await kubelet.until_asked(1)
+        loop.await_releases(False)
+        await anyio.wait_all_tasks_blocked()
+        loop.await_releases(True)
+        _, second, third = await kubelet.until_asked(3)
+        assert 0.19 <= third - second < 0.5
+        loop.await_releases(False)
+    assert loop._pause() == 60.0
+
+
+async def test_the_end_of_the_doubt_is_waited_for() -> None:
+    loop = made(Kubelet())
+    loop.kubelet_changed()
+    assert allocations.FRESH_KUBELET - 1 < loop._pause() <= allocations.FRESH_KUBELET
+
+
+async def test_changes_are_told() -> None:
+    told: list[int] = []
+    loop = AllocationsLoop(
+        Kubelet(a=POD).ask, settle=1, resync=60, waiting=5, on_change=lambda: told.append(1)
+    )
+    await loop.one_turn()
+    loop.allocated(("a",))
+    assert told == [1, 1]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that are read again: a good file counts at once, a bad one leaves the old in force."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent import settings
+from nodeagent.agent.desire import Desire
+from nodeagent.base import log
+from nodeagent.base.watching import Watching
+from tests.conftest import Said
+
+GOOD = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]\n"
+BAD = "apiVersion: nodeagent/v1\nresorces: []\n"
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "etc" / "nodeagent" / "config.yaml"
+    found.parent.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+async def desire(tmp_path: Path) -> AsyncIterator[Desire]:
+    watching = Watching()
+    found = Desire(settings.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    found.watch(watching)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        tasks.start_soon(found.run)
+        yield found
+        tasks.cancel_scope.cancel()
+    watching.close()
+
+
+async def until_rules(desire: Desire, count: int) -> None:
+    with anyio.fail_after(5):
+        seen = -1
+        while len(desire.cell.get().rules) != count:
+            seen, _ = await desire.cell.newer(seen)
+
+
+async def test_a_file_that_appears_is_read(file: Path, desire: Desire, said: Said) -> None:
+    write(file, GOOD)
+    await until_rules(desire, 1)
+    assert desire.cell.get().node_paths == ("/dev/kvm",)
+    assert desire.settings.desired is desire.cell.get()
+    await anyio.wait_all_tasks_blocked()
+    assert said(log.CONFIG_RELOADED) == [{"changed": "resources"}]
+
+
+async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, desire: Desire, said: Said) -> None:
+    write(file, GOOD)
+    await until_rules(desire, 1)
+    write(file, BAD)
+    await desire.one_turn()
+    assert len(desire.cell.get().rules) == 1
+    assert desire.error is not None
+    assert "config.yaml:2" in desire.error
+    assert "did you mean" in desire.error
+    assert said(log.CONFIG_REFUSED)
+    write(file, GOOD)
+    await desire.one_turn()
+    assert desire.error is None
+
+
+async def test_a_file_that_says_the_same_changes_nothing(file: Path, desire: Desire, said: Said) -> None:
+    write(file, GOOD)
+    await until_rules(desire, 1)
+    await anyio.wait_all_tasks_blocked()
+    before = desire.cell.version
+    write(file, "# the same\n" + GOOD)
+    await desire.one_turn()
+    assert desire.cell.version == before
+    assert len(said(log.CONFIG_RELOADED)) == 1
+
+
+async def test_a_signal_reads_again(tmp_path: Path, file: Path) -> None:
+    desire = Desire(settings.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desire.run)
+        await anyio.wait_all_tasks_blocked()
+        write(file, GOOD)
+        desire.wake()
+        await until_rules(desire, 1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_flags_and_environment_still_win_after_a_reload(tmp_path: Path, file: Path) -> None:
+    flags, environ = {"timing.settle": "3s"}, {"NODEAGENT_TIMING_RESYNC": "7s"}
+    loaded = settings.load(str(tmp_path), flags, environ)
+    desire = Desire(loaded, str(tmp_path), flags, environ, lambda: None)
+    write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 1s, resync: 1s}\n")
+    await desire.one_turn()
+    assert (desire.settings.timing.settle, desire.settings.timing.resync) == (3.0, 7.0)

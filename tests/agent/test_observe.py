@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Wakes to the newest Host, on simulated hosts: bursts, single looks, names, verdicts, fresh looks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from nodeagent.agent.observe import Observe
+from nodeagent.base import log
+from nodeagent.base.watching import Watching
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.watch import Wake
+from nodeagent.model.host import Host, PciFunction, Recovery
+from nodeagent.model.ids import PciAddress
+from tests.conftest import Said
+
+ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
+LATER = 3600.0
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return nodes.many(tmp_path, 3)
+
+
+@asynccontextmanager
+async def observing(
+    host: SimulatedHost, *, resync: float = LATER, events: bool = False
+) -> AsyncIterator[Observe]:
+    """An Observe that has had its first look; with ``events`` it hears of changes by itself."""
+    watching = Watching()
+    observe = Observe(Root(host.directory), watching, resync=resync, node_paths=(), on_change=lambda: None)
+    await observe.first()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(observe.run)
+        if events:
+            tasks.start_soon(watching.run)
+            tasks.start_soon(observe.watch)
+        yield observe
+        tasks.cancel_scope.cancel()
+    watching.close()
+
+
+async def until(observe: Observe, condition: Callable[[Host], bool]) -> Host:
+    with anyio.fail_after(5):
+        seen = -1
+        while True:
+            seen, found = await observe.host.newer(seen)
+            if condition(found):
+                return found
+
+
+def function(observe: Observe, address: PciAddress = ONE) -> PciFunction:
+    return observe.host.get().functions[address]
+
+
+async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHost) -> None:
+    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
+    async with observing(host) as observe:
+        assert len(observe.host.get().functions) == 3
+        assert observe.names.get() == {"10de": "NVIDIA Corporation", "10de:1000": "Made-up Card"}
+
+
+async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        before = observe.host.get()
+        host.write(ONE, "power_state", "D3hot")
+        host.write(TWO, "power_state", "D3hot")
+        observe.wake(frozenset({ONE}))
+        await until(observe, lambda found: found is not before and found.functions != before.functions)
+        assert function(observe).power_state == "D3hot"
+        assert function(observe, TWO) is before.functions[TWO]
+        observe.wake(everything=True)
+        await until(observe, lambda found: found.functions[TWO].power_state == "D3hot")
+
+
+async def test_a_burst_is_one_look(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        seen = observe.host.version
+        for address in (ONE, TWO, ONE, TWO):
+            observe.wake(frozenset({address}))
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(5):
+            await observe.host.newer(seen)
+        await anyio.wait_all_tasks_blocked()
+        assert observe.host.version == seen + 1
+
+
+async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: SimulatedHost) -> None:
+    async with observing(host) as observe, anyio.create_task_group() as tasks:
+
+        async def storm() -> None:
+            while True:
+                observe.wake(frozenset({ONE}))
+                await anyio.sleep(0.002)
+
+        seen = observe.host.version
+        tasks.start_soon(storm)
+        with anyio.fail_after(2):
+            await observe.host.newer(seen)
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_slow_timer_looks_at_everything(host: SimulatedHost) -> None:
+    async with observing(host, resync=0.1) as observe:
+        host.write(ONE, "power_state", "D3hot")
+        await until(observe, lambda found: found.functions[ONE].power_state == "D3hot")
+
+
+async def test_a_change_of_the_host_is_noticed(host: SimulatedHost) -> None:
+    async with observing(host, events=True) as observe:
+        host.bind(ONE, "nouveau")
+        await until(observe, lambda found: found.functions[ONE].driver == "nouveau")
+        host.unplug(TWO)
+        await until(observe, lambda found: TWO not in found.functions)
+        assert observe.statistics.source == "tree"
+
+
+async def test_other_nodes_are_watched_when_the_settings_change(host: SimulatedHost) -> None:
+    host.node("/dev/kvm")
+    async with observing(host) as observe:
+        assert "/dev/kvm" not in observe.host.get().nodes
+        observe.set_nodes(["/dev/kvm"])
+        await until(observe, lambda found: "/dev/kvm" in found.nodes)
+
+
+async def test_what_is_as_the_host_says_needs_no_look(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        before = observe.host.version
+        assert await observe.unchanged([ONE, TWO])
+        assert observe.host.version == before
+
+
+async def test_what_has_changed_is_in_the_host_before_the_answer(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        host.bind(ONE, "nouveau")
+        with anyio.fail_after(5):
+            assert not await observe.unchanged([ONE])
+        assert function(observe).driver == "nouveau"
+
+
+async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        observe._verdict(ONE, Recovery.FAILED)
+        await until(observe, lambda found: found.functions[ONE].recovery is Recovery.FAILED)
+        host.bind(ONE, None)
+        observe.wake(frozenset({ONE}))
+        await until(observe, lambda found: found.functions[ONE].driver is None)
+        host.bind(ONE, "vfio-pci")
+        observe.wake(frozenset({ONE}))
+        await until(observe, lambda found: found.functions[ONE].driver == "vfio-pci")
+        assert function(observe).recovery is None
+
+
+async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        observe._verdict(ONE, Recovery.RUNNING)
+        await until(observe, lambda found: found.functions[ONE].recovery is Recovery.RUNNING)
+        observe._verdict(ONE, None)
+        await until(observe, lambda found: found.functions[ONE].recovery is None)
+
+
+async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        host.hang(ONE, "vendor")
+        observe.wake(everything=True)
+        found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
+        assert found.functions[TWO].unreadable is None
+        assert observe.stuck == (ONE,)
+        host.unhang(ONE, "vendor")
+        await until(observe, lambda found: found.functions[ONE].unreadable is None)
+
+
+async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:
+    host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
+    async with observing(host):
+        pass
+    (event,) = said(log.AER_WARNING)
+    assert event["pci_address"] == ONE
+    assert str(event["text"]).startswith("2 fatal")
+
+
+async def test_a_wake_that_is_told_by_the_kernel_door_is_kept(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        host.bind(ONE, "nouveau")
+        observe._woken(Wake(frozenset({ONE})))
+        await until(observe, lambda found: found.functions[ONE].driver == "nouveau")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors are two lines for a person, and sorted by whose fault they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.base import errors
+
+
+def test_a_person_sees_what_happened_and_what_to_do() -> None:
+    error = errors.ConfigError("no such key: tming", "did you mean timing?")
+    assert error.lines() == "no such key: tming\ndid you mean timing?"
+    assert str(error) == "no such key: tming"
+
+
+def test_without_a_hint_there_is_one_line() -> None:
+    assert errors.Refused("gone").lines() == "gone"
+
+
+def test_what_the_kernel_refused_has_number_and_path() -> None:
+    error = errors.KernelRefused("no", errno=13, path="/sys/x")
+    assert (error.what, error.errno, error.path) == ("no", 13, "/sys/x")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.ConfigError,
+        errors.KernelRefused,
+        errors.KubeletUnavailable,
+        errors.ClusterUnavailable,
+        errors.Refused,
+        errors.AlreadyRunning,
+        errors.InvariantBroken,
+    ],
+)
+def test_every_error_can_be_caught_as_one(kind: type[errors.NodeagentError]) -> None:
+    with pytest.raises(errors.NodeagentError, match="what"):
+        raise kind("what", "hint")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket that tells one JSON document: who may ask, whose path it is, and paths of any length."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.base import jsonsocket, threads
+from nodeagent.base.errors import KernelRefused
+
+NOBODY = 65534
+
+
+@asynccontextmanager
+async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -> AsyncIterator[None]:
+    ready = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonsocket.serve, str(path), answer, ready.set)
+        with anyio.fail_after(5):
+            await ready.wait()
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def ask(path: Path) -> object:
+    return await threads.call(jsonsocket.ask, str(path))
+
+
+async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Path) -> None:
+    numbers = iter(range(9))
+    path = tmp_path / "s.sock"
+    async with serving(path, lambda: {"number": next(numbers)}):
+        assert [await ask(path) for _ in range(2)] == [{"number": 0}, {"number": 1}]
+
+
+async def test_a_large_document_arrives_whole(tmp_path: Path) -> None:
+    path, text = tmp_path / "s.sock", "x" * 2_000_000
+    async with serving(path, lambda: text):
+        assert await ask(path) == text
+
+
+async def test_the_socket_is_for_its_owner_only_and_goes_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "s.sock"
+    async with serving(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+async def test_another_user_gets_nothing(tmp_path: Path) -> None:
+    script = (
+        f"import os, socket; os.setuid({NOBODY}); s = socket.socket(socket.AF_UNIX); s.connect('s.sock');"
+        "os.write(1, s.recv(10) or b'nothing')"
+    )
+    os.chmod(tmp_path, 0o755)
+    async with serving(tmp_path / "s.sock"):
+        (tmp_path / "s.sock").chmod(0o666)
+        command = [sys.executable, "-c", script]
+        found = await threads.call(subprocess.check_output, command, cwd=tmp_path)
+    assert found == b"nothing"
+
+
+async def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 120) / "s.sock"
+    async with serving(path):
+        assert await ask(path) == {"a": 1}
+    assert not path.exists()
+
+
+async def test_what_a_killed_daemon_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with serving(path):
+        assert await ask(path) == {"a": 1}
+
+
+async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with serving(path, lambda: "first"):
+        with pytest.raises(KernelRefused, match="Address already in use"):
+            await jsonsocket.serve(str(path), lambda: "second")
+        assert await ask(path) == "first"
+
+
+async def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    path.write_text("precious")
+    with pytest.raises(KernelRefused, match="Address already in use") as caught:
+        await jsonsocket.serve(str(path), lambda: None)
+    assert caught.value.path == str(path)
+    assert path.read_text() == "precious"
+
+
+async def test_a_socket_that_somebody_put_in_its_place_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        async with serving(path):
+            path.unlink()
+            other.bind(str(path))
+        assert path.exists()
+
+
+async def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelRefused, match="cannot be served") as caught:
+        await jsonsocket.serve(str(tmp_path / "file" / "s.sock"), lambda: None)
+    assert "--status-socket" in caught.value.hint
+
+
+async def test_a_peer_that_leaves_at_once_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with serving(path, lambda: "x" * 2_000_000):
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(str(path))
+        assert len(str(await ask(path))) == 2_000_000
+
+
+def test_asking_where_nobody_is_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        jsonsocket.ask(str(tmp_path / "s.sock"))
+    with pytest.raises(FileNotFoundError):
+        jsonsocket.ask(str(tmp_path / "no" / "s.sock"))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subsystems that fail run anew; only a second daemon on the node ends all."""
+
+from __future__ import annotations
+
+import itertools
+
+import anyio
+import pytest
+
+from nodeagent.base import log
+from nodeagent.base.errors import AlreadyRunning, KernelRefused
+from nodeagent.base.supervise import Supervisor
+from tests.conftest import Said
+
+
+class Failing:
+    """Raises each of its errors once, then waits for ever."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = list(errors)
+        self.starts: list[float] = []
+        self.going = anyio.Event()
+
+    async def run(self) -> None:
+        """One life."""
+        self.starts.append(anyio.current_time())
+        if self._errors:
+            raise self._errors.pop(0)
+        self.going.set()
+        await anyio.sleep_forever()
+
+
+async def test_what_fails_is_started_again_later_each_time() -> None:
+    subsystem = Failing(ValueError("a"), ValueError("b"), ValueError("c"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Supervisor().keep, "it", subsystem.run)
+        with anyio.fail_after(5):
+            await subsystem.going.wait()
+        tasks.cancel_scope.cancel()
+    first, second, third = (b - a for a, b in itertools.pairwise(subsystem.starts))
+    assert 0.05 <= first < second + 0.06
+    assert second >= 0.1
+    assert third >= 0.2
+
+
+async def test_a_failure_is_told_while_it_lasts_and_logged_with_its_place(said: Said) -> None:
+    supervisor, subsystem = Supervisor(), Failing(KernelRefused("no inotify instance", "raise the limit"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.keep, "inotify", subsystem.run)
+        await anyio.wait_all_tasks_blocked()
+        assert supervisor.failures == {"inotify": "no inotify instance"}
+        with anyio.fail_after(5):
+            await subsystem.going.wait()
+        assert supervisor.failures == {"inotify": ""}
+        tasks.cancel_scope.cancel()
+    (event,) = said(log.SUBSYSTEM_FAILED)
+    assert event["subsystem"] == "inotify"
+    assert str(event["error"]).startswith("no inotify instance (test_supervise.py:")
+
+
+async def test_a_subsystem_that_is_ended_while_it_waits_leaves_no_failure() -> None:
+    supervisor, subsystem = Supervisor(), Failing(OSError("x"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.keep, "it", subsystem.run)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert supervisor.failures == {"it": ""}
+
+
+async def test_another_daemon_on_the_node_is_no_failure_to_live_with() -> None:
+    supervisor = Supervisor()
+    with pytest.raises(AlreadyRunning):
+        await supervisor.keep("it", Failing(AlreadyRunning("another one")).run)
+    assert supervisor.failures == {}
+
+
+async def test_the_others_are_not_disturbed() -> None:
+    supervisor, bad, good = Supervisor(), Failing(*(OSError("x") for _ in range(3))), Failing()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.keep, "good", good.run)
+        tasks.start_soon(supervisor.keep, "bad", bad.run)
+        with anyio.fail_after(5):
+            await bad.going.wait()
+        tasks.cancel_scope.cancel()
+    assert len(good.starts) == 1
+
+
+async def test_a_subsystem_that_returns_is_not_started_again() -> None:
+    runs: list[int] = []
+
+    async def run() -> None:
+        runs.append(1)
+
+    await Supervisor().keep("once", run)
+    assert runs == [1]

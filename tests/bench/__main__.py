@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``make bench``: measures, prints a table, writes bench-result.json. Judges nothing: targets are shown beside.
+
+The stand-in kubelet and the clients run in this process, the daemon in its own; on a machine with two cores
+both fit. Client and stand-in are Python too, so their share of every latency is the larger one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.demo.kubelet import Kubelet
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import Scanner
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.channel import open_channel
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.policy import turn
+from nodeagent.policy.offers import Facts
+from nodeagent.show.table import table
+from tests.bench.daemon import Daemon, simulated
+
+RESOURCES, DEVICES = 60, 1000
+
+
+class Figure(NamedTuple):
+    """One measured number."""
+
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+
+
+async def all_listed(kubelet: Kubelet, resources: int, timeout: float = 30.0) -> None:  # noqa: ASYNC109
+    """Wait until every resource has one stream and its list."""
+    await kubelet.until(
+        lambda: (
+            len(kubelet.state.table.devices) == resources
+            and sum(kubelet.statistics.streams.values()) == resources
+            and kubelet.statistics.lists_total >= resources
+        ),
+        timeout,
+    )
+
+
+async def start_and_restart(figures: list[Figure]) -> None:
+    """Start, kubelet restarts, Allocate, events and memory with 60 resources and 1,000 devices."""
+    with simulated(DEVICES, RESOURCES) as host:
+        async with Kubelet(host.path("/")) as kubelet:
+            firsts = []
+            for _ in range(5):
+                seen = len(kubelet.statistics.registrations)
+                daemon = Daemon(host.path("/"))
+                await kubelet.until(lambda seen=seen: len(kubelet.statistics.registrations) > seen, 30)
+                firsts.append(kubelet.statistics.registrations[seen].when - daemon.started)
+                await all_listed(kubelet, RESOURCES)
+                daemon.stop()
+                await kubelet.until(lambda: not any(kubelet.statistics.streams.values()), 10)
+            figures.append(Figure("exec to first Register", statistics.median(firsts) * 1e3, "ms", "<= 300"))
+            daemon = Daemon(host.path("/"))
+            await all_listed(kubelet, RESOURCES)
+            figures.append(Figure("memory, 60 resources / 1,000 devices", daemon.memory(), "MiB", "<= 45"))
+            await restarts(kubelet, figures)
+            await allocates(kubelet, figures)
+            await events(host, kubelet, figures)
+            await many_restarts(kubelet, daemon, figures)
+            figures.append(Figure("SIGTERM to exit", daemon.stop() * 1e3, "ms", "<= 2000"))
+
+
+async def restarts(kubelet: Kubelet, figures: list[Figure]) -> None:
+    """Socket connectable again → all registered, all lists there."""
+    times = []
+    for _ in range(15):
+        await kubelet.stop()
+        await anyio.sleep(0.3)
+        before = kubelet.statistics.lists_total
+        await kubelet.start()
+        began = time.monotonic()
+        await kubelet.until(lambda before=before: kubelet.statistics.lists_total >= before + RESOURCES, 30)
+        await all_listed(kubelet, RESOURCES)
+        times.append(time.monotonic() - began)
+    figures.append(
+        Figure("kubelet back to all 60 listed, median", statistics.median(times) * 1e3, "ms", "<= 150")
+    )
+    figures.append(Figure("kubelet back to all 60 listed, worst of 15", max(times) * 1e3, "ms"))
+
+
+async def allocates(kubelet: Kubelet, figures: list[Figure]) -> None:
+    """Allocate of one device over an open connection, client included."""
+    table_now = kubelet.state.table.devices
+    resource = min(table_now)
+    device = min(table_now[resource])
+    endpoint = kubelet.statistics.accepted(resource)[-1].endpoint
+    request = v1beta1.AllocateRequest(
+        container_requests=[v1beta1.ContainerAllocateRequest(device_ids=[device])]
+    )
+    times = []
+    async with open_channel(f"{kubelet.state.plugins}/{endpoint}") as channel:
+        stub = v1beta1.DevicePluginStub(channel)
+        for _ in range(1050):
+            began = time.perf_counter()
+            await stub.allocate(request)
+            times.append(time.perf_counter() - began)
+    times = sorted(times[50:])
+    figures.append(Figure("Allocate p50", times[500] * 1e3, "ms", "<= 0.7"))
+    figures.append(Figure("Allocate p99", times[990] * 1e3, "ms", "<= 2"))
+
+
+async def events(host: SimulatedHost, kubelet: Kubelet, figures: list[Figure]) -> None:
+    """A driver changes → the new list is at the kubelet, settle time included and taken off."""
+    from nodeagent.agent.observe import QUIET
+
+    times = []
+    for index in range(100):
+        address = nodes.address(index * 7)
+        for driver in ("nvidia", "vfio-pci"):
+            before = kubelet.statistics.lists_total
+            began = time.monotonic()
+            host.bind(address, driver)
+            await kubelet.until(lambda before=before: kubelet.statistics.lists_total > before, 10)
+            times.append(time.monotonic() - began)
+            await anyio.sleep(0.03)
+    times.sort()
+    figures.append(Figure("settle time of a single event", QUIET * 1e3, "ms"))
+    figures.append(Figure("event to list beyond settle, p50", (times[len(times) // 2] - QUIET) * 1e3, "ms"))
+    figures.append(
+        Figure(
+            "event to list beyond settle, p99", (times[int(len(times) * 0.99)] - QUIET) * 1e3, "ms", "<= 25"
+        )
+    )
+
+
+async def many_restarts(kubelet: Kubelet, daemon: Daemon, figures: list[Figure]) -> None:
+    """200 kubelet restarts in a row: memory and descriptors."""
+    memory, files = daemon.memory(), daemon.files()
+    for _ in range(200):
+        before = kubelet.statistics.lists_total
+        await kubelet.restart()
+        await kubelet.until(lambda before=before: kubelet.statistics.lists_total >= before + RESOURCES, 30)
+    await anyio.sleep(2)
+    figures.append(Figure("memory after 200 kubelet restarts", daemon.memory(), "MiB", "<= 45, flat"))
+    figures.append(Figure("growth over 200 kubelet restarts", daemon.memory() - memory, "MiB", "flat"))
+    figures.append(Figure("descriptors gained over 200 restarts", daemon.files() - files, "", "0"))
+
+
+async def small_and_idle(figures: list[Figure]) -> None:
+    """Memory with 8 resources, and what an idle daemon does in 30 seconds."""
+    with simulated(16, 8) as host:
+        async with Kubelet(host.path("/")) as kubelet:
+            daemon = Daemon(host.path("/"))
+            await all_listed(kubelet, 8)
+            await anyio.sleep(5)
+            ticks, switches = daemon.ticks(), daemon.switches()
+            await anyio.sleep(30)
+            figures.append(Figure("memory, 8 resources", daemon.memory(), "MiB", "<= 32"))
+            figures.append(Figure("CPU ticks in 30 idle seconds", daemon.ticks() - ticks, "", "0"))
+            figures.append(
+                Figure(
+                    "context switches in 30 idle seconds",
+                    daemon.switches() - switches,
+                    "",
+                    "slow timers only",
+                )
+            )
+            daemon.stop()
+
+
+def scans() -> Iterator[Figure]:
+    """Whole scans, and one changed device, on hosts of growing size."""
+    for count in (10, 100, 1000, 10000):
+        with simulated(count, min(count, RESOURCES)) as host:
+            scanner = Scanner(Root(host.path("/")))
+            began = time.perf_counter()
+            first = scanner.full(Host())
+            took = time.perf_counter() - began
+            yield Figure(f"scan of {count:,} functions", took * 1e3, "ms", "linear")
+            yield Figure(f"scan per function, {count:,} functions", took / count * 1e6, "us")
+            yield one_change(host, scanner, first, count)
+
+
+def one_change(host: SimulatedHost, scanner: Scanner, before: Host, count: int) -> Figure:
+    """Decide anew after one driver change, without the reading."""
+    outcome = turn.first(Facts(before, Desired()))
+    address = nodes.address(count // 2)
+    times = []
+    for driver in ("nvidia", "vfio-pci") * 10:
+        host.bind(address, driver)
+        now = scanner.refresh(outcome.facts.host, frozenset({address}))
+        began = time.perf_counter()
+        outcome = turn.following(outcome, Facts(now, outcome.facts.desired))
+        times.append(time.perf_counter() - began)
+    return Figure(
+        f"one changed device of {count:,}, deciding", statistics.median(times) * 1e3, "ms", "the same"
+    )
+
+
+async def measure() -> list[Figure]:
+    """All figures."""
+    figures: list[Figure] = []
+    await start_and_restart(figures)
+    await small_and_idle(figures)
+    figures += scans()
+    return figures
+
+
+def main() -> None:
+    """Measure and tell."""
+    figures = anyio.run(measure)
+    print(
+        table(
+            ("FIGURE", "VALUE", "UNIT", "TARGET"),
+            [(f.name, f"{f.value:.2f}", f.unit, f.target) for f in figures],
+        )
+    )
+    result: list[dict[str, Any]] = [figure._asdict() for figure in figures]
+    Path("bench-result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

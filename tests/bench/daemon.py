@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon under measurement: a real process on a simulated host, and what /proc says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+
+
+@contextlib.contextmanager
+def simulated(functions: int, resources: int) -> Iterator[SimulatedHost]:
+    """A host of single-function groups in memory-backed storage, removed at the end."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="nodeagent-bench-", dir=base) as directory:
+        host = nodes.many(directory, functions, resources)
+        yield host
+
+
+class Daemon:
+    """The process, from exec on."""
+
+    def __init__(self, root: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "nodeagent", "--root", root, "run", "--log-level", "warning"]
+        self.started = time.monotonic()
+        self._process = subprocess.Popen([*command, *arguments], stderr=subprocess.DEVNULL)
+
+    def stop(self) -> float:
+        """End it; return the seconds that took. Raises RuntimeError if it did not end with exit code 0."""
+        began = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(10)
+        if code != 0:
+            raise RuntimeError(f"the daemon ended with exit code {code}")
+        return time.monotonic() - began
+
+    def memory(self) -> float:
+        """Resident memory in MiB."""
+        return self._status("VmRSS") / 1024
+
+    def ticks(self) -> int:
+        """CPU ticks (10 ms) used so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    def switches(self) -> int:
+        """Context switches of all threads so far."""
+        tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(
+            int(line.split()[1])
+            for task in tasks
+            for line in (task / "status").read_text().splitlines()
+            if "ctxt_switches" in line
+        )
+
+    def files(self) -> int:
+        """Open file descriptors."""
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+
+    def _status(self, key: str) -> int:
+        text = Path(f"/proc/{self._process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{key}:"))

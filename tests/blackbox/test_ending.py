@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the daemon ends: at any moment, quickly, leaving nothing; and how it comes back after it was killed."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import anyio
+import pytest
+
+from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, health, pod, socket_of, until_health
+
+LIMIT = 2.0  # seconds, on a machine that is not loaded
+SLACK = 3.0
+
+
+async def ends_well(node: Node, daemon: Daemon, limit: float = LIMIT) -> None:
+    """SIGTERM, and all is as it must be."""
+    began = time.monotonic()
+    assert await daemon.end() == 0
+    assert time.monotonic() - began < limit + SLACK
+    assert node.sockets() == []
+    assert not (node.root / "run/nodeagent/status.sock").exists()
+
+
+@pytest.mark.shows("kubelet-39", "NG-16", "KV-22", "PM-1", "HP-4")
+async def test_sigterm_when_idle_ends_streams_removes_sockets_and_exits_with_zero(node: Node) -> None:
+    addresses = node.add_gpus(2)
+    async with node.running(listed={T4: 2}) as (daemon, kubelet):
+        vm = await kubelet.admit(pod("vm", {T4: 1}))
+        assert vm.phase == "Running"
+        await ends_well(node, daemon)
+        await kubelet.until(lambda: kubelet.statistics.streams[T4] == 0)
+        assert set(health(kubelet, T4)) == set(addresses)
+        assert not kubelet.crashed
+
+
+async def test_sigterm_before_a_kubelet_was_ever_there_exits_with_zero(node: Node) -> None:
+    node.add_gpus(1)
+    async with node.daemon() as daemon:
+        await ends_well(node, daemon)
+
+
+async def test_sigterm_at_the_start_exits_with_zero(node: Node) -> None:
+    node.add_gpus(1)
+    async with node.kubelet(), node.daemon(ready=False) as daemon:
+        await daemon.logged("started")
+        await ends_well(node, daemon)
+
+
+async def test_sigterm_while_the_host_hangs_at_the_start_exits_with_zero(node: Node) -> None:
+    (address,) = node.add_gpus(1)
+    node.host.hang(address, "vendor")
+    async with node.kubelet(), node.daemon(ready=False) as daemon:
+        await daemon.logged("started")
+        with pytest.raises(TimeoutError):
+            with anyio.fail_after(0.2):
+                await daemon.logged("ready")
+        await ends_well(node, daemon)
+        node.host.unhang(address, "vendor")
+
+
+@pytest.mark.shows("KV-22")
+async def test_sigterm_during_register_exits_with_zero(node: Node) -> None:
+    node.add_gpus(1)
+    async with node.kubelet() as kubelet:
+        kubelet.fault("hang-register")
+        async with node.daemon() as daemon:
+            await kubelet.until(lambda: bool(kubelet.statistics.registrations), PATIENCE)
+            await ends_well(node, daemon)
+
+
+@pytest.mark.shows("kubelet-39", "HP-4")
+async def test_sigterm_with_an_allocate_in_flight_fails_it_cleanly(node: Node) -> None:
+    (address,) = node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (daemon, kubelet), anyio.create_task_group() as tasks:
+        node.host.hang(address, "vendor")
+        asked = pod("vm", {T4: 1})
+        tasks.start_soon(kubelet.admit, asked)
+        await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
+        await ends_well(node, daemon)
+        await kubelet.until(lambda: asked.phase == "Failed", PATIENCE)
+        assert "Unavailable" in asked.message
+        assert not kubelet.crashed
+        node.host.unhang(address, "vendor")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_second_signal_does_no_harm(node: Node, number: signal.Signals) -> None:
+    node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (daemon, _):
+        daemon.send(number)
+        daemon.send(number)
+        assert await daemon.end(number) in (0, -number)
+        assert node.sockets() == []
+
+
+@pytest.mark.shows("kubelet-16")
+async def test_after_sigkill_the_same_ids_come_back_and_nothing_is_given_twice(node: Node) -> None:
+    pair = ["0000:20:00.0", "0000:20:00.1"]
+    for address in pair:
+        node.add_gpu(address, 20)
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(T4, 2, PATIENCE)
+            first = await kubelet.admit(pod("first", {T4: 1}))
+            assert first.phase == "Running"
+            (held,) = first.result.ids[T4]
+            await daemon.end(signal.SIGKILL)
+        old, seen = socket_of(kubelet, T4), len(kubelet.statistics.lists[T4])
+        assert old.exists()
+        async with node.daemon():
+            await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
+            (sibling,) = set(pair) - {held}
+            assert kubelet.statistics.lists[T4][seen].health == {held: "Healthy", sibling: "Unhealthy"}
+            second = await kubelet.admit(pod("second", {T4: 1}))
+            assert second.phase == "Failed"
+            assert not old.exists()
+            kubelet.delete(first)
+            await until_health(kubelet, T4, sibling, "Healthy")

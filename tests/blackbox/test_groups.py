@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IOMMU groups: what one pod holds nobody else is given, whatever the resource, until it is released."""
+
+from __future__ import annotations
+
+import pytest
+from grpclib.exceptions import GRPCError
+
+from nodeagent.demo.kubelet import Kubelet
+from nodeagent.demo.nodes import demo_node
+from tests.blackbox.harness import (
+    PATIENCE,
+    T4,
+    Node,
+    allocate,
+    health,
+    pod,
+    until_health,
+)
+
+GPUS, SOUND = "example.com/gpu", "example.com/sound"
+GPU_AT, SOUND_AT, OTHER_AT = "0000:20:00.0", "0000:20:00.1", "0000:30:00.0"
+RESOURCES = """
+resources:
+  - {name: example.com/gpu, pci: [{devices: ["1eb8"]}]}
+  - {name: example.com/sound, pci: [{devices: ["10f9"]}]}
+"""
+LISTED = {GPUS: 2, SOUND: 1}
+
+
+@pytest.fixture
+def shared(node: Node) -> Node:
+    """A GPU and its sound function in one group and two resources; another GPU alone."""
+    node.add_gpu(GPU_AT, 20)
+    node.add_sound(SOUND_AT, 20)
+    node.add_gpu(OTHER_AT, 30)
+    node.configure(RESOURCES)
+    return node
+
+
+async def give_gpu_20(kubelet: Kubelet, name: str) -> None:
+    """Let pod ``name`` have the sound function of group 20."""
+    vm = await kubelet.admit(pod(name, {SOUND: 1}))
+    assert vm.phase == "Running", vm.message
+
+
+@pytest.mark.shows("KV-8", "VD-3", "NG-9")
+async def test_while_a_pod_holds_a_device_its_siblings_wait_until_the_pod_ends(shared: Node) -> None:
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        vm = await kubelet.admit(pod("vm", {SOUND: 1}))
+        shared.host.hold(SOUND_AT)
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        assert health(kubelet, GPUS) == {GPU_AT: "Unhealthy", OTHER_AT: "Healthy"}
+        assert health(kubelet, SOUND) == {SOUND_AT: "Healthy"}
+        told = await shared.status()
+        (what,) = [d["what"] for r in told["resources"] for d in r["devices"] if not d["healthy"]]
+        assert "IOMMU group held by ns/vm" in what
+        assert SOUND_AT in what
+        shared.host.release(SOUND_AT)
+        kubelet.delete(vm)
+        await until_health(kubelet, GPUS, GPU_AT, "Healthy")
+
+
+async def test_an_allocate_of_a_held_group_is_refused_with_the_name_of_the_pod(shared: Node) -> None:
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        await give_gpu_20(kubelet, "first")
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        with pytest.raises(GRPCError, match="held by ns/first"):
+            await allocate(kubelet, GPUS, [GPU_AT])
+
+
+@pytest.mark.shows("KV-8")
+async def test_one_pod_may_take_both_functions_of_a_group_through_two_resources(shared: Node) -> None:
+    shared.host.bind(OTHER_AT, None)
+    async with shared.kubelet() as kubelet, shared.daemon("--timing-settle", "5s"):
+        await kubelet.until_listed(GPUS, 2, PATIENCE)
+        await kubelet.until_listed(SOUND, 1, PATIENCE)
+        vm = await kubelet.admit(pod("vm", {GPUS: 1, SOUND: 1}))
+        assert vm.phase == "Running", vm.message
+        paths = sorted(host for host, _, _ in vm.result.devices)
+        assert paths == ["/dev/vfio/20", "/dev/vfio/vfio"]
+        assert set(vm.result.envs.values()) == {GPU_AT, SOUND_AT}
+        assert health(kubelet, SOUND) == {SOUND_AT: "Healthy"}
+
+
+@pytest.mark.shows("KV-8", "VD-3")
+async def test_of_two_pods_only_one_gets_a_function_of_a_group(shared: Node) -> None:
+    shared.host.bind(OTHER_AT, None)
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        await give_gpu_20(kubelet, "first")
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        second = await kubelet.admit(pod("second", {GPUS: 1}))
+        assert second.phase == "Failed"
+        assert "no healthy devices" in second.message
+
+
+@pytest.mark.shows("NG-12")
+async def test_what_is_open_outside_kubernetes_is_unhealthy_until_it_is_closed(shared: Node) -> None:
+    async with shared.kubelet() as kubelet, shared.daemon("--timing-resync", "1s"):
+        await kubelet.until_listed(GPUS, 2, PATIENCE)
+        await shared.until_told(lambda told: told["kubelet"]["podResources"] == "answers")
+        shared.host.hold(OTHER_AT)
+        await until_health(kubelet, GPUS, OTHER_AT, "Unhealthy")
+        told = await shared.status()
+        assert any("no pod of this node has it" in problem for problem in told["problems"])
+        shared.host.release(OTHER_AT)
+        await until_health(kubelet, GPUS, OTHER_AT, "Healthy")
+
+
+async def test_a_device_that_goes_away_while_it_is_held_says_so_until_its_pod_ends(shared: Node) -> None:
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        vm = await kubelet.admit(pod("vm", {SOUND: 1}))
+        shared.host.begin_going_away(SOUND_AT)
+        await until_health(kubelet, SOUND, SOUND_AT, "Unhealthy")
+        told = await shared.status()
+        assert any("going away, still in use" in problem for problem in told["problems"])
+        kubelet.delete(vm)
+        shared.host.finish_going_away(SOUND_AT)
+        shared.host.bind(SOUND_AT, "vfio-pci")
+        await until_health(kubelet, SOUND, SOUND_AT, "Healthy")
+        await until_health(kubelet, GPUS, GPU_AT, "Healthy")
+
+
+async def test_a_held_device_that_is_unplugged_stays_listed_until_its_pod_ends(shared: Node) -> None:
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        vm = await kubelet.admit(pod("vm", {SOUND: 1}))
+        await shared.until_told(lambda told: SOUND_AT in told["holders"])
+        shared.host.unplug(SOUND_AT)
+        await until_health(kubelet, SOUND, SOUND_AT, "Unhealthy")
+        assert not kubelet.crashed
+        kubelet.delete(vm)
+        await until_health(kubelet, SOUND, SOUND_AT, None)
+        assert kubelet.statistics.streams[SOUND] == 1
+
+
+async def test_a_kubelet_restart_with_held_devices_keeps_them_and_their_siblings_apart(shared: Node) -> None:
+    async with shared.kubelet(topology_policy="best-effort") as kubelet, shared.daemon():
+        await kubelet.until_listed(SOUND, 1, PATIENCE)
+        await give_gpu_20(kubelet, "vm")
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        shared.host.unplug(SOUND_AT)
+        await until_health(kubelet, SOUND, SOUND_AT, "Unhealthy")
+        seen = len(kubelet.statistics.lists[SOUND])
+        await kubelet.restart()
+        await kubelet.until(lambda: len(kubelet.statistics.lists[SOUND]) > seen, PATIENCE)
+        assert kubelet.statistics.lists[SOUND][seen].health == {SOUND_AT: "Unhealthy"}
+        assert not kubelet.crashed
+
+
+@pytest.mark.shows("NG-10")
+async def test_a_group_with_a_foreign_driver_is_not_viable_and_names_it_and_bridges_do_not_count(
+    node: Node,
+) -> None:
+    node.host.add_function(
+        "0000:20:00.0", vendor="8086", device="2030", pci_class="060400", driver="pcieport", group=20
+    )
+    node.add_gpu("0000:20:01.0", 20)
+    node.host.add_function(
+        "0000:20:02.0", vendor="8086", device="10d3", pci_class="020000", driver="e1000e", group=20
+    )
+    async with node.running(listed={T4: 1}) as (_, kubelet):
+        assert health(kubelet, T4) == {"0000:20:01.0": "Unhealthy"}
+        (problem,) = [each for each in (await node.status())["problems"] if "viable" in each]
+        assert "0000:20:02.0 (e1000e)" in problem
+        explained = await node.command("explain", "20:01.0")
+        assert "0000:20:02.0" in explained.stdout
+        node.host.bind("0000:20:02.0", None)
+        await until_health(kubelet, T4, "0000:20:01.0", "Healthy")
+
+
+@pytest.mark.shows("NG-9", "KV-25")
+async def test_only_the_gpus_of_multi_function_cards_are_offered_by_themselves(node: Node) -> None:
+    demo_node(node.root)
+    gpu = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
+    async with node.running(listed={gpu: 4, T4: 1}) as (_, kubelet):
+        assert set(kubelet.state.table.devices) == {gpu, T4}
+        told = await node.command("explain", "3b:00.1")
+        assert told.returncode == 0
+        assert "its class 040300 is not one of" in told.stdout

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo as people run it: a program that ends by itself, fails loudly, and leaves nothing behind.
+
+What each step shows is checked by the demo itself; here: that all steps come, that the README shows a real
+run, and every way to its end.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from nodeagent.base import jsonsocket
+from nodeagent.demo import stage
+from nodeagent.demo.screen import Screen
+from nodeagent.demo.stage import GPU, TESLA, USB, DemoFailed, Stage
+from nodeagent.show.table import Paint
+
+REPOSITORY = Path(__file__).parents[2]
+STEPS = [
+    "1. The daemon starts on a node with four GeForce RTX 2060",
+    "2. A pod is given two GPUs, and the rest of their IOMMU groups waits",
+    "3. A Tesla T4 cannot be given: its IOMMU group is not viable",
+    "4. A driver is rebound by hand",
+    "5. A GPU falls off the bus while a pod has it",
+    "6. The kubelet restarts",
+    "7. The daemon ends",
+]
+NUMBERS = {GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}
+
+
+def _command(directory: Path, *words: str) -> tuple[list[str], dict[str, str]]:
+    """The demo with its temporary files in ``directory``, with settings about that are not meant for it."""
+    foreign = {"NODEAGENT_LOG_LEVEL": "nonsense", "NOTIFY_SOCKET": "/nonexistent"}
+    environment = {"TMPDIR": str(directory), "PYTHONPATH": str(REPOSITORY), **foreign}
+    return [sys.executable, "-m", "nodeagent", "demo", *words], os.environ | environment
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """One whole run, started from a directory that has nothing to do with the source."""
+    directory = tmp_path_factory.mktemp("demo")
+    command, environment = _command(directory)
+    done = subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert list(directory.iterdir()) == []
+    return done
+
+
+def test_the_demo_plays_all_steps_and_ends_well(played: subprocess.CompletedProcess[str]) -> None:
+    assert (played.returncode, played.stderr) == (0, "")
+    assert [line for line in played.stdout.splitlines() if re.match(r"\d\.", line)] == STEPS
+
+
+def test_every_expectation_is_kept_and_timed(played: subprocess.CompletedProcess[str]) -> None:
+    expectations = [line for line in played.stdout.splitlines() if line.startswith("   expect")]
+    assert len(expectations) >= 15
+    assert all(re.search(r" ok, \d+ ms$", line) for line in expectations)
+
+
+def test_without_a_terminal_the_output_has_no_colour(played: subprocess.CompletedProcess[str]) -> None:
+    assert "\x1b" not in played.stdout
+
+
+def test_the_readme_shows_a_real_run(played: subprocess.CompletedProcess[str]) -> None:
+    """Every line of the README's block is a line of the demo, in its order; times may differ."""
+    block = re.search(r"```text\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    shown = [line for line in _timeless(block[1]) if line.strip() not in ("", "[...]")]
+    assert [line for line in shown if re.match(r"\d\.", line)] == STEPS
+    real = iter(_timeless(played.stdout))
+    for line in shown:
+        assert line in real, f"the demo does not show this at this place: {line}"
+
+
+def _timeless(text: str) -> list[str]:
+    return [re.sub(r"[\d.]+ (m?s)", r"N \1", line) for line in text.splitlines()]
+
+
+def test_what_does_not_happen_fails_loudly(tmp_path: Path) -> None:
+    _, environment = _command(tmp_path)
+    program = "from nodeagent.demo import story; raise SystemExit(story.run(keep=False, patience=0.0))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout.endswith(" NO\n")
+    assert "FAILED in step 1, expected: three resources are registered with the kubelet" in done.stderr
+    assert "it did not happen within 0 s" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def _playing(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo in the background; killed if the test does not end it."""
+    command, environment = _command(directory, *words)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    assert any(text in line for line in process.stdout), f"the demo has ended without: {text}"
+
+
+def _daemon(root: Path) -> int:
+    """The process id of the daemon on that host, asked of the daemon itself."""
+    return int(jsonsocket.ask(f"{root}{stage.STATUS_PATH}")["pid"])
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").exists()
+
+
+def test_kept_running_it_can_be_asked_until_it_is_interrupted(tmp_path: Path) -> None:
+    with _playing(tmp_path, "--keep") as process:
+        _read_until(process, "$EDITOR")
+        (root,) = tmp_path.iterdir()
+        pid = _daemon(root)
+        assert _lives(pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+    assert not _lives(pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_on_its_way_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    with _playing(tmp_path) as process:
+        _read_until(process, STEPS[2])
+        (root,) = tmp_path.iterdir()
+        pid = _daemon(root)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 1
+    assert not _lives(pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+    command, environment = _command(tmp_path)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@asynccontextmanager
+async def _ready(directory: Path) -> AsyncIterator[Stage]:
+    """A stage on which the daemon has registered all it has."""
+    async with stage.opened(str(directory), patience=20.0) as opened:
+        await opened.start_daemon()
+        await opened.until(lambda: opened.serves(NUMBERS))
+        yield opened
+
+
+async def test_a_daemon_that_dies_is_told(tmp_path: Path) -> None:
+    async with _ready(tmp_path) as opened:
+        os.kill(await anyio.to_thread.run_sync(_daemon, tmp_path), signal.SIGKILL)
+        with pytest.raises(DemoFailed, match="the daemon has ended with code -9"):
+            await opened.until(lambda: False)
+
+
+async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
+    async with stage.opened(str(tmp_path), patience=20.0) as opened:
+        opened.configure("nonsense: 1\n")
+        await opened.start_daemon()
+        with pytest.raises(DemoFailed, match="the daemon has ended with code 2") as failure:
+            await opened.until(lambda: False)
+        assert "nonsense" in failure.value.hint
+
+
+async def test_a_reason_that_is_not_given_is_a_failure(tmp_path: Path) -> None:
+    async with _ready(tmp_path) as opened:
+        opened.patience = 0.2
+        with pytest.raises(DemoFailed, match=r"0000:86:00\.0 is not said to be Unhealthy by group-held"):
+            await opened.reason("0000:86:00.0", "group-held")
+
+
+async def test_only_a_refusal_counts_as_one(tmp_path: Path) -> None:
+    async with _ready(tmp_path) as opened:
+        assert await opened.refusal(GPU, "0000:86:00.0") == ""
+        assert "not a device of this node" in await opened.refusal(GPU, "0000:99:00.0")
+
+
+def test_on_a_terminal_verdicts_are_coloured() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, Paint(coloured=True))
+    screen.do("something")
+    screen.expect("a result")
+    screen.kept()
+    screen.expect("another")
+    screen.broken()
+    assert "\x1b[32mok\x1b[0m" in stream.getvalue()
+    assert "\x1b[31mNO\x1b[0m" in stream.getvalue()
+    assert screen.where == "step 0, expected: another"

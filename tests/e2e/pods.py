@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of our image: made, waited for, read, deleted. What a container was given is read inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e import image, waiting
+from tests.e2e.api import Api
+
+PODS = "/api/v1/namespaces/default/pods"
+# The environment is read from /proc, for a shell drops names with a hyphen. A trap makes the stop quick.
+_TELL = "tr '\\0' '\\n' </proc/1/environ; ls -d /dev/vfio/* 2>/dev/null; echo ready"
+_STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
+
+Limits = Mapping[str, int]
+
+
+def container(name: str, limits: Limits, *commands: str, stay: bool = True) -> dict[str, Any]:
+    """A container that runs the commands, tells what it was given, and stays (or ends)."""
+    script = "\n".join((*commands, _TELL, *([_STAY] if stay else [])))
+    return {
+        "name": name,
+        "image": image.NAME,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+        "resources": {"limits": {resource: str(count) for resource, count in limits.items()}},
+    }
+
+
+def manifest(name: str, *containers: Mapping[str, Any], init: tuple[Mapping[str, Any], ...] = ()) -> Any:
+    """A pod on the host's network, which needs no CNI."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "hostNetwork": True,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 1,
+            "restartPolicy": "Never",
+            "initContainers": list(init),
+            "containers": list(containers),
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Given:
+    """What one container found: its environment, the nodes below /dev/vfio, and other lines."""
+
+    env: Mapping[str, str]
+    nodes: frozenset[str]
+    text: str
+
+
+class Pods:
+    """The pods of one test; ``close`` deletes them all."""
+
+    def __init__(self, api: Api, logs: Path) -> None:
+        self._api = api
+        self._logs = logs
+        self._names: list[str] = []
+
+    def start(self, name: str, limits: Limits, *commands: str) -> None:
+        """Make a pod with one container, ``main``."""
+        self.create(manifest(name, container("main", limits, *commands)))
+
+    def create(self, pod: Any) -> None:
+        """Make a pod."""
+        self._names.append(pod["metadata"]["name"])
+        self._api.create(PODS, pod)
+
+    def get(self, name: str) -> Any:
+        """The pod object."""
+        return self._api.get(f"{PODS}/{name}")
+
+    def run(self, name: str, limits: Limits, *commands: str) -> Given:
+        """Make a pod with one container, wait until it has told what it was given."""
+        self.start(name, limits, *commands)
+        return self.given(name)
+
+    def given(self, name: str, container_name: str = "main") -> Given:
+        """What a container was given, once it says so."""
+        text = waiting.until(lambda: self._told(name, container_name), f"{name}/{container_name} runs", 30.0)
+        lines = text.splitlines()
+        nodes = frozenset(line for line in lines if line.startswith("/dev/vfio/"))
+        return Given(dict(line.split("=", 1) for line in lines if "=" in line), nodes, text)
+
+    def _told(self, name: str, container_name: str) -> str | None:
+        pod = self.get(name)
+        if pod["status"]["phase"] == "Failed":
+            raise AssertionError(f"{name} failed: {pod['status'].get('message')}")
+        log = self._logs / f"default_{name}_{pod['metadata']['uid']}" / container_name / "0.log"
+        text = "\n".join(line.split(" ", 3)[3] for line in log.read_text().splitlines())
+        return text if text.endswith("ready") else None
+
+    def await_phase(self, name: str, phase: str, seconds: float = 20.0) -> Any:
+        """The pod's status, once it is in that phase."""
+
+        def reached(pod: Any) -> Any:
+            return pod["status"] if pod["status"]["phase"] == phase else None
+
+        return self._api.until(f"{PODS}/{name}", reached, f"{name} is {phase}", seconds)
+
+    def started_at(self, name: str) -> str:
+        """Id and start time of the running container ``main``: others after a restart."""
+        (status,) = self.get(name)["status"]["containerStatuses"]
+        return f"{status['containerID']} {status['restartCount']} {status['state']['running']['startedAt']}"
+
+    def delete(self, name: str) -> None:
+        """Delete a pod and wait until it has gone."""
+        path = f"{PODS}/{name}"
+        if not self._api.gone(path):
+            self._api.delete(path)
+        waiting.until(lambda: self._api.gone(path), f"pod {name} has gone", 30.0)
+        self._names.remove(name)
+
+    def close(self) -> None:
+        """Delete all pods that are left."""
+        for name in tuple(self._names):
+            self.delete(name)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet is restarted and killed at bad moments: pods stay, devices come back."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from nodeagent.agent import allocations
+from nodeagent.demo.host import SimulatedHost
+from tests.e2e import podresources, waiting
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.pods import Pods
+from tests.e2e.resources import FIRST, GPU, GPU_ENV, only, rule
+
+RESTARTS = 20
+BACK = 2.0  # seconds from the kubelet's start
+
+
+def back(running: Cluster, resource: str, count: int) -> float:
+    """Seconds from the kubelet's start until it can give that many devices away."""
+
+    def counted() -> bool:
+        return podresources.allocatable(running.kubelet.directory)[resource] == count
+
+    waiting.until(counted, f"the new kubelet has {count} of {resource}", 30.0)
+    return time.monotonic() - running.kubelet.started
+
+
+@pytest.mark.timeout(300)
+def test_twenty_kubelet_restarts_leave_pods_alone_and_bring_capacity_back_in_two_seconds(
+    running: Cluster, daemon: Daemon, pods: Pods
+) -> None:
+    daemon.start()
+    running.await_counts(GPU, 4, 4)
+    pods.run("stays", {GPU: 2})
+    before = pods.started_at("stays")
+    took = []
+    for number in range(RESTARTS):
+        running.kubelet.stop(signal.SIGTERM if number % 2 else signal.SIGKILL)
+        running.kubelet.start()
+        took.append(back(running, GPU, 4))
+        running.kubelet.await_ready()
+    assert max(took) < BACK, took
+    running.await_counts(GPU, 4, 4)
+    assert pods.started_at("stays") == before
+    assert pods.run("after", {GPU: 2}).env[GPU_ENV]
+
+
+def test_a_kubelet_killed_in_the_middle_of_an_allocate_does_no_harm(
+    running: Cluster, daemon: Daemon, pods: Pods
+) -> None:
+    name = "example.com/share"
+    daemon.configure(only({"name": name, "node": {"path": "/dev/vfio/vfio", "count": 3}}))
+    daemon.start()
+    running.await_counts(name, 3, 3)
+    log = running.kubelet.log.stat().st_size
+    daemon.send(signal.SIGSTOP)
+    pods.start("cut", {name: 1})
+    waiting.until(lambda: running.kubelet.allocates(log), "the Allocate is on its way")
+    running.kubelet.stop(signal.SIGKILL)
+    daemon.send(signal.SIGCONT)
+    running.kubelet.start()
+    back(running, name, 3)
+    running.kubelet.await_ready()
+    assert daemon.running
+    assert pods.run("next", {name: 1}).nodes == {"/dev/vfio/vfio"}
+
+
+def test_a_kubelet_comes_up_although_a_held_device_has_gone(
+    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
+) -> None:
+    name = "example.com/held"
+    daemon.configure(only(rule(name, FIRST)))
+    daemon.start()
+    running.await_counts(name, 1, 1)
+    pods.run("holder", {name: 1})
+    waiting.until(lambda: FIRST in daemon.status()["holders"], "the daemon knows the holder")
+    host.unplug(FIRST)
+    running.await_counts(name, 1, 0)
+    # Kubelet 1.36.2 crashes here if the id is missing: pkg/kubelet/cm/devicemanager/topology_hints.go.
+    running.kubelet.stop(signal.SIGKILL)
+    running.kubelet.start()
+    running.kubelet.await_ready()
+    daemon.await_registered()
+    assert daemon.device(FIRST)["healthy"] is False
+    running.await_counts(name, 1, 0)
+    pods.delete("holder")
+    # A kubelet may not know its pods for a while after its start: so long nothing is taken for released.
+    running.await_counts(name, 0, 0, seconds=allocations.FRESH_KUBELET + 15)

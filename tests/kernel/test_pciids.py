@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names from pci.ids: right vendor, whole words, broken files, and which file is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.kernel.pciids import HOST_FILES, PciIds
+from nodeagent.kernel.root import Root
+
+TEXT = """\
+# a comment
+8086  Intel Corporation
+\t1f08  Not the one
+\t1f081  Longer
+10de  NVIDIA Corporation
+# a comment inside
+\t1eb  Shorter
+\t1eb80  Longer
+\t1eb8  TU104GL [Tesla T4]
+\t\t10de 1f08  A subsystem
+\t05be
+
+\tbeef\tWith a tab
+1eb8  A vendor of that number
+\t10de  Its device
+C 03  Display controller
+\t00  VGA compatible controller
+"""
+
+
+def given(root: Path, text: str | bytes, path: str = HOST_FILES[1]) -> Root:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Root(root)
+
+
+def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
+    ids = PciIds.load(
+        given(tmp_path, TEXT),
+        [
+            ("10de", "1eb8"),
+            ("10de", "1f08"),
+            ("10de", "10de"),
+            ("8086", "1f08"),
+            ("1eb8", "10de"),
+            ("10de", "beef"),
+        ],
+    )
+    assert ids.vendor("10de") == "NVIDIA Corporation"
+    assert ids.device("10de", "1eb8") == "TU104GL [Tesla T4]"
+    assert ids.device("10de", "1f08") is None
+    assert ids.device("10de", "10de") is None
+    assert ids.device("8086", "1f08") == "Not the one"
+    assert ids.vendor("1eb8") == "A vendor of that number"
+    assert ids.device("1eb8", "10de") == "Its device"
+    assert ids.device("10de", "beef") == "With a tab"
+    assert ids.source == f"{tmp_path}{HOST_FILES[1]}"
+
+
+def test_hwdata_wins_over_misc_and_both_over_the_bundled_copy(tmp_path: Path) -> None:
+    wanted = [("10de", "1eb8")]
+    bundled = PciIds.load(Root(tmp_path), wanted)
+    assert bundled.device("10de", "1eb8") == "TU104GL [Tesla T4]"
+    assert (bundled.source or "").endswith("nodeagent/data/pci.ids")
+    misc = given(tmp_path, "10de  N\n\t1eb8  Misc\n")
+    assert PciIds.load(misc, wanted).device("10de", "1eb8") == "Misc"
+    hwdata = given(tmp_path, "10de  N\n\t1eb8  Hwdata\n", HOST_FILES[0])
+    assert PciIds.load(hwdata, wanted).device("10de", "1eb8") == "Hwdata"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\n", b"\x00" * 100, b"\xff\xfe garbage", b"10d", b"\t1eb8  An orphan\n", b"10dex  No\n"],
+)
+def test_a_broken_file_of_the_host_is_passed_over(tmp_path: Path, text: bytes) -> None:
+    ids = PciIds.load(given(tmp_path, text), [("10de", "1eb8")])
+    assert ids.device("10de", "1eb8") == "TU104GL [Tesla T4]"
+
+
+@pytest.mark.parametrize(
+    "text", ["10de  N\n\t1eb8  Last", "10de  N\r\n\t1eb8  Last\r\n", "10de N\n\t1eb8 Last\n"]
+)
+def test_odd_line_ends_and_blanks_are_understood(tmp_path: Path, text: str) -> None:
+    ids = PciIds.load(given(tmp_path, text), [("10de", "1eb8")])
+    assert (ids.vendor("10de"), ids.device("10de", "1eb8")) == ("N", "Last")
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    ids = PciIds.load(given(tmp_path, b"10de  N\xe9\n"), [("10de", "1eb8")])
+    assert ids.vendor("10de") == "N\ufffd"
+
+
+def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
+    ids = PciIds.load(given(tmp_path, TEXT), [("10de", ""), ("", ""), ("10de", "zzzz"), ("C 03", "00")])
+    assert ids.device("10de", "") is None
+    assert ids.vendor("") is None
+    assert ids.vendor("C 03") is None
+    assert ids.vendor("10de") == "NVIDIA Corporation"
+
+
+def test_without_wishes_there_are_no_names(tmp_path: Path) -> None:
+    ids = PciIds.load(Root(tmp_path), [])
+    assert (ids.vendor("10de"), ids.source) == (None, None)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watching a tree of files: each change wakes with the key that makes a refresh see it.
+
+The uevents of the running kernel are in test_uevents.py; here only that they are the source on a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from nodeagent.base.watching import Watching
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import Scanner
+from nodeagent.kernel.watch import Wake, Watch
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress
+from tests.hearing import Heard
+
+GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
+Watched = tuple[SimulatedHost, Heard[Wake], Watch]
+
+
+def no_recovery(address: PciAddress, recovery: Recovery | None) -> None:
+    raise AssertionError(f"{address}: {recovery}")
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+    """The demo's node, watched and quiet."""
+    host = nodes.demo_node(tmp_path)
+    heard: Heard[Wake] = Heard()
+    watching = Watching()
+    watch = Watch(Root(tmp_path), watching, heard, no_recovery)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watching.run)
+        group.start_soon(watch.run)
+        await heard.until_told(Wake(everything=True))
+        heard.clear()
+        yield host, heard, watch
+        group.cancel_scope.cancel()
+    watch.close()
+    assert watching.watches == 0
+    watching.close()
+
+
+def wake(*keys: str) -> Wake:
+    return Wake(keys=frozenset(keys))
+
+
+async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watched: Watched) -> None:
+    host, heard, _ = watched
+    for number in range(4):
+        host.bind(f"0000:3b:00.{number}", None)
+    await heard.until_told(wake("0000:3b:00.3"))
+    await heard.until_told(wake("/dev/vfio/10"))
+    assert not any(told.everything for told in heard.all)
+
+
+async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
+    host, heard, _ = watched
+    scanner = Scanner(Root(tmp_path))
+    before = scanner.full(Host())
+    host.bind("0000:d8:01.0", "vfio-pci")
+    host.unplug("0000:02:00.0")
+    host.hold(GPU)
+    host.begin_going_away("0000:af:00.0")
+    await heard.until_told(wake("0000:af:00.0"))
+    await heard.until_told(wake("0000:02:00.0"))
+    await heard.until_told(wake(GPU))
+    await heard.until_told(wake("0000:d8:01.0"))
+    named = [told.keys for told in heard.all if not told.everything]
+    assert scanner.refresh(before, frozenset().union(*named)) == scanner.full(Host())
+
+
+async def test_an_attribute_that_a_scan_reads_wakes_and_another_does_not(watched: Watched) -> None:
+    host, heard, _ = watched
+    host.write("0000:5e:00.0", "driver_override", "nouveau")
+    host.hold(GPU)
+    await heard.until_told(wake(GPU))
+    assert wake("0000:5e:00.0") not in heard.all
+
+
+async def test_a_function_that_is_new_is_watched_itself(watched: Watched) -> None:
+    host, heard, _ = watched
+    host.add_function("0000:04:00.0", vendor="8086", device="10d3", pci_class="020000", group=20)
+    await heard.until_told(wake("0000:04:00.0"))
+    await heard.until_told(wake("/sys/kernel/iommu_groups/20"))
+    heard.clear()
+    host.write("0000:04:00.0", "enable", "1")
+    await heard.until_told(wake("0000:04:00.0"))
+
+
+async def test_a_function_that_came_back_is_watched_again(watched: Watched) -> None:
+    host, heard, _ = watched
+    host.unplug(NVME)
+    await heard.until_told(wake(NVME))
+    host.plug(NVME)
+    await heard.until(lambda told: told.count(wake(NVME)) > 1)
+    host.bind(NVME, "vfio-pci")
+    await heard.until_told(wake("/dev/vfio/1"))
+    heard.clear()
+    host.hold(NVME)
+    await heard.until_told(wake(NVME))
+
+
+async def test_a_new_driver_wakes_everything_and_is_watched(watched: Watched) -> None:
+    host, heard, _ = watched
+    host.bind("0000:02:00.0", "mydriver")
+    await heard.until_told(Wake(everything=True))
+    await heard.until_told(wake("0000:02:00.0"))
+
+
+async def test_nodes_wake_when_they_are_asked_for(watched: Watched) -> None:
+    host, heard, watch = watched
+    watch.set_nodes(["/dev/kvm", "/dev/net/tun"])
+    host.remove_node("/dev/kvm")
+    await heard.until_told(wake("/dev/kvm"))
+    host.node("/dev/unknown")
+    host.node("/dev/net/tun")
+    await heard.until(lambda told: Wake(everything=True) in told or wake("/dev/net/tun") in told)
+    assert wake("/dev/unknown") not in heard.all
+    watch.set_nodes([])
+    heard.clear()
+    host.node("/dev/kvm")
+    host.remove_node("/dev/vfio/vfio")
+    await heard.until_told(wake("/dev/vfio/vfio"))
+    assert wake("/dev/kvm") not in heard.all
+
+
+async def test_an_mdev_wakes_with_its_uuid(watched: Watched, tmp_path: Path) -> None:
+    _, heard, _ = watched
+    uuid = "00000001-0000-4000-8000-000000000001"
+    (tmp_path / "sys/bus/mdev/devices").mkdir(parents=True)
+    await heard.until_told(Wake(everything=True))
+    (tmp_path / "sys/bus/mdev/devices" / uuid).symlink_to("../../../devices/virtual/mtty/mtty")
+    await heard.until_told(wake(uuid))
+
+
+async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
+    host, heard, watch = watched
+    assert watch.statistics().source == "tree"
+    before = watch.statistics().events
+    host.hold(GPU)
+    await heard.until_told(wake(GPU))
+    assert watch.statistics().events > before
+    assert watch.statistics().unwatched == 0
+
+
+async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) -> None:
+    host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
+    heard: Heard[Wake] = Heard()
+    watching = Watching()
+    watch = Watch(Root(tmp_path), watching, heard, no_recovery)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watching.run)
+        with anyio.fail_after(5):
+            group.start_soon(watch.run)
+            await heard.until_told(Wake(everything=True))
+        host.hold(nodes.address(1999))
+        await heard.until_told(wake(nodes.address(1999)))
+        group.cancel_scope.cancel()
+    assert watching.watches < 4 * 2000
+    watching.close()
+
+
+async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
+    heard: Heard[Wake] = Heard()
+    watching = Watching()
+    watch = Watch(Root(), watching, heard, lambda *_: None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watching.run)
+        group.start_soon(watch.run)
+        await heard.until_told(Wake(everything=True))
+        assert watch.statistics().source in ("uevents", "poll")
+        group.cancel_scope.cancel()
+    watch.close()
+    watching.close()

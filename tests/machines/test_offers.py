@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captured hosts from end to end: scan, decide, explain; against the states in the README of this folder.
+
+Widened discovery takes all classes that the hosts have, so that every function on VFIO is offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from nodeagent.demo.capture import materialise
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import Scanner
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.resource import ReasonCode
+from nodeagent.policy import explain, groups, turn
+from nodeagent.policy.offers import Facts
+from nodeagent.policy.turn import Outcome
+from nodeagent.show import explain as shown
+from nodeagent.show import scan as scan_shown
+
+HOSTS = Path(__file__).parent / "hosts"
+NAMES = sorted(path.stem for path in HOSTS.glob("*.json"))
+WIDE = Desired(Discovery(classes=("01", "02", "03", "05", "12", "ff", "00")))
+EVERYTHING = Desired(rules=(PciRule("example.com/all", (PciSelector(),)),))
+
+
+@cache
+def captured(name: str) -> Host:
+    with TemporaryDirectory() as directory:
+        materialise(HOSTS / f"{name}.json", directory)
+        return Scanner(Root(directory)).full(Host())
+
+
+def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Outcome:
+    holders = {each: Holder("ns", "vm", ResourceName("example.com/all")) for each in held}
+    return turn.first(Facts(captured(name), wish, holders=holders, holders_known=True))
+
+
+def devices(outcome: Outcome) -> dict[str, ReasonCode | None]:
+    """Address without domain → code of the reason, of all that is offered."""
+    return {
+        device.id.removeprefix("0000:"): device.reason.code if device.reason else None
+        for resource in outcome.resources.values()
+        for device in resource.devices
+    }
+
+
+@pytest.mark.parametrize("name", ["6.1-vfio", "6.12-vfio", "6.12-iommufd-vfio", "7.2-vfio"])
+def test_of_five_devices_on_vfio_only_the_one_beside_a_host_driver_is_unhealthy(name: str) -> None:
+    outcome = decided(name)
+    assert devices(outcome) == {
+        "01:00.0": None,
+        "02:00.0": None,
+        "03:00.0": ReasonCode.GROUP_NOT_VIABLE,
+        "05:01.0": None,
+        "06:00.1": None,
+    }
+    told = explain.explain(PciAddress("0000:03:00.0"), outcome)
+    assert told is not None
+    assert "0000:03:00.1 (e1000e) has a host driver" in told.verdict
+    assert [(member.address, member.role) for member in told.members] == [
+        ("0000:03:00.0", "vfio"),
+        ("0000:03:00.1", "blocks"),
+    ]
+
+
+def test_groups_with_a_driverless_member_or_a_root_port_are_viable() -> None:
+    assert devices(decided("6.12-groups")) == {"06:00.0": None, "07:00.0": None, "07:00.1": None}
+    told = explain.explain(PciAddress("0000:06:00.0"), decided("6.12-groups"))
+    assert told is not None
+    assert {member.role for member in told.members} == {"vfio", "bridge"}
+
+
+@pytest.mark.parametrize("name", ["6.12-held", "6.12-iommufd-held"])
+def test_what_a_process_holds_is_open_outside_and_so_is_its_group(name: str) -> None:
+    every = devices(decided(name, EVERYTHING))
+    assert every["01:00.0"] is every["03:00.0"] is ReasonCode.HELD_OUTSIDE
+    assert every["03:00.1"] is ReasonCode.DRIVER_CHANGED
+
+
+@pytest.mark.parametrize("name", ["6.12-held", "6.12-iommufd-held"])
+def test_what_a_pod_holds_stays_healthy(name: str) -> None:
+    outcome = decided(name, EVERYTHING, held=("0000:01:00.0", "0000:03:00.0"))
+    assert devices(outcome)["01:00.0"] is devices(outcome)["03:00.0"] is None
+
+
+def test_the_ready_sibling_of_a_device_that_a_pod_holds_waits_for_its_release() -> None:
+    outcome = decided("6.12-groups", EVERYTHING, held=("0000:07:00.0",))
+    assert (devices(outcome)["07:00.0"], devices(outcome)["07:00.1"]) == (None, ReasonCode.GROUP_HELD)
+    assert devices(outcome)["06:00.0"] is None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-blocked") and "mdev" not in name])
+def test_a_removal_that_waits_for_its_holder_is_going_away(name: str) -> None:
+    leaving = {"01:00.0"} if "unplug" in name else {"01:00.0", "03:00.0"}
+    assert devices(decided(name)) == dict.fromkeys(leaving, ReasonCode.GOING_AWAY)
+
+
+@pytest.mark.parametrize("wish", [WIDE, EVERYTHING])
+@pytest.mark.parametrize("name", ["6.12-no-iommu", "6.12-iommufd-no-iommu-unsafe"])
+def test_without_an_iommu_nothing_is_healthy(name: str, wish: Desired) -> None:
+    found = devices(decided(name, wish))
+    assert set(found.values()) <= {ReasonCode.NO_GROUP}
+    assert ("01:00.0" in found) is (wish is EVERYTHING or "unsafe" in name)
+
+
+def test_a_failed_recovery_is_seen_only_through_its_event() -> None:
+    assert devices(decided("6.12-aer-failed")) == {"01:00.0": None}
+    host, address = captured("6.12-aer-failed"), PciAddress("0000:01:00.0")
+    failed = replace(host.functions[address], recovery=Recovery.FAILED)
+    facts = Facts(replace(host, functions={**host.functions, address: failed}), WIDE, holders_known=True)
+    assert devices(turn.first(facts)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "mdev" in name or "host" in name])
+def test_where_nothing_is_on_vfio_nothing_is_discovered(name: str) -> None:
+    assert devices(decided(name)) == {}
+
+
+def test_the_busy_host_has_no_device_that_may_be_given() -> None:
+    assert None not in devices(decided("6.12-busy-host", EVERYTHING)).values()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_function_of_every_captured_host_has_a_story(name: str) -> None:
+    for wish in (WIDE, EVERYTHING):
+        outcome = decided(name, wish)
+        for address, function in outcome.facts.host.functions.items():
+            told = explain.explain(address, outcome)
+            assert told is not None
+            assert told.rules
+            blockers = groups.blockers(outcome.facts.host.members(function.group) or (function,))
+            assert told.viable is (blockers == ())
+            assert (told.resource is None) is (
+                all(says != "takes it" for _, says in told.rules) and told.env is None
+            )
+            assert shown.text(told).startswith(f"{address}  {told.verdict}")
+            assert shown.document(told)["verdict"] == told.verdict
+        table = scan_shown.text(outcome)
+        assert all(address in table for address in outcome.facts.host.functions)

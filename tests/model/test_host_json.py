@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A saved host is the host: nothing is lost on the way out and back, and what is no saved host is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.model import host_json
+from nodeagent.model.host import Group, Hints, Host, Mdev, MdevType, PciFunction, Recovery
+
+texts = st.none() | st.text("0123456789abcdef", min_size=1, max_size=6)
+numbers = st.none() | st.integers(0, 3)
+addresses = st.integers(0, 9).map(lambda number: f"0000:0{number}:00.0")
+lists = st.lists(addresses, max_size=3, unique=True).map(tuple)
+hosts = st.builds(
+    Host,
+    functions=st.lists(
+        st.builds(
+            PciFunction,
+            addresses,
+            vendor=texts,
+            driver=texts,
+            group=numbers,
+            numa_node=numbers,
+            enable=numbers,
+            vfs=lists,
+            vfio=st.booleans(),
+            ports=lists,
+            inode=numbers,
+            recovery=st.none() | st.sampled_from(Recovery),
+            hints=st.none() | st.builds(Hints, reset_methods=lists, aer_fatal=numbers),
+            unreadable=texts,
+        ),
+        unique_by=lambda function: function.address,
+    ).map(lambda found: {function.address: function for function in found}),
+    groups=st.lists(
+        st.builds(Group, st.integers(0, 9), lists, texts, texts, st.booleans()),
+        unique_by=lambda group: group.number,
+    ).map(lambda found: {group.number: group for group in found}),
+    mdevs=st.lists(st.builds(Mdev, addresses, texts, texts, group=numbers), max_size=1).map(
+        lambda found: {mdev.uuid: mdev for mdev in found}
+    ),
+    mdev_parents=st.dictionaries(
+        addresses,
+        st.lists(st.builds(MdevType, addresses, texts, numbers), max_size=2).map(tuple),
+        max_size=2,
+    ),
+    nodes=st.frozensets(addresses),
+    numa_nodes=st.frozensets(st.integers(0, 3)),
+    iommu=st.booleans(),
+    vfio_loaded=st.booleans(),
+    release=texts,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(hosts)
+def test_a_host_comes_back_as_it_was(host: Host) -> None:
+    document = json.loads(json.dumps(host_json.dump(host)))
+    assert host_json.load(document) == host
+
+
+def test_what_says_nothing_is_left_out_but_a_zero_is_kept() -> None:
+    host = Host(groups={0: Group(0)}, functions={"a": PciFunction("a", group=0, numa_node=0)})  # type: ignore[dict-item, arg-type]
+    document = host_json.dump(host)
+    assert document["groups"] == [{"number": 0}]
+    assert document["functions"] == [{"address": "a", "group": 0, "numaNode": 0}]
+
+
+def test_a_newer_file_is_read_as_far_as_it_is_known() -> None:
+    document = host_json.dump(Host()) | {"weather": "fine", "groups": [{"number": 1, "colour": "red"}]}
+    assert list(host_json.load(document).groups) == [1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"format": "nodeagent-host/v2"},
+        {"format": host_json.FORMAT, "functions": [{}]},
+        {"format": host_json.FORMAT, "functions": ["x"]},
+        {"format": host_json.FORMAT, "functions": [{"address": "a", "recovery": "soon"}]},
+        {"format": host_json.FORMAT, "groups": 7},
+        {"format": host_json.FORMAT, "mdevParents": []},
+    ],
+)
+def test_what_is_no_saved_host_is_refused_with_a_hint(data: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        host_json.load(data)
+    assert "nodeagent scan -o json" in caught.value.hint

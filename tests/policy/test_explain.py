@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of one device: its verdict, the rules asked, the first key that said no."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy import explain, turn
+from nodeagent.policy.explain import Explanation
+from tests.policy.made import GPU, RULE, WISH, facts, function, holders, host
+
+A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
+
+
+def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A) -> Explanation:
+    found = explain.explain(address, turn.first(facts(host(*functions), wish)))
+    assert found is not None
+    return found
+
+
+def test_a_healthy_device_says_what_a_pod_would_get() -> None:
+    found = told(function())
+    assert found.verdict == f"offered as {GPU}, Healthy"
+    assert found.rules == ((f"rule {GPU}", "takes it"),)
+    assert found.env == f"PCI_RESOURCE_NVIDIA_COM_GPU={A}"
+    assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
+    assert (found.viable, found.holder, found.reason) == (True, None, None)
+
+
+def test_an_unhealthy_device_says_why_in_its_verdict() -> None:
+    found = told(function(), function(B, driver="e1000e", vendor="8086"))
+    assert found.verdict.startswith(f"offered as {GPU}, Unhealthy: IOMMU group 1 is not viable")
+    assert not found.viable
+    assert [member.role for member in found.members] == ["vfio", "blocks"]
+
+
+def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() -> None:
+    rules = (
+        PciRule(
+            "a.b/one", (PciSelector(vendors=("8086",)), PciSelector(devices=("ffff",))), place="f.yaml:3"
+        ),
+        PciRule("a.b/two"),
+        NodeRule("a.b/kvm", "/dev/kvm"),
+    )
+    found = told(function(driver="nvidia"), wish=Desired(rules=rules))
+    assert found.verdict == "not offered"
+    assert found.rules == (
+        (
+            "rule a.b/one (f.yaml:3)",
+            "vendors: it has 10de, the rule wants 8086; or devices: it has 1eb8, the rule wants ffff",
+        ),
+        ("rule a.b/two", "has no selectors, so it takes nothing"),
+        ("discovery", "its driver is nvidia, not a VFIO driver"),
+    )
+    assert (found.env, found.nodes) == (None, ())
+
+
+def test_asking_ends_with_the_rule_that_takes_it() -> None:
+    wish = Desired(rules=(PciRule("a.b/one", (PciSelector(vendors=("8086",)),)), RULE, PciRule("a.b/last")))
+    assert [rule for rule, _ in told(function(), wish=wish).rules] == ["rule a.b/one", f"rule {GPU}"]
+
+
+def test_discovery_is_asked_last() -> None:
+    found = told(function(), wish=Desired(Discovery()))
+    assert found.rules == (("discovery", "takes it"),)
+    assert found.verdict.startswith("offered as ")
+
+
+def test_a_bridge_is_never_given_away() -> None:
+    found = told(function(pci_class="060400", driver="pcieport"))
+    assert found.rules == (("all rules", "it is a PCI bridge; bridges are never given away"),)
+    assert found.verdict == "not offered"
+
+
+@pytest.mark.parametrize(
+    ("found", "role"),
+    [
+        (function(), "vfio"),
+        (function(driver=None), "unbound"),
+        (function(driver="e1000e"), "blocks"),
+        (function(driver="pci-stub"), "friendly"),
+        (function(driver="pcieport", pci_class="060400"), "bridge"),
+    ],
+)
+def test_each_member_of_a_group_has_a_role(found: PciFunction, role: str) -> None:
+    assert explain.role(found) == role
+
+
+def test_the_holder_is_named() -> None:
+    found = explain.explain(A, turn.first(facts(host(function(enable=1)), holders=holders(A))))
+    assert found is not None
+    assert found.holder == "ns/vm"
+    assert found.verdict.endswith("Healthy")
+
+
+def test_a_device_that_is_not_there_has_no_story() -> None:
+    assert explain.explain(B, turn.first(facts(host(function())))) is None

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Viability, going away, in use: the kernel's rule as measured on Linux 6.1, 6.12 and 7.2."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.ids import GroupNumber
+from nodeagent.policy import groups
+from tests.policy.made import function
+
+VFIO = function()
+HOST = function("0000:65:00.1", driver="e1000e")
+NOTHING = function("0000:65:00.2", driver=None)
+PORT = function("0000:00:15.0", driver="pcieport", pci_class="060400")
+BRIDGE = function("0000:00:16.0", driver=None, pci_class="060400")
+STUB = function("0000:65:00.3", driver="pci-stub")
+VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
+
+
+@pytest.mark.parametrize(
+    ("members", "viable"),
+    [
+        ((VFIO, HOST), False),
+        ((NOTHING, HOST), False),
+        ((VFIO, NOTHING), True),
+        ((VFIO, VFIO), True),
+        ((BRIDGE, VFIO, NOTHING), True),
+        ((PORT, VFIO), True),
+        ((STUB, VFIO), True),
+        ((VENDOR, VFIO), True),
+        ((), True),
+    ],
+)
+def test_a_group_is_viable_as_the_kernel_says(members: tuple[PciFunction, ...], viable: bool) -> None:
+    assert (groups.blockers(members) == ()) is viable
+
+
+def test_all_blockers_are_named_in_order() -> None:
+    other = function("0000:65:00.5", driver="snd_hda_intel")
+    assert groups.blockers((HOST, VFIO, other)) == (HOST, other)
+
+
+def test_a_vfio_directory_without_a_driver_is_no_binding() -> None:
+    assert groups.vfio_bound(VFIO)
+    assert not groups.vfio_bound(function(driver=None, vfio=True))
+    assert not groups.vfio_bound(HOST)
+
+
+@pytest.mark.parametrize(
+    ("found", "node", "going"),
+    [
+        (function(driver=None, enable=1), True, True),
+        (function(driver=None, enable=1), False, False),
+        (function(driver=None, enable=0), True, False),
+        (function(driver=None, enable=None), True, False),
+        (function(enable=1), True, False),
+    ],
+)
+def test_going_away_is_no_driver_still_open_and_still_a_node(
+    found: PciFunction, node: bool, going: bool
+) -> None:
+    assert groups.going_away(found, Group(GroupNumber(1), node=node)) is going
+    assert not groups.going_away(found, None)
+
+
+def test_opens_count_only_while_a_vfio_driver_has_the_function() -> None:
+    assert groups.in_use(function(enable=1))
+    assert not groups.in_use(function(enable=0))
+    assert not groups.in_use(function(enable=None))
+    assert not groups.in_use(function(driver="e1000e", enable=1))
