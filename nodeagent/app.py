@@ -71,6 +71,7 @@ class Agent:
             resync=settings.timing.resync,
             waiting=settings.timing.holders,
             on_change=self.wake.touch,
+            before_release=self.observe.refresh,
         )
         self.reconcile = Reconcile(
             self.wake,
@@ -134,6 +135,7 @@ class Agent:
             ("kubelet", self._follow_kubelet),
             ("checkpoint", self._follow_checkpoint),
             ("results", self._follow_results),
+            ("releases", self._follow_releases),
             ("status socket", self._serve_status),
             ("systemd", self._feed_watchdog),
         ):
@@ -186,8 +188,19 @@ class Agent:
         seen = -1
         while True:
             seen, _ = await self.reconcile.resources.newer(seen)
-            self.allocations.await_releases(self.reconcile.releases_awaited)
+            self.allocations.await_releases(bool(self.reconcile.awaiting_release))
             self.observe.set_nodes(self.desire.cell.get().node_paths)
+
+    async def _follow_releases(self) -> None:
+        """While a device waits for somebody to let go, look from time to time: closing has no event."""
+        seen = -1
+        while True:
+            awaited = self.reconcile.awaiting_release
+            if awaited:
+                await anyio.sleep(self.desire.settings.timing.holders)
+                await self.observe.refresh(awaited)
+            else:
+                seen, _ = await self.reconcile.resources.newer(seen)
 
     async def _serve_status(self) -> None:
         path = self.root.path(self.desire.settings.status_socket)

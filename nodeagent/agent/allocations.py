@@ -9,7 +9,7 @@ news: what was held stays held. Right after a kubelet's start even an answer pro
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 import anyio
@@ -39,11 +39,17 @@ class AllocationsLoop:
         resync: float,
         waiting: float,
         on_change: Callable[[], None] = lambda: None,
+        before_release: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
+        """``before_release`` is awaited with ids that nobody holds any more, before this is told.
+
+        Closing a device has no event: who was told of the release first would find it still open.
+        """
         self.cell: Latest[Allocations] = Latest(Allocations(), on_change)
         self.settling: Latest[frozenset[str]] = Latest(frozenset(), on_change)
         self.error: str | None = None
         self._ask = ask
+        self._before_release = before_release
         self._settle = settle
         self._resync = resync
         self._waiting = waiting
@@ -93,15 +99,18 @@ class AllocationsLoop:
         except KubeletUnavailable as error:
             self._unanswered(error)
         else:
-            self._answered(found)
+            await self._answered(found)
         self._end_settling(asked)
 
-    def _answered(self, found: Mapping[str, Holder]) -> None:
+    async def _answered(self, found: Mapping[str, Holder]) -> None:
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error, self._failures = None, 0
         if time.monotonic() < self._doubt_until:
             found = {**self.cell.get().holders, **found}
+        released = self.cell.get().holders.keys() - found.keys()
+        if released and self._before_release is not None:
+            await self._before_release(released)
         self.cell.set(Allocations(found, known=True))
 
     def _unanswered(self, error: KubeletUnavailable) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 
@@ -118,6 +118,17 @@ class Observe:
         while self._done < wanted:
             await self.host.newer(self.host.version)
         return False
+
+    async def refresh(self, ids: Collection[str]) -> None:
+        """Look again at those ids that are functions of the host, and wait for it, but not long."""
+        keys = frozenset(ids).intersection(self.host.get().functions)
+        if not keys:
+            return
+        self.wake(keys)
+        wanted = self._begun + 1
+        with anyio.move_on_after(2 * DEADLINE):
+            while self._done < wanted:
+                await self.host.newer(self.host.version)
 
     async def _next_wake(self) -> None:
         seen = self._wake.version

@@ -13,7 +13,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import ReasonCode, Resource
 from nodeagent.policy import turn
 from nodeagent.policy.offers import Facts
@@ -51,13 +51,24 @@ class Reconcile:
         return self._outcome
 
     @property
-    def releases_awaited(self) -> bool:
-        """True if some device is Unhealthy until somebody lets go."""
-        return any(
-            device.reason is not None and device.reason.code in _ENDS_BY_RELEASE
+    def awaiting_release(self) -> frozenset[str]:
+        """The functions whose release would make a device Healthy, or end its listing.
+
+        Closing a device raises no event, so these are to be looked at from time to time.
+        """
+        waiting = (
+            device.id
             for resource in self.resources.get().values()
             for device in resource.devices
+            if device.reason is not None and device.reason.code in _ENDS_BY_RELEASE
         )
+        host = self._outcome.facts.host
+        found: set[str] = set()
+        for device_id in waiting:
+            function = host.functions.get(PciAddress(device_id))
+            members = host.members(function.group) if function is not None else ()
+            found |= {device_id, *(member.address for member in members)}
+        return frozenset(found)
 
     async def run(self) -> None:
         """Turn whenever one of the inputs has changed, for ever."""

@@ -25,7 +25,7 @@ from nodeagent.kubelet import plugin, register
 from nodeagent.kubelet.listing import Listing
 from nodeagent.kubelet.plugin import Answers, Plugin
 from nodeagent.kubelet.server import SocketServer
-from nodeagent.kubelet.socketdir import Identity, SocketDir, socket_name
+from nodeagent.kubelet.socketdir import Identity, SocketDir
 
 STREAM_LIMIT = 5.0  # seconds for the kubelet to open ListAndWatch after Register
 DEBOUNCE = 0.1  # seconds: our sockets vanish an instant before the new kubelet.sock comes
@@ -75,7 +75,6 @@ class Endpoint:
         self._registrar = registrar
         self._poke: Latest[None] = Latest(None)
         self._kubelet: Identity | None = None  # with which this life registers
-        self._serial = 0
         self._quick_ends = 0
 
     async def run(self) -> None:
@@ -103,8 +102,7 @@ class Endpoint:
     async def _life(self) -> End:
         """One server, from its start to its end; returns why it ended."""
         service = Plugin(self.listing, self._answers, self._poke.touch)
-        self._serial += 1
-        name = socket_name(self.resource, self._serial)
+        name = self._directory.new_name(self.resource)
         server = self._server(name, service)
         self._directory.subscribe(name, self._poke.touch)
         try:
@@ -142,7 +140,7 @@ class Endpoint:
                 await self._until(lambda: not self._same_kubelet() or not server.present)
                 tasks.cancel_scope.cancel()
 
-            (lambda *a, **k: None)(give_up, name=f"give up registering {self.resource}")
+            tasks.start_soon(give_up, name=f"give up registering {self.resource}")
             try:
                 await self._registrar.register(self.resource, name, plugin.options(self._answers))
                 accepted = True

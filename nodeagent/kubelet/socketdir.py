@@ -49,6 +49,7 @@ class SocketDir:
         self.checkpoint: Latest[int] = Latest(0)
         self._watching = watching
         self._pokes: dict[str, Callable[[], None]] = {}
+        self._serial = 0
         self._lock: int | None = None
         self._inode: int | None = None
         self._born = 0.0
@@ -82,6 +83,11 @@ class SocketDir:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def new_name(self, resource: str) -> str:
+        """A name for the next socket of a resource, whoever serves it: never one that was used before."""
+        self._serial += 1
+        return socket_name(resource, self._serial)
 
     def subscribe(self, name: str, poke: Callable[[], None]) -> None:
         """Poke when the file ``name`` comes or goes, and whenever the kubelet's socket changes."""

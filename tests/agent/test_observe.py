@@ -147,6 +147,17 @@ async def test_what_has_changed_is_in_the_host_before_the_answer(host: Simulated
         assert function(observe).driver == "nouveau"
 
 
+async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        host.hold(ONE)
+        with anyio.fail_after(5):
+            await observe.refresh([ONE, "some-uuid"])
+        assert function(observe).enable == 1
+        before = observe.host.version
+        await observe.refresh(["some-uuid"])
+        assert observe.host.version == before
+
+
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         observe._verdict(ONE, Recovery.FAILED)

@@ -143,15 +143,27 @@ async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
     assert len(agent.kubelet.statistics.accepted(GPU)) == 1
 
 
-async def test_a_resource_that_comes_back_at_once_is_not_registered_beside_its_old_self(agent: Agent) -> None:
-    await agent.kubelet.until_listed(KVM, 3)
-    agent.desired.set(desired(GPUS))
-    await agent.until(lambda found: KVM not in found)
-    await anyio.wait_all_tasks_blocked()
-    agent.desired.set(desired(GPUS, KVMS))
-    await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(KVM)) == 2)
-    await agent.kubelet.until_listed(KVM, 3)
-    assert len(agent.kubelet.statistics.accepted(KVM)) == 2
+async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agent: Agent) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    for address in (ONE, TWO):
+        agent.host.hang(address, "vendor")
+    async with anyio.create_task_group() as pods:
+        pods.start_soon(agent.kubelet.admit, Pod("ns", "p", [{GPU: 1}]))
+        listing = agent.plugins.endpoints[GPU].listing
+        with anyio.fail_after(5):
+            while not listing._allocating:
+                await anyio.wait_all_tasks_blocked()
+        agent.desired.set(desired(KVMS))
+        await agent.until(lambda found: GPU not in found)
+        agent.desired.set(desired(GPUS, KVMS))
+        await agent.until(lambda found: GPU in found)
+        with anyio.move_on_after(0.5):
+            await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) > 1)
+        assert len(agent.kubelet.statistics.accepted(GPU)) == 1
+        for address in (ONE, TWO):
+            agent.host.unhang(address, "vendor")
+        await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) == 2)
+    await agent.kubelet.until_listed(GPU, 2)
 
 
 async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, said: Said) -> None:
@@ -242,10 +254,10 @@ async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Ag
     agent.host.unplug(ONE)
     agent.observe.wake(everything=True)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
-    assert agent.reconcile.releases_awaited
+    assert agent.reconcile.awaiting_release == {ONE}
     agent.allocations.set(Allocations({}, known=True))
     await agent.kubelet.until_listed(GPU, 1)
-    assert not agent.reconcile.releases_awaited
+    assert agent.reconcile.awaiting_release == frozenset()
 
 
 async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make bench``: measures, prints a table, writes bench-result.json. Judges nothing: targets are shown beside.
+"""``make bench``: measures, prints a table, writes bench-result.json. Judges nothing, shows targets beside.
 
 The stand-in kubelet and the clients run in this process, the daemon in its own; on a machine with two cores
 both fit. Client and stand-in are Python too, so their share of every latency is the larger one.
@@ -54,6 +54,16 @@ async def all_listed(kubelet: Kubelet, resources: int, timeout: float = 30.0) ->
     )
 
 
+async def registered(kubelet: Kubelet, more_than: int) -> None:
+    """Wait for one more Register."""
+    await kubelet.until(lambda: len(kubelet.statistics.registrations) > more_than, 30)
+
+
+async def lists(kubelet: Kubelet, at_least: int) -> None:
+    """Wait until so many lists have been sent in all."""
+    await kubelet.until(lambda: kubelet.statistics.lists_total >= at_least, 30)
+
+
 async def start_and_restart(figures: list[Figure]) -> None:
     """Start, kubelet restarts, Allocate, events and memory with 60 resources and 1,000 devices."""
     with simulated(DEVICES, RESOURCES) as host:
@@ -62,7 +72,7 @@ async def start_and_restart(figures: list[Figure]) -> None:
             for _ in range(5):
                 seen = len(kubelet.statistics.registrations)
                 daemon = Daemon(host.path("/"))
-                await kubelet.until(lambda seen=seen: len(kubelet.statistics.registrations) > seen, 30)
+                await registered(kubelet, seen)
                 firsts.append(kubelet.statistics.registrations[seen].when - daemon.started)
                 await all_listed(kubelet, RESOURCES)
                 daemon.stop()
@@ -87,7 +97,7 @@ async def restarts(kubelet: Kubelet, figures: list[Figure]) -> None:
         before = kubelet.statistics.lists_total
         await kubelet.start()
         began = time.monotonic()
-        await kubelet.until(lambda before=before: kubelet.statistics.lists_total >= before + RESOURCES, 30)
+        await lists(kubelet, before + RESOURCES)
         await all_listed(kubelet, RESOURCES)
         times.append(time.monotonic() - began)
     figures.append(
@@ -128,7 +138,7 @@ async def events(host: SimulatedHost, kubelet: Kubelet, figures: list[Figure]) -
             before = kubelet.statistics.lists_total
             began = time.monotonic()
             host.bind(address, driver)
-            await kubelet.until(lambda before=before: kubelet.statistics.lists_total > before, 10)
+            await lists(kubelet, before + 1)
             times.append(time.monotonic() - began)
             await anyio.sleep(0.03)
     times.sort()
@@ -147,7 +157,7 @@ async def many_restarts(kubelet: Kubelet, daemon: Daemon, figures: list[Figure])
     for _ in range(200):
         before = kubelet.statistics.lists_total
         await kubelet.restart()
-        await kubelet.until(lambda before=before: kubelet.statistics.lists_total >= before + RESOURCES, 30)
+        await lists(kubelet, before + RESOURCES)
     await anyio.sleep(2)
     figures.append(Figure("memory after 200 kubelet restarts", daemon.memory(), "MiB", "<= 45, flat"))
     figures.append(Figure("growth over 200 kubelet restarts", daemon.memory() - memory, "MiB", "flat"))

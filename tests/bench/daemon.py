@@ -31,6 +31,7 @@ class Daemon:
 
     def __init__(self, root: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "nodeagent", "--root", root, "run", "--log-level", "warning"]
+        command += ["--discovery-naming", "id"]  # one name per device id: as many resources as ids
         self.started = time.monotonic()
         self._process = subprocess.Popen([*command, *arguments], stderr=subprocess.DEVNULL)
 

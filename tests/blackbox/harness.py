@@ -39,7 +39,7 @@ NOBODY = 65534
 async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until the condition holds, where the world gives no event. Raises TimeoutError."""
     with anyio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - /proc and files give no event
             await anyio.sleep(POLL)
 
 
@@ -284,9 +284,11 @@ def socket_of(kubelet: Kubelet, resource: str) -> Path:
 
 
 @asynccontextmanager
-async def client_of(kubelet: Kubelet, resource: str, **options: str) -> AsyncIterator[SocketChannel]:
+async def client_of(
+    kubelet: Kubelet, resource: str, authority: str = "localhost"
+) -> AsyncIterator[SocketChannel]:
     """A second connection to the plugin of a resource."""
-    channel = SocketChannel(socket_of(kubelet, resource), **options)
+    channel = SocketChannel(socket_of(kubelet, resource), authority=authority)
     try:
         await channel.__connect__()
         yield channel

@@ -27,6 +27,16 @@ from tests.blackbox.harness import (
 )
 
 LONG = "x" * 64
+AS_NOBODY = """
+import contextlib, os, sys
+from nodeagent import cli
+
+with contextlib.suppress(SystemExit):
+    cli.main(["--version"])  # loads what another user may not be allowed to read
+os.setgid({user})
+os.setuid({user})
+sys.exit(cli.main(["run"]))
+"""
 MISTAKES = {
     "an unknown key": ("discovry: {enabled: true}", "discovry", 'did you mean "discovery"?'),
     "an unknown key in a rule": (
@@ -106,10 +116,7 @@ async def test_a_root_that_is_missing_is_two_lines_and_exit_code_two(node: Node)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can be imitated by root only")
 async def test_without_root_it_says_so_in_two_lines() -> None:
-    as_nobody = (
-        "import os, sys; from nodeagent import cli;"
-        f" os.setgid({NOBODY}); os.setuid({NOBODY}); sys.exit(cli.main(['run']))"
-    )
+    as_nobody = AS_NOBODY.format(user=NOBODY)
     done = await anyio.run_process([sys.executable, "-c", as_nobody], check=False)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet is told of devices: complete, at once, on change only, and never less than it must know."""
+"""What the kubelet is told of devices: complete, at once, on change only, never less than it must know."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ async def test_one_unreadable_attribute_costs_one_device_which_says_so(node: Nod
         assert health(kubelet, T4)[fine] == "Healthy"
         (told,) = (await node.status())["resources"]
         assert [device.get("reason") for device in told["devices"]] == [None, "unreadable"]
+        assert "not readable" in (await node.command("explain", stuck)).stdout
         node.host.unhang(stuck, "vendor")
         await until_health(kubelet, T4, stuck, "Healthy")
 

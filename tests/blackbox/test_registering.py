@@ -16,7 +16,7 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.demo.nodes import many
-from nodeagent.kubelet import sockets
+from nodeagent.kubelet import register, sockets
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health
 
 A, B = "example.com/a", "example.com/b"
@@ -85,6 +85,16 @@ async def test_a_kubelet_that_comes_up_eight_seconds_late_gets_the_full_list_at_
         assert kubelet.statistics.lists[T4][-1].when - back < 1.0
         assert kubelet.capacity(T4) == (2, 2)
         assert daemon.alive
+
+
+@pytest.mark.shows("kubelet-7", "ND-5", "PM-2")
+def test_pauses_between_tries_grow_to_ten_seconds_and_start_anew_with_a_new_socket() -> None:
+    young = [register.delay(attempt, 0.1, 0.0) for attempt in range(8)]
+    assert young == [0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
+    old = [register.delay(attempt, 60.0, 0.0) for attempt in range(12)]
+    assert old == sorted(old)
+    assert (old[0], old[-1]) == (0.2, 10.0)
+    assert register.delay(11, 60.0, 1.0) == 5.0
 
 
 @pytest.mark.shows("kubelet-4", "PM-2")

@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
     except (Missing, RuntimeError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 1
-    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *(arguments or [str(HERE)])]))
+    chosen = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
+    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *arguments, *([] if chosen else [str(HERE)])]))
 
 
 def _prepare() -> None:
@@ -40,6 +41,7 @@ def _prepare() -> None:
     if absent := _absent():
         raise Missing(f"not on this machine: {', '.join(absent)}. Install {_PACKAGES}")
     building.kubernetes(building.chosen(os.environ))
+    building.containerd()
     building.launcher()
 
 

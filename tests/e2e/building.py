@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds Kubernetes, etcd and the virt-launcher reader with the Go toolchain, once, into a cache.
+"""Builds Kubernetes, etcd, containerd 2 and the virt-launcher reader with Go, once, into a cache.
 
 Versions are pinned by the go.mod and go.sum of each module here. ``k8s.io/kubernetes`` cannot be built
 by ``go install``, because it names its staging modules as v0.0.0; hence modules of our own with ``replace``.
@@ -48,6 +48,14 @@ def kubernetes(version: str) -> dict[str, Path]:
     return {name: _built(module, name, package, _flags(module)) for name, package in _COMMANDS.items()}
 
 
+def containerd() -> Path:
+    """The directory with a containerd that honours CDI names, which Debian 12's does not."""
+    module, base = HERE / "containerd-2.2", "github.com/containerd/containerd/v2/cmd"
+    names = ("containerd", "containerd-shim-runc-v2", "ctr")
+    built = [_built(module, name, f"{base}/{name}", "-s -w") for name in names]
+    return built[0].parent
+
+
 def launcher() -> Path:
     """The program that shows what virt-launcher would attach."""
     return _built(HERE / "launcher", "launcher", ".", "-s -w")
@@ -64,7 +72,7 @@ def go() -> str:
     found = shutil.which("go")
     if found is None:
         raise Missing(
-            "make e2e needs the Go toolchain (1.26 or newer) to build Kubernetes: install Go, put it on PATH"
+            "there is no Go toolchain to build Kubernetes with: install Go 1.26 or newer, and put it on PATH"
         )
     return found
 

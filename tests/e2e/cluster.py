@@ -53,15 +53,19 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(programs: Mapping[str, Path], launcher: Path) -> Iterator[Cluster]:
-    """A cluster whose Node is Ready; everything is stopped and removed at the end."""
+def running(programs: Mapping[str, Path], launcher: Path, runtime: Path | None = None) -> Iterator[Cluster]:
+    """A cluster whose Node is Ready; everything is stopped and removed at the end.
+
+    ``programs`` are the built ones of Kubernetes by name; ``runtime`` is the directory of another containerd
+    than the installed one.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(host_unchanged())
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nodeagent-e2e-")))
         certificates = Certificates(base / "pki")
         namespace = Namespace(base)
         stack.callback(namespace.close)
-        containerd = Containerd(namespace, launcher)
+        containerd = Containerd(namespace, launcher, runtime)
         stack.callback(containerd.close)
         containerd.start()
         control = ControlPlane(base, programs, certificates)

@@ -30,8 +30,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(scope="session")
 def running() -> Iterator[Cluster]:
     """The cluster, for the whole session. It must leave no trace on the machine."""
-    programs = building.kubernetes(building.chosen(os.environ))
-    with cluster.running(programs, building.launcher()) as found:
+    with cluster.running(building.kubernetes(building.chosen(os.environ)), building.launcher()) as found:
         yield found
     assert traces(found.base) == []
 

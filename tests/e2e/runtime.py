@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd with a configuration, root, state and socket of its own, and our image in it.
 
+The installed one, or one from a directory; the configuration is of version 2, which containerd 2 converts.
+
 Settings that a test machine needs: without CAP_SYS_RESOURCE runc cannot lower an OOM score, and ends with
 "can't get final child's PID from pipe: EOF".
 """
@@ -8,7 +10,7 @@ Settings that a test machine needs: without CAP_SYS_RESOURCE runc cannot lower a
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 from pathlib import Path
 
 from tests.e2e import image, processes, waiting
@@ -44,23 +46,17 @@ state = "/run/containerd"
 _CNI = '{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "none"}]}'
 
 
-def version() -> tuple[int, int]:
-    """The major and minor version of the installed containerd."""
-    found = re.search(r"\bv?(\d+)\.(\d+)\.\d+", processes.run(["containerd", "--version"]))
-    if found is None:
-        raise RuntimeError("containerd --version names no version")
-    return int(found[1]), int(found[2])
-
-
 class Containerd:
     """The container runtime of the node."""
 
-    def __init__(self, namespace: Namespace, launcher: Path) -> None:
+    def __init__(self, namespace: Namespace, launcher: Path, programs: Path | None) -> None:
         base = namespace.base
         (base / "cni").mkdir()
         (base / "cni" / "10-none.conflist").write_text(_CNI)
         (base / "containerd.toml").write_text(_CONFIG.format(base=base, cri=_CRI, image=image.NAME))
         image.write(base / "image.tar", launcher)
+        # containerd looks for its shim, and the shim for runc, along PATH.
+        self._path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
         self._namespace = namespace
         self.socket = base / "containerd.sock"
         self._process: Process | None = None
@@ -69,13 +65,16 @@ class Containerd:
         """Start it; returns when it has our image."""
         base = self._namespace.base
         self._process = self._namespace.start(
-            "containerd", "containerd", "--config", str(base / "containerd.toml")
+            "containerd",
+            *("env", f"PATH={self._path}", "containerd", "--config", str(base / "containerd.toml")),
         )
         waiting.until(lambda: self._ctr("version"), "containerd answers")
         self._ctr("images", "import", str(base / "image.tar"))
 
     def _ctr(self, *argv: str) -> str:
-        command = self._namespace.command("ctr", "--address", str(self.socket), "--namespace", "k8s.io")
+        command = self._namespace.command(
+            "env", f"PATH={self._path}", "ctr", "--address", str(self.socket), "--namespace", "k8s.io"
+        )
         try:
             return processes.run([*command, *argv])
         except RuntimeError as error:

@@ -61,6 +61,10 @@ def test_names_of_sockets_are_short_and_never_the_same() -> None:
     assert all(len(name) <= 50 and str(os.getpid()) in name for name in names)
 
 
+def test_a_directory_gives_no_name_twice(directory: SocketDir) -> None:
+    assert len({directory.new_name("a/b") for _ in range(20)}) == 20
+
+
 def test_a_second_daemon_is_told_and_the_first_goes_on(
     directory: SocketDir, plugins: Path, watching: Watching
 ) -> None:
@@ -127,11 +131,11 @@ async def test_being_ended_by_another_comes_out_of_the_watch(
 def test_an_absent_directory_is_waited_for(tmp_path: Path, watching: Watching) -> None:
     directory = SocketDir(str(tmp_path / "later"), watching)
     directory.open()
-    assert not directory.exists
+    found = [directory.exists]
     assert directory.kubelet.get() is None
     (tmp_path / "later").mkdir()
     directory.look()
-    assert directory.exists
+    assert [*found, directory.exists] == [False, True]
     assert (tmp_path / "later" / socketdir.LOCK).exists()
     directory.close()
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look without a daemon: from the host, from a saved one, and with what a daemon tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent import settings
+from nodeagent.agent import inspect
+from nodeagent.base import jsonsocket
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.kernel.root import Root
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+
+ONE = PciAddress(nodes.address(0))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return nodes.many(tmp_path, 2)
+
+
+async def test_a_look_decides_as_the_daemon_would(host: SimulatedHost) -> None:
+    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
+    outcome = await inspect.inspect(Root(host.directory), settings.load(host.directory, {}, {}))
+    (resource,) = outcome.resources.values()
+    assert resource.name == "nvidia.com/MADEUP_CARD"
+    assert len(resource.devices) == 2
+    assert not outcome.facts.holders_known
+
+
+async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHost) -> None:
+    outcome = await inspect.inspect(
+        Root(host.directory), settings.load(host.directory, {}, {}), Host(iommu=True)
+    )
+    assert outcome.facts.host.functions == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "known", "holders"),
+    [
+        ({"holders": {ONE: {"pod": "ns/p", "resource": "a/b"}}}, True, {ONE: "ns/p"}),
+        ({}, True, {}),
+        (["no document"], False, {}),
+    ],
+    ids=["holders", "none", "garbage"],
+)
+async def test_a_running_daemon_says_who_holds_what(
+    host: SimulatedHost, told: object, known: bool, holders: dict[str, str]
+) -> None:
+    root, loaded, ready = Root(host.directory), settings.load(host.directory, {}, {}), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: told, ready.set)
+        await ready.wait()
+        outcome = await inspect.inspect(root, loaded)
+        tasks.cancel_scope.cancel()
+    assert outcome.facts.holders_known is known
+    assert {name: str(holder) for name, holder in outcome.facts.holders.items()} == holders
+
+
+async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None:
+    root = Root(host.directory)
+    outcome = await inspect.inspect(root, settings.load(host.directory, {}, {}))
+    assert outcome.facts.host.functions[ONE].hints is None
+    host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 2")
+    found = (await inspect.with_hints(root, outcome, ONE)).facts.host.functions
+    hints = found[ONE].hints
+    assert hints is not None
+    assert hints.aer_fatal == 2
+    assert found[PciAddress(nodes.address(1))].hints is None
+
+
+async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
+    root = Root(host.directory)
+    outcome = await inspect.inspect(root, settings.load(host.directory, {}, {}))
+    assert await inspect.with_hints(root, outcome, PciAddress("0000:ff:00.0")) is outcome

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon in this process: start in order, work, reload, stop in bounded time, leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent import settings
+from nodeagent.app import Agent
+from nodeagent.base import jsonsocket, log, threads
+from nodeagent.base.errors import AlreadyRunning
+from nodeagent.demo import nodes
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.demo.kubelet import Kubelet
+from nodeagent.demo.kubelet_state import Pod
+from nodeagent.kernel.root import Root
+from tests.conftest import Said
+
+GPU = "example.com/gpu"
+CONFIG = "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, pci: [{vendors: ['10de']}]}]\n"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    made = nodes.many(tmp_path, 2)
+    made.node("/dev/kvm")
+    configure(made, CONFIG)
+    return made
+
+
+@pytest.fixture
+async def kubelet(host: SimulatedHost) -> AsyncIterator[Kubelet]:
+    async with Kubelet(host.directory) as running:
+        yield running
+
+
+def configure(host: SimulatedHost, text: str) -> None:
+    directory = Path(host.path("/etc/nodeagent"))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.yaml").write_text(text)
+
+
+def status_socket(host: SimulatedHost) -> str:
+    return host.path(settings.load(host.directory, {}, {}).status_socket)
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def made(host: SimulatedHost) -> Agent:
+    return Agent(Root(host.directory), settings.load(host.directory, {}, {}), {}, {})
+
+
+@asynccontextmanager
+async def running(host: SimulatedHost) -> AsyncIterator[Agent]:
+    """A daemon, stopped by SIGTERM at the end."""
+    agent, ended = made(host), anyio.Event()
+
+    async def life() -> None:
+        await agent.run()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(life)
+        yield agent
+        os.kill(os.getpid(), signal.SIGTERM)
+        with anyio.fail_after(10):
+            await ended.wait()
+
+
+async def test_it_serves_works_and_stops_on_a_signal(
+    host: SimulatedHost, kubelet: Kubelet, said: Said
+) -> None:
+    async with running(host) as agent:
+        await kubelet.until_listed(GPU, 2)
+        pod = await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+        assert pod.phase == "Running"
+        seen = -1
+        with anyio.fail_after(5):
+            while not agent.allocations.cell.get().holders:
+                seen, _ = await agent.allocations.cell.newer(seen)
+        told = await threads.call(jsonsocket.ask, status_socket(host))
+        assert [held["pod"] for held in told["holders"].values()] == ["ns/p"]
+        assert told["problems"] == []
+        began = anyio.current_time()
+    assert anyio.current_time() - began < 4.0
+    assert not _exists(status_socket(host))
+    assert [name for name in os.listdir(agent.directory.path) if name.endswith(".sock")] == ["kubelet.sock"]
+    assert said(log.READY) == [{"resources": 1, "devices": 2}]
+    assert said(log.STOPPING) == [{"why": "SIGTERM"}]
+    assert said(log.SUBSYSTEM_FAILED) == []
+
+
+async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubelet) -> None:
+    async with running(host):
+        await kubelet.until_listed(GPU, 2)
+        second = made(host)
+        with pytest.raises(AlreadyRunning):
+            second.directory.open()
+        second.watching.close()
+        told = await threads.call(jsonsocket.ask, status_socket(host))
+        assert told["resources"][0]["registered"]
+        assert len(kubelet.statistics.accepted(GPU)) == 1
+
+
+async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: Kubelet, said: Said) -> None:
+    async with running(host) as agent:
+        await kubelet.until_listed(GPU, 2)
+        await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+        with anyio.fail_after(5):
+            while not agent.allocations.cell.get().holders:
+                await agent.allocations.cell.newer(agent.allocations.cell.version)
+        kubelet.fault("pod-resources-empty", 60)
+        await kubelet.restart(away=0.1)
+        await kubelet.until(lambda: len(kubelet.statistics.accepted(GPU)) == 2)
+        await agent.allocations.one_turn()
+        assert [str(each) for each in agent.allocations.cell.get().holders.values()] == ["ns/p"]
+
+
+async def test_the_daemon_waits_for_a_kubelet(host: SimulatedHost, said: Said) -> None:
+    async with running(host):
+        await anyio.wait_all_tasks_blocked()
+        async with Kubelet(host.directory) as late:
+            await late.until_listed(GPU, 2, timeout=15.0)
+    assert said(log.KUBELET_GONE)[0]["socket"] == host.path("/var/lib/kubelet/device-plugins/kubelet.sock")
+    assert said(log.KUBELET_BACK)
+
+
+async def test_sighup_reads_the_settings_again(host: SimulatedHost, kubelet: Kubelet, said: Said) -> None:
+    async with running(host):
+        await kubelet.until_listed(GPU, 2)
+        rule = "  - {name: example.com/kvm, node: {path: /dev/kvm, count: 5}}\n"
+        configure(host, f"apiVersion: nodeagent/v1\nresources:\n{rule}")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await kubelet.until_listed("example.com/kvm", 5)
+        await kubelet.until(lambda: kubelet.statistics.streams[GPU] == 0)
+
+
+async def test_a_directory_that_another_daemon_took_ends_this_one(
+    host: SimulatedHost, kubelet: Kubelet
+) -> None:
+    first, raised = made(host), list[BaseException]()
+
+    async def life() -> None:
+        try:
+            await first.run()
+        except BaseExceptionGroup as group:
+            raised.extend(group.exceptions)
+        except AlreadyRunning as error:
+            raised.append(error)
+
+    with anyio.fail_after(15):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(life)
+            await kubelet.until_listed(GPU, 2)
+            os.unlink(f"{first.directory.path}/nodeagent.lock")
+            second = made(host)
+            second.directory.open()
+            first.directory.kubelet.touch()
+            await kubelet.restart()
+    second.directory.close()
+    second.watching.close()
+    assert [type(error) for error in raised] == [AlreadyRunning]
