@@ -25,6 +25,7 @@ from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins, ResourceAnswers
 from nodeagent.agent.reconcile import Reconcile
 from nodeagent.base import jsonsocket, log
+from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
@@ -123,7 +124,7 @@ class Agent:
         for name, run in watchers:
             group.start_soon(self.supervisor.keep, name, run, name=name)
         async with anyio.create_task_group() as first:
-            first.start_soon(self.observe.first)
+            first.start_soon(self._first_look)
             first.start_soon(self._first_holders)
         self.reconcile.one_turn()
         for name, run in (
@@ -140,10 +141,23 @@ class Agent:
             ("systemd", self._feed_watchdog),
         ):
             group.start_soon(self.supervisor.keep, name, run, name=name)
+        self._tell_of_the_host()
         resources = self.reconcile.resources.get()
         devices = sum(len(resource.devices) for resource in resources.values())
         log.event(log.READY, resources=len(resources), devices=devices)
         self.notifier.ready()
+
+    def _tell_of_the_host(self) -> None:
+        """Say once what keeps the whole node from giving devices away."""
+        host = self.observe.host.get()
+        if host.functions and not host.iommu:
+            log.event(log.NO_IOMMU, hint="switch it on in the firmware and with intel_iommu=on")
+        elif host.functions and not host.vfio_loaded:
+            log.event(log.NO_VFIO, hint="load it with: modprobe vfio-pci")
+
+    async def _first_look(self) -> None:
+        await self.observe.listening()
+        await self.observe.first()
 
     async def _first_holders(self) -> None:
         with anyio.move_on_after(HOLDERS_AT_START):
@@ -225,12 +239,27 @@ class Agent:
 
 
 def run(root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """Run the daemon in an event loop of its own until it is told to stop."""
+    """Run the daemon in an event loop of its own until it is told to stop.
+
+    Raises AlreadyRunning if another instance serves this node, at the start or when the directory is new.
+    """
 
     async def main() -> None:
         await Agent(root, settings, flags, environ).run()
 
-    anyio.run(main)
+    try:
+        anyio.run(main)
+    except BaseExceptionGroup as group:
+        # The task group wraps what ended it; who reads the message wants the one thing inside.
+        taken, rest = group.split(AlreadyRunning)
+        if taken is None or rest is not None:
+            raise
+        raise _first_of(taken) from group
+
+
+def _first_of(group: BaseExceptionGroup[AlreadyRunning]) -> AlreadyRunning:
+    inner = group.exceptions[0]
+    return _first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 def leave(code: int) -> None:

@@ -233,5 +233,5 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _print(text: str) -> int:
-    print(text)
+    print(text, flush=True)  # a reader that has gone is noticed here, not when Python exits
     return FINE

@@ -23,6 +23,11 @@ class CdiFiles:
         self._errors: dict[ResourceName, str] = {}
         self._cleaned = False
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The files that could not be written."""
+        return tuple(f"{name}: {error}" for name, error in self._errors.items())
+
     async def follow(self, resources: Mapping[ResourceName, Resource], outcome: Outcome) -> None:
         """Write what has changed, remove what nobody offers any more."""
         wanted = {name: resource for name, resource in resources.items() if resource.cdi}

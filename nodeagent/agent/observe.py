@@ -28,6 +28,8 @@ from nodeagent.model.ids import PciAddress
 
 QUIET = 0.01  # seconds without an event that end a burst: a driver change sends four within 2 ms
 DEADLINE = 0.5  # seconds that one device may take to be read
+POLL = 5.0  # seconds between looks where the kernel sends no events
+ARMING = 2.0  # seconds that the first look waits for the source of events
 BOUND = 0.5  # seconds after which a burst that does not end is looked at all the same
 
 Names = Mapping[str, str]
@@ -58,6 +60,8 @@ class Observe:
         self._recoveries: dict[PciAddress, Recovery] = {}
         self._wake: Latest[None] = Latest(None)
         self._asked_names: set[tuple[str, str]] = set()
+        self._hung: frozenset[str] = frozenset()
+        self._lost = 0
         self._begun = 0  # looks that were begun, and the last one that has ended
         self._done = 0
 
@@ -88,13 +92,22 @@ class Observe:
         """Take events, for ever."""
         await self._watch.run()
 
+    async def listening(self) -> None:
+        """Wait, but not long, until no change can be missed any more."""
+        with anyio.move_on_after(ARMING):
+            await self._watch.armed.wait()
+        if self.statistics.source == "poll":
+            self._resync = min(self._resync, POLL)
+            error = "a user namespace of its own gets no kernel events"
+            log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=str(self._resync), error=error)
+
     async def first(self) -> None:
         """The first look, before anything is offered."""
         await self._one_look()
-        await self._warn_of_old_errors()
 
     async def run(self) -> None:
         """Look again whenever something was named, for ever."""
+        await self._warn_of_old_errors()
         while True:
             if not self._pending and not self._everything:
                 await self._next_wake()
@@ -159,9 +172,21 @@ class Observe:
         except KernelRefused as error:
             log.event(log.HOST_READ_SLOW, what=error.path, seconds=str(DEADLINE))
             host = before
+        except Exception:
+            self._everything = True
+            raise
         self._done = self._begun
+        self._tell_hangs()
         if not self.host.set(host):
             self.host.touch()
+
+    def _tell_hangs(self) -> None:
+        stuck = frozenset(self._look.stuck)
+        for key in sorted(stuck - self._hung):
+            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE))
+        for key in sorted(self._hung - stuck):
+            log.event(log.HOST_READ_BACK, what=key)
+        self._hung = stuck
 
     async def _name(self, host: Host) -> None:
         """Look up the names of ids that were not seen before; in a thread, for the file is large."""
@@ -187,6 +212,9 @@ class Observe:
             )
 
     def _woken(self, wake: Wake) -> None:
+        if wake.everything and self.statistics.lost > self._lost:
+            self._lost = self.statistics.lost
+            log.event(log.EVENTS_LOST, source=self.statistics.source)
         self.wake(wake.keys, everything=wake.everything)
 
     def _recovered(self, key: str) -> None:

@@ -143,6 +143,11 @@ class Plugins:
         """The endpoints by resource."""
         return {name: running.endpoint for name, running in self._running.items()}
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each thing around the endpoints that needs a person."""
+        return self._cdi.problems
+
     async def run(self) -> None:
         """Follow the Resources, for ever."""
         seen = -1

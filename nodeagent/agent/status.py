@@ -101,6 +101,9 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
     problems = [f"{name}: {text}" for name, text in agent.supervisor.failures.items() if text]
     if agent.desire.error:
         problems.append(f"the new configuration is not in force: {agent.desire.error.splitlines()[0]}")
+    if agent.allocations.error:
+        problems.append(f"who holds what is not known: {agent.allocations.error}")
+    problems += agent.plugins.problems
     if agent.directory.kubelet.get() is None:
         problems.append(f"the kubelet is away: no {agent.directory.kubelet_path}")
     for resource in resources:

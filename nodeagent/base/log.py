@@ -61,12 +61,6 @@ READY = Event(
     "ready: {resources} resources with {devices} devices",
 )
 STOPPING = Event("stopping", "e96ec5c59451488593817f378a32372c", logging.INFO, "stopping: {why}")
-ALREADY_RUNNING = Event(
-    "already-running",
-    "ec9822169f234e0a84fe6559a8d9b3fb",
-    logging.ERROR,
-    "another nodeagent serves this node: {lock}",
-)
 RESOURCE_ADDED = Event(
     "resource-added",
     "398787be47584afa82681e7206fcf0c1",
@@ -78,13 +72,6 @@ RESOURCE_REMOVED = Event(
     "e66d9b6a266d4f818d919db0047eaf37",
     logging.INFO,
     "{resource}: resource removed: {why}",
-)
-RESOURCE_REFUSED = Event(
-    "resource-refused",
-    "90813901d8f748678114b1f6c6cf0b37",
-    logging.ERROR,
-    "{resource}: cannot be offered: {why}",
-    ("hint",),
 )
 RESOURCE_REGISTERED = Event(
     "resource-registered",
@@ -112,12 +99,6 @@ KUBELET_GONE = Event(
 )
 KUBELET_BACK = Event(
     "kubelet-back", "c5e1ee69f737447790f908f65e16cfc3", logging.INFO, "the kubelet is back on {socket}"
-)
-DEVICES_CHANGED = Event(
-    "devices-changed",
-    "6ee175ec635c459fae99efb20796f038",
-    logging.INFO,
-    "{resource}: {healthy} of {devices} devices healthy",
 )
 DEVICE_UNHEALTHY = Event(
     "device-unhealthy",
@@ -164,12 +145,6 @@ ALLOCATE_REFUSED = Event(
     logging.WARNING,
     "{resource}: refused {devices}: {why}",
 )
-GROUP_HELD = Event(
-    "group-held", "fb7a06dfe97d47418e5b4952d0ddc394", logging.INFO, "IOMMU group {group} is held by {holder}"
-)
-GROUP_RELEASED = Event(
-    "group-released", "24237063bd7b40e18ce5d80fcb48e89d", logging.INFO, "IOMMU group {group} is free again"
-)
 HOLDERS_UNKNOWN = Event(
     "holders-unknown",
     "0bccc10d7c7446f4a8c63626e8e638b4",
@@ -200,9 +175,6 @@ SUBSYSTEM_FAILED = Event(
     "7a41c7a38d114e0fb591a2bba7124a9f",
     logging.ERROR,
     "{subsystem} failed, starting it again in {seconds} s: {error}",
-)
-SUBSYSTEM_BACK = Event(
-    "subsystem-back", "be8ff4a87b0d4450a2c12ba08fdb6873", logging.INFO, "{subsystem} works again"
 )
 EVENTS_LOST = Event(
     "events-lost",
@@ -256,13 +228,6 @@ CDI_FAILED = Event(
     logging.WARNING,
     "cannot write the CDI specification {path}: {error}",
 )
-STATUS_UNAVAILABLE = Event(
-    "status-unavailable",
-    "c9bc772ac08045ddbbfe7588d1e04992",
-    logging.WARNING,
-    "cannot serve the status socket {socket}: {error}",
-)
-BUG = Event("bug", "4ae940484d564de7bf38dd4819e769b3", logging.ERROR, "nodeagent itself is wrong: {error}")
 
 
 def catalogue() -> tuple[Event, ...]:

@@ -215,4 +215,5 @@ def assemble(
             vfio_loaded=frame.vfio_loaded,
             release=frame.release,
         ),
+        None if whole else (functions.keys(), groups.keys()),
     )

@@ -7,18 +7,20 @@ an unchanged table for the old table, and an unchanged Host for the old Host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nodeagent.model.host import Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.host import Changes, Host, PciFunction, Recovery
+from nodeagent.model.ids import GroupNumber, PciAddress
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+Read = tuple[Collection[PciAddress], Collection[GroupNumber]]
 
 _NOTHING = object()
 
@@ -69,9 +71,21 @@ def recovered(
     return functions
 
 
-def same_or_new(previous: Host, host: Host) -> Host:
-    """``previous`` itself if no part differs."""
-    return previous if all(_unchanged(previous, host, f.name) for f in fields(Host)) else host
+def same_or_new(previous: Host, host: Host, read: Read | None) -> Host:
+    """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
+
+    ``read`` names what was read, if that was not everything: nothing else can differ.
+    """
+    if all(_unchanged(previous, host, f.name) for f in fields(Host) if f.compare):
+        return previous
+    if read is None:
+        changes = replace(host, changes=None).changes_since(previous)
+    else:
+        changes = Changes(
+            frozenset(key for key in read[0] if previous.functions.get(key) is not host.functions.get(key)),
+            frozenset(key for key in read[1] if previous.groups.get(key) is not host.groups.get(key)),
+        )
+    return replace(host, generation=previous.generation + 1, changes=changes)
 
 
 def _unchanged(previous: Host, host: Host, name: str) -> bool:

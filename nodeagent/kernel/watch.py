@@ -69,6 +69,7 @@ class Watch:
         self._directories: frozenset[str] = frozenset()
         self._reader: uevents.Reader | None = None
         self._tree = None if root.is_host else TreeWatch(root, watching, self._wake)
+        self.armed = anyio.Event()  # set when no change can be missed any more: look after that
         self._changes = 0
         self._lost = 0
         self.set_nodes(())
@@ -104,17 +105,21 @@ class Watch:
     async def run(self) -> None:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
         if self._tree is not None:
-            await self._tree.run()
+            await self._tree.run(self._arm)
         elif uevents.arrive_here(self._root):
             await self._read_uevents()
         else:
-            self._wake(None)
+            self._arm()
             await anyio.sleep_forever()
+
+    def _arm(self) -> None:
+        self.armed.set()
+        self._wake(None)
 
     async def _read_uevents(self) -> None:
         with uevents.open_socket() as sock:
             self._reader = uevents.Reader(sock, self._event, self._all)
-            self._wake(None)  # the socket listens from here on
+            self._arm()  # the socket listens from here on
             try:
                 await self._reader.run()
             finally:

@@ -44,11 +44,11 @@ class TreeWatch:
         self._limit = min(_LIMIT, _allowed() // 2)
         self.unwatched = 0
 
-    async def run(self) -> None:
-        """Arm everything, then wait: the changes come through ``Watching``."""
+    async def run(self, on_armed: Callable[[], None]) -> None:
+        """Arm everything, say so, then wait: the changes come through ``Watching``."""
         try:
             await self._arm()
-            self._wake(None)
+            on_armed()
             await anyio.sleep_forever()
         finally:
             self._disarm()

@@ -55,7 +55,95 @@ class NodeRule:
     place: str = field(default="", compare=False)
 
 
-Rule = PciRule | NodeRule
+@dataclass(frozen=True, slots=True)
+class MdevSelector:
+    """Picks mediated devices by type: one of ``types`` (ids) AND one of ``names``; an empty key picks all."""
+
+    types: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MdevRule:
+    """A resource of mediated devices. No selectors picks nothing."""
+
+    name: str
+    selectors: tuple[MdevSelector, ...] = ()
+    isolation: Isolation = Isolation.GROUP
+    iommufd: Iommufd = Iommufd.NEVER
+    cdi: bool = False
+    place: str = field(default="", compare=False)
+
+
+Rule = PciRule | MdevRule | NodeRule
+
+
+@dataclass(frozen=True, slots=True)
+class WantedType:
+    """A type to make on a card: its id or its name, and how many on each card (None: as many as fit).
+
+    ``short`` names the last word of the type's name, as NVIDIA's vgpu-device-manager does: "T4-1Q".
+    """
+
+    name: str
+    count: int | None = None
+    short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTypes:
+    """The types for nodes that carry all these labels; no labels at all fit every node."""
+
+    labels: tuple[tuple[str, str], ...]
+    types: tuple[WantedType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CardTypes:
+    """The types for certain GPUs: a place in the list of all GPUs by address, and a filter on their ids.
+
+    ``positions`` None is every GPU. A filter is (vendor, device, subsystem vendor, subsystem device); its
+    last two may be None. No filter fits all. No types means that the card is to be empty.
+    """
+
+    positions: tuple[int, ...] | None = None
+    filters: tuple[tuple[str, str, str | None, str | None], ...] = ()
+    types: tuple[WantedType, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MdevDefinition:
+    """One instance that a definition of mdevctl asks for, by its own UUID."""
+
+    uuid: str
+    parent: str
+    type_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MdevsWanted:
+    """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
+
+    On a card, ``definitions`` go before ``cards`` (the last that fits), and these before the node's types:
+    those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed.
+    """
+
+    manage: bool = False
+    types: tuple[WantedType, ...] = ()
+    nodes: tuple[NodeTypes, ...] = ()
+    adopt: bool = False
+    excluded: tuple[str, ...] = ()
+    cards: tuple[CardTypes, ...] = ()
+    definitions: tuple[MdevDefinition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SriovRule:
+    """How many VFs the picked physical functions are to have."""
+
+    selectors: tuple[PciSelector, ...]
+    num_vfs: int
+    place: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +163,8 @@ class Desired:
     discovery: Discovery = field(default_factory=Discovery)
     aliases: tuple[tuple[str, str], ...] = ()
     rules: tuple[Rule, ...] = ()
+    mdevs: MdevsWanted = field(default_factory=MdevsWanted)
+    sriov: tuple[SriovRule, ...] = ()
 
     @property
     def node_paths(self) -> tuple[str, ...]:

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from nodeagent.model.ids import GroupNumber, PciAddress
+
+K = TypeVar("K")
 
 
 class Recovery(StrEnum):
@@ -61,6 +64,8 @@ class PciFunction:
     recovery: Recovery | None = None
     hints: Hints | None = None
     unreadable: str | None = None  # why nothing more is known of it
+    vgpu_type: str | None = None  # of a VF: the id in nvidia/current_vgpu_type, "0" for none set
+    vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
 
     @property
     def bridge(self) -> bool:
@@ -89,6 +94,14 @@ class Group:
         return self.name == "vfio-noiommu"
 
 
+def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
+    """The keys whose values are not the same objects, or that only one of the tables has."""
+    if before is now:
+        return set()
+    found = {key for key, value in now.items() if before.get(key) is not value}
+    return found | (before.keys() - now.keys())
+
+
 @dataclass(frozen=True, slots=True)
 class Mdev:
     """One mediated device instance."""
@@ -112,8 +125,20 @@ class MdevType:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What differs from the Host before: the keys that were added, replaced or dropped."""
+
+    functions: frozenset[PciAddress] = frozenset()
+    groups: frozenset[GroupNumber] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
-    """The whole node at one moment."""
+    """The whole node at one moment.
+
+    ``generation`` counts the Hosts of one scanner, and ``changes`` leads from the one before to this one: who
+    has seen that one need not compare. Neither says anything of the node, so neither counts in ``==``.
+    """
 
     functions: Mapping[PciAddress, PciFunction] = field(default_factory=dict)
     groups: Mapping[GroupNumber, Group] = field(default_factory=dict)
@@ -124,6 +149,19 @@ class Host:
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
     release: str | None = None  # of the kernel, as far as the tree tells
+    generation: int = field(default=0, compare=False)
+    changes: Changes | None = field(default=None, compare=False)
+
+    def changes_since(self, before: Host) -> Changes:
+        """What differs from ``before``, by identity; quick if that was the Host just before this one."""
+        if self is before:
+            return Changes()
+        if self.changes is not None and self.generation == before.generation + 1:
+            return self.changes
+        return Changes(
+            frozenset(differing(before.functions, self.functions)),
+            frozenset(differing(before.groups, self.groups)),
+        )
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
         """The PCI functions of a group that are known; () for None."""

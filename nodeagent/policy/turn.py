@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import NodeRule, PciRule, Rule
+from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
@@ -72,7 +72,9 @@ def following(before: Outcome, facts: Facts) -> Outcome:
     for change in changes:
         touched |= _replace_part(by_resource, change)
     decided = _offers(before.offers, changes) if changes else before.offers
-    outcome = Outcome(facts, decided, by_resource, _claims(decided) if changes else before.claimed)
+    outcome = Outcome(
+        facts, decided, by_resource, _claims(before.claimed, changes) if changes else before.claimed
+    )
     outcome = replace(outcome, extras=_extras(before, outcome))
     touched |= _differing(before.extras, outcome.extras)
     return replace(outcome, resources=_resources(before, outcome, touched))
@@ -80,20 +82,19 @@ def following(before: Outcome, facts: Facts) -> Outcome:
 
 def _remembered(before: Outcome, host: Host) -> Mapping[PciAddress, Claim]:
     """The claims of before; another device that has come to the same address has none."""
-    if before.facts.host is host:
-        return before.claimed
     old, new = before.facts.host.functions, host.functions
-    return {
-        address: claim
-        for address, claim in before.claimed.items()
-        if address in new and _same_device(old.get(address), new[address])
-    }
+    changed = host.changes_since(before.facts.host).functions.intersection(before.claimed)
+    lost = {each for each in changed if not _same_device(old.get(each), new.get(each))}
+    if not lost:
+        return before.claimed
+    return {address: claim for address, claim in before.claimed.items() if address not in lost}
 
 
-def _same_device(old: PciFunction | None, new: PciFunction) -> bool:
-    if old is None or old is new or old.inode is None or new.inode is None:
-        return True
-    return old.inode == new.inode
+def _same_device(old: PciFunction | None, new: PciFunction | None) -> bool:
+    """False if the device has gone, or another one is there now."""
+    if new is None:
+        return False
+    return old is None or old.inode is None or new.inode is None or old.inode == new.inode
 
 
 def _anew(before: Outcome, facts: Facts) -> Outcome:
@@ -124,9 +125,17 @@ def _offers(before: Parts, changes: Iterable[Change]) -> Parts:
     return result
 
 
-def _claims(decided: Parts) -> Mapping[PciAddress, Claim]:
-    found = (offer for part in decided.values() for offer in part)
-    return {address: offer.claim for offer in found for address in offer.functions}
+def _claims(before: Mapping[PciAddress, Claim], changes: Iterable[Change]) -> Mapping[PciAddress, Claim]:
+    """All old ones go before the new ones come: a function may have moved from one unit to another."""
+    result = dict(before)
+    for change in changes:
+        for offer in change.old:
+            for address in offer.functions:
+                result.pop(address, None)
+    for change in changes:
+        for offer in change.new:
+            result.update(dict.fromkeys(offer.functions, offer.claim))
+    return result
 
 
 def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
@@ -138,7 +147,7 @@ def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
         or before.holders_known != now.holders_known
     ):
         return offers.units(now.host) | offers.units(before.host)
-    changed = _changed_in_host(before.host, now.host) if before.host is not now.host else set()
+    changed = _changed_in_host(before.host, now.host)
     ids = set(before.settling ^ now.settling)
     if before.holders is not now.holders:
         ids |= {key for key, _ in before.holders.items() ^ now.holders.items()}
@@ -146,19 +155,9 @@ def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
 
 
 def _changed_in_host(before: Host, now: Host) -> set[Unit]:
-    changed: set[Unit] = set()
-    old_functions, old_groups = before.functions, before.groups
-    for address, function in now.functions.items():
-        old = old_functions.get(address)
-        if old is not function:
-            changed.add(offers.unit_of(function))
-            if old is not None:
-                changed.add(offers.unit_of(old))
-    for address in old_functions.keys() - now.functions.keys():
-        changed.add(offers.unit_of(old_functions[address]))
-    changed.update(n for n, group in now.groups.items() if old_groups.get(n) is not group)
-    changed.update(old_groups.keys() - now.groups.keys())
-    return changed
+    changes = now.changes_since(before)
+    versions = (host.functions.get(address) for host in (before, now) for address in changes.functions)
+    return {offers.unit_of(function) for function in versions if function is not None} | changes.groups
 
 
 def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
@@ -232,13 +231,14 @@ def _resource(
         fresh = nodes.resource(rule, now.facts.host.nodes)
         fresh = replace(fresh, devices=(*fresh.devices, *extras))
     else:
-        kind = old.kind if old is not None and name not in now.by_resource and rule is None else Kind.PCI
+        kind = Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI
+        kind = old.kind if old is not None and name not in now.by_resource and rule is None else kind
         fresh = _pci_resource(Resource(name, kind), rule, now.by_resource.get(name, {}), extras)
     return old if old is not None and fresh == old else fresh
 
 
 def _pci_resource(
-    plain: Resource, rule: PciRule | None, parts: Parts, extras: tuple[Device, ...]
+    plain: Resource, rule: PciRule | MdevRule | None, parts: Parts, extras: tuple[Device, ...]
 ) -> Resource:
     found = [offer for part in parts.values() for offer in part]
     rule = found[0].claim.rule if found else rule

@@ -192,9 +192,9 @@ async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: Si
 
 async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:
     host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
-    async with observing(host):
-        pass
-    (event,) = said(log.AER_WARNING)
+    async with observing(host) as observe:
+        await observe._warn_of_old_errors()
+    event = said(log.AER_WARNING)[0]
     assert event["pci_address"] == ONE
     assert str(event["text"]).startswith("2 fatal")
 

@@ -93,5 +93,6 @@ async def test_everything_that_needs_a_person_is_a_problem(agent: Agent) -> None
     assert told["problems"] == [
         "inotify: no instance",
         "the new configuration is not in force: config.yaml:1: bad",
+        "who holds what is not known: no answer in time",
         f"the kubelet is away: no {agent.directory.kubelet_path}",
     ]

@@ -88,7 +88,7 @@ async def test_what_a_killed_daemon_left_is_replaced(tmp_path: Path) -> None:
 async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     async with serving(path, lambda: "first"):
-        with pytest.raises(KernelRefused, match="Address already in use"):
+        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
             await jsonsocket.serve(str(path), lambda: "second")
         assert await ask(path) == "first"
 

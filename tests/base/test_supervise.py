@@ -70,7 +70,7 @@ async def test_a_subsystem_that_is_ended_while_it_waits_leaves_no_failure() -> N
 
 async def test_another_daemon_on_the_node_is_no_failure_to_live_with() -> None:
     supervisor = Supervisor()
-    with pytest.raises(AlreadyRunning):
+    with anyio.fail_after(5), pytest.raises(AlreadyRunning):
         await supervisor.keep("it", Failing(AlreadyRunning("another one")).run)
     assert supervisor.failures == {}
 

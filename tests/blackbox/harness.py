@@ -258,7 +258,8 @@ QUICK = ("--log-format", "json", "--timing-settle", "300ms", "--timing-holders",
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One run of ``nodeagent ARGUMENTS`` to its end."""
-    done = await anyio.run_process([sys.executable, "-m", "nodeagent", *arguments], check=False)
+    with anyio.fail_after(PATIENCE):
+        done = await anyio.run_process([sys.executable, "-m", "nodeagent", *arguments], check=False)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

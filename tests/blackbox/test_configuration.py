@@ -24,6 +24,7 @@ from tests.blackbox.harness import (
     run,
     socket_of,
     until_health,
+    within,
 )
 
 LONG = "x" * 64
@@ -104,7 +105,7 @@ async def test_a_wrong_flag_and_a_wrong_variable_are_exit_code_two(node: Node) -
     for arguments in (("run", "--timing-settle", "soon"), ("run", "--no-such-flag"), ("walk",)):
         assert (await node.command(*arguments)).returncode == 2
     async with node.daemon(environ={"NODEAGENT_TIMING_SETTLE": "soon"}, ready=False) as daemon:
-        assert await daemon.process.wait() == 2
+        assert await within(PATIENCE, daemon.process.wait()) == 2
 
 
 async def test_a_root_that_is_missing_is_two_lines_and_exit_code_two(node: Node) -> None:
@@ -117,7 +118,7 @@ async def test_a_root_that_is_missing_is_two_lines_and_exit_code_two(node: Node)
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can be imitated by root only")
 async def test_without_root_it_says_so_in_two_lines() -> None:
     as_nobody = AS_NOBODY.format(user=NOBODY)
-    done = await anyio.run_process([sys.executable, "-c", as_nobody], check=False)
+    done = await within(PATIENCE, anyio.run_process([sys.executable, "-c", as_nobody], check=False))
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
     assert b"must be root" in done.stderr

@@ -85,7 +85,8 @@ async def test_nobody_but_root_is_talked_to(node: Node, which: str) -> None:
 async def test_the_running_daemon_has_loaded_nothing_heavy(node: Node) -> None:
     node.add_gpus(1)
     node.configure("discovery: {naming: name}")
-    done = await anyio.run_process([sys.executable, "-c", RUN, str(node.root)], check=False)
+    with anyio.fail_after(PATIENCE):
+        done = await anyio.run_process([sys.executable, "-c", RUN, str(node.root)], check=False)
     assert done.returncode == 0, done.stderr.decode()
     modules = set(done.stdout.decode().split('"'))
     assert "nodeagent.kubelet.endpoint" in modules

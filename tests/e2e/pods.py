@@ -19,9 +19,9 @@ _STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
 Limits = Mapping[str, int]
 
 
-def container(name: str, limits: Limits, *commands: str, stay: bool = True) -> dict[str, Any]:
-    """A container that runs the commands, tells what it was given, and stays (or ends)."""
-    script = "\n".join((*commands, _TELL, *([_STAY] if stay else [])))
+def container(name: str, limits: Limits, *commands: str, then: str = _STAY) -> dict[str, Any]:
+    """A container that runs the commands, tells what it was given, and stays (or does something else)."""
+    script = "\n".join((*commands, _TELL, then))
     return {
         "name": name,
         "image": image.NAME,
@@ -31,7 +31,12 @@ def container(name: str, limits: Limits, *commands: str, stay: bool = True) -> d
     }
 
 
-def manifest(name: str, *containers: Mapping[str, Any], init: tuple[Mapping[str, Any], ...] = ()) -> Any:
+def manifest(
+    name: str,
+    *containers: Mapping[str, Any],
+    init: tuple[Mapping[str, Any], ...] = (),
+    restart: str = "Never",
+) -> Any:
     """A pod on the host's network, which needs no CNI."""
     return {
         "apiVersion": "v1",
@@ -42,7 +47,7 @@ def manifest(name: str, *containers: Mapping[str, Any], init: tuple[Mapping[str,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 1,
-            "restartPolicy": "Never",
+            "restartPolicy": restart,
             "initContainers": list(init),
             "containers": list(containers),
         },
@@ -84,18 +89,20 @@ class Pods:
         self.start(name, limits, *commands)
         return self.given(name)
 
-    def given(self, name: str, container_name: str = "main") -> Given:
-        """What a container was given, once it says so."""
-        text = waiting.until(lambda: self._told(name, container_name), f"{name}/{container_name} runs", 30.0)
+    def given(self, name: str, container_name: str = "main", start: int = 0) -> Given:
+        """What a container was given at that start of it, counted from 0, once it says so."""
+        what = f"{name}/{container_name} runs"
+        text = waiting.until(lambda: self._told(name, container_name, start), what, 30.0)
         lines = text.splitlines()
         nodes = frozenset(line for line in lines if line.startswith("/dev/vfio/"))
         return Given(dict(line.split("=", 1) for line in lines if "=" in line), nodes, text)
 
-    def _told(self, name: str, container_name: str) -> str | None:
+    def _told(self, name: str, container_name: str, start: int) -> str | None:
         pod = self.get(name)
         if pod["status"]["phase"] == "Failed":
             raise AssertionError(f"{name} failed: {pod['status'].get('message')}")
-        log = self._logs / f"default_{name}_{pod['metadata']['uid']}" / container_name / "0.log"
+        directory = self._logs / f"default_{name}_{pod['metadata']['uid']}" / container_name
+        log = directory / f"{start}.log"
         text = "\n".join(line.split(" ", 3)[3] for line in log.read_text().splitlines())
         return text if text.endswith("ready") else None
 
@@ -109,7 +116,7 @@ class Pods:
 
     def started_at(self, name: str) -> str:
         """Id and start time of the running container ``main``: others after a restart."""
-        (status,) = self.get(name)["status"]["containerStatuses"]
+        (status,) = self.await_phase(name, "Running")["containerStatuses"]
         return f"{status['containerID']} {status['restartCount']} {status['state']['running']['startedAt']}"
 
     def delete(self, name: str) -> None:

@@ -68,11 +68,22 @@ def test_an_init_container_and_its_app_container_share_the_device(
 ) -> None:
     daemon.start()
     running.await_counts(GPU, 4, 4)
-    first = pods_of.container("first", {GPU: 1}, stay=False)
+    first = pods_of.container("first", {GPU: 1}, then="")
     pods.create(pods_of.manifest("staged", pods_of.container("main", {GPU: 1}), init=(first,)))
     given = pods.given("staged")
     assert pods.given("staged", "first").env[GPU_ENV] == given.env[GPU_ENV]
     assert given.nodes == nodes_of(given.env[GPU_ENV])
+
+
+def test_a_sidecar_and_its_app_container_get_a_device_each(
+    running: Cluster, daemon: Daemon, pods: Pods
+) -> None:
+    daemon.start()
+    running.await_counts(GPU, 4, 4)
+    sidecar = {**pods_of.container("beside", {GPU: 1}), "restartPolicy": "Always"}
+    pods.create(pods_of.manifest("company", pods_of.container("main", {GPU: 1}), init=(sidecar,)))
+    both = {pods.given("company", name).env[GPU_ENV] for name in ("beside", "main")}
+    assert len(both) == 2
 
 
 def test_all_devices_can_be_given_away_one_after_the_other(

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from nodeagent.demo.host import SimulatedHost
+from tests.e2e import pods as pods_of
 from tests.e2e import waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
@@ -39,6 +40,20 @@ def test_a_daemon_that_is_stopped_leaves_in_peace(running: Cluster, daemon: Daem
     assert not list((running.kubelet.directory / "device-plugins").glob("nodeagent-*.sock"))
     daemon.start()
     running.await_counts(GPU, 4, 4)
+
+
+def test_a_container_that_crashes_while_the_daemon_is_away_gets_its_device_again(
+    running: Cluster, daemon: Daemon, pods: Pods
+) -> None:
+    daemon.start()
+    running.await_counts(GPU, 4, 4)
+    crashing = pods_of.container("main", {GPU: 1}, then="sleep 3; exit 1")
+    pods.create(pods_of.manifest("crashing", crashing, restart="Always"))
+    first = pods.given("crashing")
+    daemon.stop()
+    second = pods.given("crashing", start=1)
+    assert second.env[GPU_ENV] == first.env[GPU_ENV]
+    assert second.nodes == first.nodes
 
 
 def test_an_upgraded_daemon_takes_over_what_pods_hold(

@@ -14,7 +14,7 @@ from tests.e2e import podresources, waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Pods
-from tests.e2e.resources import FIRST, GPU, GPU_ENV, only, rule
+from tests.e2e.resources import FIRST, GPU, GPU_ENV, GROUPS, only, rule
 
 RESTARTS = 20
 BACK = 2.0  # seconds from the kubelet's start
@@ -48,6 +48,25 @@ def test_twenty_kubelet_restarts_leave_pods_alone_and_bring_capacity_back_in_two
     running.await_counts(GPU, 4, 4)
     assert pods.started_at("stays") == before
     assert pods.run("after", {GPU: 2}).env[GPU_ENV]
+
+
+def test_sixteen_resources_are_back_two_seconds_after_the_start_of_a_new_kubelet(
+    running: Cluster, daemon: Daemon
+) -> None:
+    functions = [f"{address[:-1]}{number}" for address in GROUPS for number in range(4)]
+    daemon.configure(only(*(rule(f"example.com/r{n}", function) for n, function in enumerate(functions))))
+    daemon.start()
+    running.await_counts("example.com/r15", 1, 1)
+    running.kubelet.stop(signal.SIGKILL)
+    running.kubelet.start()
+    wanted = {f"example.com/r{n}" for n in range(16)}
+    waiting.until(
+        lambda: wanted <= podresources.allocatable(running.kubelet.directory).keys(), "all are back", 30.0
+    )
+    assert time.monotonic() - running.kubelet.started < BACK
+    running.kubelet.await_ready()
+    daemon.await_registered()
+    assert {each["registrations"] for each in daemon.status()["resources"]} == {2}
 
 
 def test_a_kubelet_killed_in_the_middle_of_an_allocate_does_no_harm(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -25,6 +25,7 @@ class Answers:
     def __init__(self) -> None:
         self.preferring = True
         self.error: Exception | None = None
+        self.before_error: Callable[[], object] = lambda: None
         self.gate = anyio.Event()
         self.gate.set()
         self.entered = anyio.Event()
@@ -36,6 +37,7 @@ class Answers:
         self.entered.set()
         await self.gate.wait()
         if self.error is not None:
+            self.before_error()
             raise self.error
         envs = (("IDS", ",".join(device_ids)),)
         return Grant(envs, (DeviceNode("/dev/vfio/vfio"),), tuple(f"x/y={each}" for each in device_ids))

@@ -159,22 +159,13 @@ async def test_a_refusal_without_a_hint_is_the_text_alone(peer: Peer) -> None:
 
 
 async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> None:
-    peer.answers.gate = anyio.Event()
     peer.answers.error = Refused("a: its driver is nouveau")
-    lists_before_refusal: list[int] = []
-
-    async def call(seen: Latest[Seen]) -> None:
+    peer.answers.before_error = lambda: peer.listing.show((device("a", BROKEN), B))
+    async with watching(peer) as seen:
+        await until(seen, 1)
         with pytest.raises(GRPCError):
             await peer.allocate(["a"])
-        lists_before_refusal.append(len(seen.get()))
-
-    async with watching(peer) as seen, anyio.create_task_group() as tasks:
-        await until(seen, 1)
-        tasks.start_soon(call, seen)
-        await peer.answers.entered.wait()
-        peer.listing.show((device("a", BROKEN), B))
-        peer.answers.gate.set()
-    assert lists_before_refusal == [2]
+        assert len(seen.get()) == 2
 
 
 async def test_a_stalled_reader_delays_a_refusal_only_a_moment(peer: Peer) -> None:

@@ -104,6 +104,16 @@ def test_a_directory_that_was_made_anew_is_locked_anew(
         SocketDir(str(plugins), watching).look()
 
 
+def test_a_lock_file_that_was_removed_is_locked_anew(
+    directory: SocketDir, plugins: Path, watching: Watching
+) -> None:
+    directory.open()
+    (plugins / socketdir.LOCK).unlink()
+    directory.look()
+    with pytest.raises(AlreadyRunning):
+        SocketDir(str(plugins), watching).look()
+
+
 def test_a_directory_that_another_took_meanwhile_ends_us(
     directory: SocketDir, plugins: Path, watching: Watching
 ) -> None:

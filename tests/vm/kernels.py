@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's kernels, downloaded and unpacked but never installed.
 
-``release`` is the kernel of the machine's own release, from its own sources; ``newer`` comes from another suite
-of the same mirror (``NODEAGENT_VM_SUITE``, by default the release's backports), through apt directories in
-the cache: the machine's own apt is only read. What is unpacked is used again; remove it to get a newer one.
+``release`` is the kernel of the machine's own release, from its own sources; ``newer`` comes from another
+suite of the same mirror (``NODEAGENT_VM_SUITE``, by default the release's backports), through apt directories
+in the cache: the machine's own apt is only read. What is unpacked is used again; remove it to renew it.
 """
 
 from __future__ import annotations

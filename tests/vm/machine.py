@@ -9,6 +9,7 @@ addresses: the root ports have fixed slots; what lies below them is looked up in
 from __future__ import annotations
 
 import lzma
+import os
 import shlex
 import shutil
 import subprocess
@@ -42,11 +43,12 @@ for point in dev proc sys; do mount --move /$point /newroot/$point; done
 exec switch_root /newroot /bin/sh /job/start
 """
 
-_START = """for point in /tmp /run /dev/shm; do mkdir -p $point; mount -t tmpfs tmpfs $point; done
+_START = """for point in /run /dev/shm; do mkdir -p $point; mount -t tmpfs tmpfs $point; done
 mkdir -p /dev/pts; mount -t devpts devpts /dev/pts
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={checkout}
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={checkout}
+export NODEAGENT_VM_ONLY={only}
 ip link set lo up 2>/dev/null
-cd /tmp
+cd /run
 {python} -m tests.vm.guest /job/results >/dev/ttyS1 2>&1
 echo $? >/job/code
 sync
@@ -54,14 +56,14 @@ exec /busybox poweroff -f
 """
 
 # The IOMMU must come before all other devices; the shares have fixed slots so that they shift nothing.
-_MACHINE = """-nodefaults -no-user-config -display none -no-reboot -rtc base=utc -accel tcg -machine q35 -cpu max
--smp 1 -m 1024 -device intel-iommu,intremap=on,caching-mode=on"""
-_APPEND = """console=ttyS0 loglevel=6 panic=-1 quiet mitigations=off audit=0 random.trust_cpu=on intel_iommu=on"""
+_MACHINE = """-nodefaults -no-user-config -display none -no-reboot -rtc base=utc -accel tcg
+-machine q35 -cpu max -smp 1 -m 1024 -device intel-iommu,intremap=on,caching-mode=on"""
+_APPEND = (
+    """console=ttyS0 loglevel=6 panic=-1 quiet mitigations=off audit=0 random.trust_cpu=on intel_iommu=on"""
+)
 _DEVICES = """
 -device pcie-root-port,id=rp10,chassis=1,addr=0x10 -device e1000e,id=alone,bus=rp10
--device pcie-root-port,id=rp11,chassis=2,addr=0x11
--drive if=none,id=disk1,file=null-co://,format=raw -device nvme,id=plugged,serial=NV1,drive=disk1,bus=rp11
--device pcie-root-port,id=rp12,chassis=3,addr=0x12
+-device pcie-root-port,id=rp11,chassis=2,addr=0x11 -device e1000e,id=plugged,bus=rp11
 -device pcie-root-port,id=rp14,chassis=5,addr=0x14 -device nvme-subsys,id=ns0,nqn=ns0
 -device nvme,serial=S1,bus=rp14,subsys=ns0,sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4
 -device pcie-root-port,id=rp15,chassis=6,addr=0x15,disable-acs=true -device e1000e,bus=rp15
@@ -95,8 +97,12 @@ class Boot:
 
 def boot(kernel: Kernel, job: Path) -> Boot:
     """Boot the kernel with all devices, run the scenarios, wait for the end."""
-    (job / "results").mkdir(parents=True)
-    start = _START.format(checkout=shlex.quote(str(CHECKOUT)), python=shlex.quote(sys.executable))
+    (job / "results").mkdir(parents=True, exist_ok=True)
+    start = _START.format(
+        checkout=shlex.quote(str(CHECKOUT)),
+        python=shlex.quote(sys.executable),
+        only=shlex.quote(os.environ.get("NODEAGENT_VM_ONLY", "")),
+    )
     (job / "start").write_text(start)
     initrd = _initramfs(kernel, job / "initramfs")
     began = time.monotonic()

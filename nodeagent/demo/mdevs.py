@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated kernel for mdevs and vendor vGPUs: a Host, and writes that succeed or fail as Linux' do.
+
+What ``create`` and ``remove`` answer, that the types of a parent share their instances, and that a blocked
+removal leaves the bus but keeps its UUID and its room, was measured with the sample drivers mtty and mbochs
+on Linux 6.1 and 6.12. That a vGPU card takes one type at a time is NVIDIA's documentation. No files, no
+threads: a removal that would block says so by its return value.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from nodeagent.base.errors import InvariantBroken, KernelRefused
+from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.host import Group, Host, Mdev, MdevType, PciFunction
+from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type: how many of it a whole card holds at most, and its name, if it has one."""
+
+    id: str
+    most: int
+    name: str | None = None
+
+
+@dataclass(slots=True)
+class Card:
+    """A card: its types share its room; ``vfs`` are its parents (none: the card itself is the parent).
+
+    ``mixed`` lets instances of several types be on the card at once, as the sample drivers do. ``vgpu``
+    is the vendor-specific framework of VFIO: types are set on VFs, and there are no mdevs.
+    """
+
+    address: str
+    types: tuple[Type, ...]
+    vfs: tuple[str, ...] = ()
+    mixed: bool = False
+    vgpu: bool = False
+    off: frozenset[str] = frozenset()  # types that say 0 available, whatever room there is
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Where instances are made."""
+        return self.vfs or (self.address,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    parent: str
+    type: Type
+    group: int
+
+
+@dataclass(slots=True)
+class MdevKernel:
+    """Cards, what exists on them, who has it open, and which writes are to fail."""
+
+    cards: list[Card]
+    errors: dict[tuple[str, str], int] = field(default_factory=dict)  # (card, type) → errno of its writes
+    held: set[str] = field(default_factory=set)
+    _made: dict[str, _Made] = field(default_factory=dict)
+    _leaving: set[str] = field(default_factory=set)
+    _dead: set[str] = field(default_factory=set)
+    _next_group: int = 100
+
+    def apply(self, action: Action) -> bool:
+        """Make one change; False if it is begun and waits for a holder. Raises KernelRefused."""
+        if isinstance(action, CreateMdev):
+            self.create(action.parent, action.type_id, action.uuid)
+            return True
+        if isinstance(action, RemoveMdev):
+            return self.remove(action.uuid)
+        if isinstance(action, SetVgpuType):
+            self.set_vgpu_type(action.address, action.type_id)
+            return True
+        if isinstance(action, ClearVgpuType):
+            self.set_vgpu_type(action.address, "0")
+            return True
+        raise InvariantBroken(f"this kernel cannot {action.describe()}")
+
+    def create(self, parent: str, type_id: str, text: str) -> None:
+        """Write a UUID to ``create`` of a type of a parent."""
+        card, kind = self._type(parent, type_id)
+        uuid = mdev_uuid(text)
+        if uuid is None:
+            raise _refused(errno.EINVAL, f"{parent}/{type_id}/create")
+        if uuid in self._made:  # a removal that is still blocked keeps its UUID
+            raise _refused(errno.EEXIST, f"{parent}/{type_id}/create")
+        self._may_fail(card, type_id)
+        if self._available(card, parent, kind) < 1:
+            raise _refused(errno.ENOSPC, f"{parent}/{type_id}/create")
+        self._add(uuid, parent, kind)
+
+    def remove(self, uuid: str) -> bool:
+        """Write 1 to ``remove`` of an instance; False if that blocks until ``release``."""
+        made = self._made.get(uuid)
+        if made is None or uuid in self._leaving:
+            raise _refused(errno.ENOENT, f"{uuid}/remove")
+        self._may_fail(self._card(made.parent), made.type.id)
+        if uuid in self.held:
+            self._leaving.add(uuid)
+            return False
+        self._forget(uuid)
+        return True
+
+    def set_vgpu_type(self, vf: str, type_id: str) -> None:
+        """Write a type, or 0, to ``nvidia/current_vgpu_type`` of a VF."""
+        card = self._card(vf)
+        if vf in self.held:
+            raise _refused(errno.EBUSY, f"{vf}/nvidia/current_vgpu_type")
+        if type_id == "0":
+            self._may_fail(card, self._made[vf].type.id if vf in self._made else "0")
+            self._forget(vf)
+            return
+        _, kind = self._type(vf, type_id)
+        self._may_fail(card, type_id)
+        if vf in self._made or self._available(card, vf, kind) < 1:
+            raise _refused(errno.EINVAL, f"{vf}/nvidia/current_vgpu_type")
+        self._add(vf, vf, kind)
+
+    def hold(self, instance: str) -> None:
+        """Somebody opens an instance."""
+        self.held.add(instance)
+
+    def release(self, instance: str) -> None:
+        """Who had it open closes it: a removal that waited ends."""
+        self.held.discard(instance)
+        if instance in self._leaving:
+            self._forget(instance)
+
+    def unbind(self, uuid: str) -> None:
+        """An instance loses its driver: it is dead, and gives its room back."""
+        self._dead.add(uuid)
+
+    def switch_off(self, address: str, *type_ids: str) -> None:
+        """These types of a card say that none is available, until told otherwise."""
+        self._card(address).off = frozenset(type_ids)
+
+    @property
+    def instances(self) -> Mapping[str, tuple[str, str]]:
+        """Instance → (parent, type), in the order in which they were made; without those on their way out."""
+        return {
+            name: (made.parent, made.type.id)
+            for name, made in self._made.items()
+            if name not in self._leaving
+        }
+
+    def host(self) -> Host:
+        """What a scan would see now."""
+        functions = [function for card in self.cards for function in self._functions(card)]
+        mdevs = [self._mdev(name) for name in self.instances if mdev_uuid(name) is not None]
+        groups = [
+            Group(GroupNumber(made.group), (name,), node=True)
+            for name, made in self._made.items()
+            if mdev_uuid(name) is not None
+        ]
+        return Host(
+            functions={function.address: function for function in functions},
+            groups={group.number: group for group in groups},
+            mdevs={mdev.uuid: mdev for mdev in mdevs},
+            mdev_parents={
+                parent: tuple(
+                    MdevType(kind.id, kind.name, self._available(card, parent, kind)) for kind in card.types
+                )
+                for card in self.cards
+                if not card.vgpu
+                for parent in card.parents
+            },
+            iommu=True,
+        )
+
+    def _mdev(self, uuid: str) -> Mdev:
+        made = self._made[uuid]
+        return Mdev(
+            uuid,
+            made.parent,
+            made.type.id,
+            made.type.name,
+            driver=None if uuid in self._dead else "nvidia-vgpu-vfio",
+            group=GroupNumber(made.group),
+        )
+
+    def _functions(self, card: Card) -> list[PciFunction]:
+        plain = PciFunction(
+            PciAddress(card.address), vendor="10de", device="1eb8", pci_class="030200", driver="nvidia"
+        )
+        vfs = tuple(PciAddress(vf) for vf in card.vfs)
+        physical = replace(plain, vfs=vfs, sriov_capable=bool(vfs))
+        return [physical, *(self._virtual(card, replace(plain, address=vf)) for vf in vfs)]
+
+    def _virtual(self, card: Card, plain: PciFunction) -> PciFunction:
+        function = replace(plain, physfn=PciAddress(card.address))
+        if not card.vgpu:
+            return function
+        made = self._made.get(function.address)
+        if made is not None:
+            return replace(function, vgpu_type=made.type.id)
+        creatable = tuple(
+            (kind.id, kind.name or "") for kind in card.types if self._available(card, function.address, kind)
+        )
+        return replace(function, vgpu_type="0", vgpu_types=creatable)
+
+    def _available(self, card: Card, parent: str, kind: Type) -> int:
+        """Room of the card for the type; a VF takes one instance at most."""
+        alive = {name: made for name, made in self._made.items() if name not in self._dead}
+        here = [made for made in alive.values() if made.parent in card.parents]
+        if kind.id in card.off or (not card.mixed and any(made.type.id != kind.id for made in here)):
+            return 0
+        if card.vfs and any(made.parent == parent for made in here):
+            return 0
+        used = sum(1 / made.type.most for made in here)
+        room = int((1 - used) * kind.most + 1e-6)
+        return min(room, 1) if card.vfs else room
+
+    def _card(self, parent: str) -> Card:
+        found = next((card for card in self.cards if parent in (card.address, *card.parents)), None)
+        if found is None:
+            raise _refused(errno.ENOENT, parent)
+        return found
+
+    def _type(self, parent: str, type_id: str) -> tuple[Card, Type]:
+        card = self._card(parent)
+        kind = next((kind for kind in card.types if kind.id == type_id), None)
+        if kind is None:
+            raise _refused(errno.EINVAL if card.vgpu else errno.ENOENT, f"{parent}/{type_id}")
+        return card, kind
+
+    def _may_fail(self, card: Card, type_id: str) -> None:
+        number = self.errors.get((card.address, type_id))
+        if number is not None:
+            raise _refused(number, f"{card.address}/{type_id}")
+
+    def _add(self, name: str, parent: str, kind: Type) -> None:
+        self._made[name] = _Made(parent, kind, self._next_group)
+        self._next_group += 1
+
+    def _forget(self, name: str) -> None:
+        self._made.pop(name, None)
+        self._leaving.discard(name)
+        self._dead.discard(name)
+
+
+def _refused(number: int, path: str) -> KernelRefused:
+    return KernelRefused(f"{path}: {errno.errorcode[number]}", errno=number, path=path)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards: the physical functions that can be split, with what they offer and what exists on them. Pure.
+
+A card is a physical function with all its VFs; a parent that is no PCI function (a sample driver's) is a
+card of its own. Two ways of splitting look alike here: mdev parents of the kernel, and VFs of NVIDIA's
+vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF holds at most one instance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeagent.model.host import Host, MdevType, PciFunction
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address, pci_order
+
+NO_TYPE = "0"
+"""What ``nvidia/current_vgpu_type`` says of a VF without a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Where instances are made: an mdev parent, or a VF that takes a vGPU type (``vgpu``)."""
+
+    address: str
+    types: tuple[MdevType, ...]
+    vgpu: bool = False
+
+    def available(self, type_id: str) -> int:
+        """How many instances of the type can still be made here; unknown is none."""
+        return sum(kind.available or 0 for kind in self.types if kind.type_id == type_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF."""
+
+    id: str
+    parent: str
+    type_id: str | None
+    group: str | None = None
+    dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
+    vgpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A physical function, its parents and instances, each in address order."""
+
+    address: str
+    parents: tuple[Parent, ...]
+    instances: tuple[Instance, ...] = ()
+
+    @property
+    def types(self) -> dict[str, MdevType]:
+        """The types that the card knows, by id, in the order of its parents."""
+        found: dict[str, MdevType] = {}
+        for parent in self.parents:
+            for kind in parent.types:
+                if found.get(kind.type_id) is None or found[kind.type_id].name is None:
+                    found[kind.type_id] = kind
+        return found
+
+    def room(self, type_id: str) -> int:
+        """How many instances of the type can still be made, as far as its parents tell."""
+        return sum(parent.available(type_id) for parent in self.parents)
+
+
+def cards(host: Host) -> tuple[Card, ...]:
+    """All cards of the host in address order; parents that are no PCI functions come last."""
+    parents: dict[str, list[Parent]] = {}
+    instances: dict[str, list[Instance]] = {}
+    for parent in _parents(host):
+        parents.setdefault(card_of(host, parent.address), []).append(parent)
+    for instance in _instances(host):
+        instances.setdefault(card_of(host, instance.parent), []).append(instance)
+    return tuple(
+        Card(
+            address,
+            tuple(sorted(parents.get(address, ()), key=lambda parent: order(parent.address))),
+            tuple(sorted(instances.get(address, ()), key=lambda found: (order(found.parent), found.id))),
+        )
+        for address in sorted({*parents, *instances}, key=order)
+    )
+
+
+def card_of(host: Host, parent: str) -> str:
+    """The card to which a parent belongs."""
+    function = host.functions.get(PciAddress(parent))
+    return parent if function is None or function.physfn is None else function.physfn
+
+
+def order(address: str) -> tuple[bool, int, str]:
+    """Sort key: PCI addresses first, in their order."""
+    return (pci_address(address) is None, *pci_order(address))
+
+
+def removals_under_way(host: Host) -> tuple[str, ...]:
+    """UUIDs that are seen in their group only: a removal waits for whoever has them open."""
+    members = (member for group in host.groups.values() for member in group.members)
+    return tuple(member for member in members if mdev_uuid(member) is not None and member not in host.mdevs)
+
+
+def _parents(host: Host) -> list[Parent]:
+    found = [Parent(address, types) for address, types in host.mdev_parents.items()]
+    return found + [_vgpu(function) for function in host.functions.values() if _takes_vgpu(function)]
+
+
+def _takes_vgpu(function: PciFunction) -> bool:
+    return function.physfn is not None and function.vgpu_type is not None
+
+
+def _vgpu(function: PciFunction) -> Parent:
+    """A VF makes one instance of any type that it lists, unless it has one."""
+    free = int(function.vgpu_type == NO_TYPE)
+    types = tuple(MdevType(type_id, name or None, free) for type_id, name in function.vgpu_types)
+    return Parent(function.address, types, vgpu=True)
+
+
+def _instances(host: Host) -> list[Instance]:
+    found = [
+        Instance(
+            mdev.uuid,
+            mdev.parent,
+            mdev.type_id,
+            group=None if mdev.group is None else str(mdev.group),
+            dead=mdev.driver is None,
+        )
+        for mdev in host.mdevs.values()
+        if mdev.parent is not None
+    ]
+    return found + [
+        Instance(
+            function.address,
+            function.address,
+            function.vgpu_type,
+            group=None if function.group is None else str(function.group),
+            vgpu=True,
+        )
+        for function in host.functions.values()
+        if _takes_vgpu(function) and function.vgpu_type != NO_TYPE
+    ]

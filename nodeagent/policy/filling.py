@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One card, once its type is known: what goes, what comes, and what must wait for what. Pure.
+
+Nothing of another type is made while anything else is on the card. What has lost its driver is removed and
+made anew. What the kernel has refused is not tried again before its time, and keeps its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nodeagent.model.action import (
+    Action,
+    ClearVgpuType,
+    CreateMdev,
+    RemoveMdev,
+    SetVgpuType,
+    Step,
+    Waiting,
+)
+from nodeagent.model.host import Host
+from nodeagent.policy import cards, ownership
+from nodeagent.policy.cards import Instance, Parent
+from nodeagent.policy.stands import Existing, Facts, Stand
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlan:
+    """One card: the type that it is for (None: none), what exists on it, and what a person should know."""
+
+    address: str
+    type_id: str | None
+    exists: tuple[Existing, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What becomes of one card."""
+
+    card: CardPlan
+    removals: tuple[Step, ...] = ()
+    creations: tuple[Step, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def fill(stand: Stand, type_id: str | None, host: Host, facts: Facts) -> Filled:
+    """What becomes of a card that is to have ``type_id``, or nothing of ours (None)."""
+    going = tuple(_going(stand, type_id))
+    removals, waiting = _removals(stand, going, facts)
+    in_the_way = any(each.instance.type_id != type_id for each, _ in going)
+    coming = () if type_id is None or in_the_way else _coming(stand, type_id, host, facts)
+    refused = facts.failed.get((stand.card.address, type_id or ""))
+    if coming and refused is not None:
+        why = f"{refused}; it is tried again later"
+        waiting, coming = (*waiting, Waiting(coming[0].action, stand.card.address, why)), ()
+    notes = _notes(stand, type_id, in_the_way)
+    return Filled(
+        CardPlan(stand.card.address, type_id, stand.exists, notes),
+        removals,
+        coming,
+        waiting,
+        () if in_the_way or going else _shortfall(stand, type_id),
+    )
+
+
+def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
+    """The own instances that are to go, and why."""
+    kept = []
+    for each in stand.exists:
+        if not each.own:
+            continue
+        if each.instance.type_id != type_id or stand.wish.definitions:
+            yield each, f"{each.instance.type_id} is not wanted on this card"
+        elif each.instance.dead:
+            yield each, "it has lost its driver, and is made anew"
+        else:
+            kept.append(each)
+    yield from _too_many(stand, type_id, kept)
+
+
+def _too_many(stand: Stand, type_id: str | None, kept: list[Existing]) -> Iterator[tuple[Existing, str]]:
+    """What exceeds the count: the held stay first, then those with the lowest ids."""
+    count = stand.wish.types.get(type_id or "")
+    if count is None:
+        return
+    free_last = sorted(kept, key=lambda each: each.holder is None and not each.leaving)
+    for each in free_last[count:]:
+        yield each, f"only {count} of {type_id} are wanted on this card"
+
+
+def _removals(
+    stand: Stand, going: tuple[tuple[Existing, str], ...], facts: Facts
+) -> tuple[tuple[Step, ...], tuple[Waiting, ...]]:
+    steps, waiting = [], []
+    card = stand.card.address
+    for each, why in going:
+        action = _removal(each.instance)
+        obstacle = _obstacle(each, card, facts)
+        if obstacle is None:
+            steps.append(Step(action, card, each.instance.type_id, why))
+        else:
+            waiting.append(Waiting(action, card, f"{why}; {obstacle}"))
+    return tuple(steps), tuple(waiting)
+
+
+def _removal(instance: Instance) -> Action:
+    if instance.vgpu:
+        return ClearVgpuType(instance.id)
+    return RemoveMdev(instance.id, instance.parent, instance.type_id or "")
+
+
+def _obstacle(each: Existing, card: str, facts: Facts) -> str | None:
+    """What a removal waits for; None if it may begin."""
+    if each.leaving:
+        return "its removal is under way, and ends when whoever has it open closes it"
+    if each.holder is not None:
+        return f"held by {each.holder}"
+    if not facts.holders_known:
+        return "the kubelet has not told yet who holds what"
+    if each.instance.id in facts.in_use:
+        return "something on this host has it open"
+    refused = facts.failed.get((card, each.instance.type_id or ""))
+    return None if refused is None else f"{refused}; it is tried again later"
+
+
+def _coming(stand: Stand, type_id: str, host: Host, facts: Facts) -> tuple[Step, ...]:
+    """The instances to make now: as many as fit, no more than the count."""
+    if stand.left_alone:
+        return ()
+    if stand.wish.definitions:
+        return tuple(_defined(stand, type_id, host))
+    count = stand.wish.types.get(type_id)
+    present = sum(each.instance.type_id == type_id for each in stand.exists)
+    why = _why(stand, type_id, present)
+    actions = _new(stand, type_id, host, facts)
+    limit = None if count is None else max(0, count - present)
+    found = (Step(action, stand.card.address, type_id, why) for action in actions)
+    return tuple(step for number, step in enumerate(found) if limit is None or number < limit)
+
+
+def _why(stand: Stand, type_id: str, present: int) -> str:
+    if present:
+        return f"there is room for more of {type_id}"
+    if stand.wish.shared:
+        return f"{type_id} is this card's in the round of the wanted types"
+    return f"{type_id} is wanted on this card"
+
+
+def _new(stand: Stand, type_id: str, host: Host, facts: Facts) -> Iterator[Action]:
+    taken = frozenset((*host.mdevs, *cards.removals_under_way(host)))
+    for parent in stand.card.parents:
+        if parent.vgpu:
+            if parent.available(type_id):
+                yield SetVgpuType(parent.address, type_id)
+        else:
+            yield from _new_mdevs(parent, type_id, taken, facts.machine_id)
+
+
+def _new_mdevs(parent: Parent, type_id: str, taken: frozenset[str], machine_id: str) -> Iterator[CreateMdev]:
+    """As many as the parent has room for, with the lowest numbers that are free."""
+    left = parent.available(type_id)
+    for index in range(ownership.INDEXES if left else 0):
+        uuid = ownership.uuid_of(machine_id, parent.address, type_id, index)
+        if uuid in taken:
+            continue
+        yield CreateMdev(parent.address, type_id, uuid)
+        left -= 1
+        if not left:
+            return
+
+
+def _defined(stand: Stand, type_id: str, host: Host) -> Iterator[Step]:
+    """The defined instances that do not exist yet, while there is room."""
+    taken = {*host.mdevs, *cards.removals_under_way(host)}
+    room = {parent.address: parent.available(type_id) for parent in stand.card.parents}
+    for each in stand.wish.definitions:
+        if each.type_id != type_id or each.uuid in taken or room.get(each.parent, 0) < 1:
+            continue
+        room[each.parent] -= 1
+        action = CreateMdev(each.parent, type_id, each.uuid)
+        yield Step(action, stand.card.address, type_id, "a definition of mdevctl asks for it")
+
+
+def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
+    notes = []
+    if type_id is not None and in_the_way:
+        notes.append(f"it gets {type_id} when it is empty")
+    if stand.left_alone:
+        notes.append("something is on it that is not ours: nothing is made beside it")
+    elif type_id is None and stand.wish.types and not any(each.own for each in stand.exists):
+        notes.append("no wanted type has room on it")
+    elif type_id is None and not stand.wish.types:
+        notes.append("it offers none of the wanted types" if stand.wish.shared else "it is to be empty")
+    if any(kind.available is None for parent in stand.card.parents for kind in parent.types):
+        notes.append("available_instances of a type cannot be read, and counts as 0")
+    return tuple(notes)
+
+
+def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
+    """Counts and definitions that the card cannot meet."""
+    if type_id is None or stand.left_alone:
+        return ()
+    card = stand.card
+    present = sum(each.instance.type_id == type_id for each in stand.exists)
+    fits = present + card.room(type_id)
+    wanted = _wanted(stand, type_id)
+    found = [
+        f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"
+        for each in stand.wish.definitions
+        if each.type_id != type_id
+    ]
+    if wanted is not None and wanted > fits:
+        found.append(f"{card.address}: {wanted} of {type_id} are wanted, and {fits} fit")
+    return tuple(found)
+
+
+def _wanted(stand: Stand, type_id: str) -> int | None:
+    if stand.wish.definitions:
+        return sum(each.type_id == type_id for each in stand.wish.definitions)
+    return stand.wish.types.get(type_id)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan for mdevs and vendor vGPUs: what is wanted × cards × what exists × who holds it → steps. Pure.
+
+One type for each card, filled and topped up. What is not ours stays, and a card that has it gets nothing
+from us, unless the operator lets us adopt it. Only what nobody uses is removed; what waits keeps its card
+reserved for the type that it was dealt, so the end is the same whatever comes in between. Asked again after
+every change: a plan is good for the Host that it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeagent.model.action import Step, Waiting
+from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.model.host import Host, MdevType
+from nodeagent.policy import filling, wishes
+from nodeagent.policy.dealing import Hand, deal
+from nodeagent.policy.filling import CardPlan
+from nodeagent.policy.stands import Facts, Stand, stands
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, what must wait, how each card stands, and what is wrong with the wishes."""
+
+    steps: tuple[Step, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    cards: tuple[CardPlan, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def plan(host: Host, wanted: MdevsWanted, facts: Facts) -> Plan:
+    """The plan for this host: removals first, then creations, card by card in address order.
+
+    Nothing at all unless ``wanted.manage``.
+    """
+    if not wanted.manage:
+        return Plan()
+    listed = wishes.for_node(wanted, facts.labels)
+    found = stands(host, wanted, listed, facts)
+    kinds = tuple(kind for stand in found for kind in stand.card.types.values())
+    dealt = _dealt(found, tuple(wishes.type_ids(listed, kinds)))
+    filled = [filling.fill(stand, dealt[stand.card.address], host, facts) for stand in found]
+    removals = [step for each in filled for step in each.removals]
+    creations = [step for each in filled for step in each.creations]
+    problems = (*_problems(wanted, listed, kinds, host), *(text for each in filled for text in each.problems))
+    return Plan(
+        tuple(removals + creations),
+        tuple(waiting for each in filled for waiting in each.waiting),
+        tuple(each.card for each in filled),
+        tuple(dict.fromkeys(problems)),
+    )
+
+
+def _dealt(found: Sequence[Stand], order: Sequence[str]) -> dict[str, str | None]:
+    """Card → type: by the round, or by itself where it has a list of its own or is left alone."""
+    hands = {stand.card.address: _hand(stand) for stand in found}
+    inside = [stand.card.address for stand in found if stand.wish.shared and not stand.left_alone]
+    dealt = deal(order, [hands[address] for address in inside])
+    outside = {stand.card.address: _alone(stand, hands[stand.card.address]) for stand in found}
+    return outside | {address: dealt.get(address) for address in inside}
+
+
+def _hand(stand: Stand) -> Hand:
+    """What the card has or could get; one that must be emptied first is taken to have room for all."""
+    wish, card = stand.wish.types, stand.card
+    kept = next((each for each in wish if stand.has(each)), None)
+    emptied = any(each.own for each in stand.exists)
+    fits = (each for each in wish if each in card.types and (emptied or card.room(each) > 0))
+    return Hand(card.address, kept, frozenset(fits))
+
+
+def _alone(stand: Stand, hand: Hand) -> str | None:
+    """The type of a card outside the round; one that is left alone keeps what is wanted of ours."""
+    if stand.wish.definitions:
+        return next(iter(stand.wish.types))
+    if stand.left_alone:
+        return hand.kept
+    return next((each for each in stand.wish.types if hand.takes(each)), None)
+
+
+def _problems(
+    wanted: MdevsWanted, listed: Sequence[WantedType], kinds: Sequence[MdevType], host: Host
+) -> list[str]:
+    """What cannot be meant, or not on this node; the rest is done all the same."""
+    asked = (*listed, *(kind for rule in wanted.cards for kind in rule.types))
+    if (asked or wanted.definitions) and not kinds:
+        return ["no card of this node offers mediated devices or vGPU types"]
+    shunned = wishes.excluded(wanted, kinds)
+    meant = {each: wishes.type_ids([each], kinds).keys() for each in asked}
+    unknown = [f'no card of this node offers the type "{each.name}"' for each in asked if not meant[each]]
+    both = [
+        f'the type "{each.name}" is both wanted and excluded: it is not made'
+        for each in asked
+        if meant[each] & shunned
+    ]
+    lost = [
+        f"the definition {each.uuid} names the parent {each.parent}, which is not on this node"
+        for each in wanted.definitions
+        if each.parent not in host.mdev_parents
+    ]
+    return unknown + both + lost

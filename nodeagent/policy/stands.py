@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each card stands before anything is decided: what exists on it, whose it is, what it is to have. Pure.
+
+Own is what nodeagent may remove: made by it, or anything where the operator lets it adopt; never an
+instance of an excluded type, nor one that a definition of mdevctl names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.model.host import Host
+from nodeagent.policy import cards, ownership, wishes
+from nodeagent.policy.cards import Card, Instance
+from nodeagent.policy.wishes import Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan depends on besides the host and the wishes.
+
+    ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
+    known. ``failed`` says what the kernel answered for a (card, type) that waits for its next try.
+    ``made`` is VF → vGPU type that nodeagent itself set: a VF tells nobody who set its type.
+    """
+
+    machine_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    holders_known: bool = False
+    in_use: frozenset[str] = frozenset()
+    failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    made: Mapping[str, str] = field(default_factory=dict)
+
+    def holder(self, instance: Instance) -> str | None:
+        """The pod that holds an instance, by its id or by its IOMMU group."""
+        found = self.holders.get(instance.id)
+        if found is None and instance.group is not None:
+            found = self.holders.get(instance.group)
+        return None if found is None else str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """An instance on a card; ``own`` means that nodeagent may remove it."""
+
+    instance: Instance
+    own: bool
+    holder: str | None = None
+    leaving: bool = False  # its removal is under way already, and waits
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A card before the deal."""
+
+    card: Card
+    exists: tuple[Existing, ...]
+    wish: Wish
+
+    @property
+    def left_alone(self) -> bool:
+        """True if something is on the card that is not ours: then nothing is made beside it."""
+        return not self.wish.definitions and any(not each.own for each in self.exists)
+
+    def has(self, type_id: str) -> bool:
+        """True if an own instance of the type exists."""
+        return any(each.own and each.instance.type_id == type_id for each in self.exists)
+
+
+def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], facts: Facts) -> tuple[Stand, ...]:
+    """All cards in address order; ``listed`` is the node's list of types."""
+    found = cards.cards(host)
+    shunned = wishes.excluded(wanted, [kind for card in found for kind in card.types.values()])
+    return tuple(
+        Stand(
+            card,
+            (*_present(card, wanted, facts, shunned), *_leaving(card, host, facts)),
+            wishes.wish(card, wanted, listed, host, shunned),
+        )
+        for card in found
+    )
+
+
+def _present(card: Card, wanted: MdevsWanted, facts: Facts, shunned: frozenset[str]) -> tuple[Existing, ...]:
+    defined = {each.uuid for each in wanted.definitions}
+    return tuple(
+        Existing(
+            instance,
+            own=instance.type_id not in shunned
+            and instance.id not in defined
+            and (wanted.adopt or _made_here(instance, facts)),
+            holder=facts.holder(instance),
+        )
+        for instance in card.instances
+    )
+
+
+def _made_here(instance: Instance, facts: Facts) -> bool:
+    if instance.type_id is None:
+        return False
+    if instance.vgpu:
+        return facts.made.get(instance.id) == instance.type_id
+    return ownership.owns(facts.machine_id, instance.parent, instance.type_id, instance.id)
+
+
+def _leaving(card: Card, host: Host, facts: Facts) -> list[Existing]:
+    """Own instances whose removal is under way: only their ids can still be seen."""
+    found = [
+        Instance(ghost, parent.address, kind.type_id)
+        for ghost in cards.removals_under_way(host)
+        for parent in card.parents
+        for kind in parent.types
+        if not parent.vgpu and ownership.owns(facts.machine_id, parent.address, kind.type_id, ghost)
+    ]
+    return [Existing(instance, own=True, holder=facts.holder(instance), leaving=True) for instance in found]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI in the guest: where the devices are, and what an administrator does to them through sysfs.
+
+Bus numbers shift between kernels, so functions are found by the fixed slot of the root port above them.
+``provoke`` is for writes that may wait for a holder: they belong to a process of their own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+BUS = Path("/sys/bus/pci")
+VFIO = "vfio-pci"
+
+
+def below(slot: int) -> list[str]:
+    """The functions below the root port in that slot, in address order."""
+    port = BUS / f"devices/0000:00:{slot:02x}.0"
+    return sorted(path.name for path in port.glob("0000:??:??.?"))
+
+
+def path(address: str, name: str) -> Path:
+    """A file of a function."""
+    return BUS / "devices" / address / name
+
+
+def exists(address: str) -> bool:
+    """True while the function is listed."""
+    return path(address, "").exists()
+
+
+def driver(address: str) -> str | None:
+    """The driver to which it is bound."""
+    link = path(address, "driver")
+    return link.readlink().name if link.is_symlink() else None
+
+
+def group(address: str) -> int:
+    """The number of its IOMMU group."""
+    return int(path(address, "iommu_group").readlink().name)
+
+
+def opened(address: str) -> int:
+    """How often it is open, if a VFIO driver has it."""
+    return int(path(address, "enable").read_text())
+
+
+def unbind(address: str) -> None:
+    """Take it from its driver, if it has one."""
+    if (name := driver(address)) is not None:
+        (BUS / "drivers" / name / "unbind").write_text(address)
+
+
+def bind(address: str, name: str) -> None:
+    """Give it to a driver; raises AssertionError if the driver does not take it."""
+    path(address, "driver_override").write_text(f"{name}\n")
+    if driver(address) != name:
+        unbind(address)
+        (BUS / "drivers_probe").write_text(address)
+    assert driver(address) == name, f"{address} is on {driver(address)}, not on {name}"
+
+
+def put(address: str, name: str | None) -> None:
+    """Give it to a driver, or to none."""
+    if name is None:
+        unbind(address)
+    else:
+        bind(address, name)
+
+
+def remove(address: str) -> None:
+    """Take it off the bus."""
+    path(address, "remove").write_text("1")
+
+
+def rescan() -> None:
+    """Find what is on the bus."""
+    (BUS / "rescan").write_text("1")
+
+
+def synthetic(address: str, count: int = 1) -> None:
+    """Make the kernel send ``change`` events of the function."""
+    with path(address, "uevent").open("w") as uevent:
+        for _ in range(count):
+            uevent.write("change")
+            uevent.flush()
+
+
+def provoke(target: Path, text: str) -> subprocess.Popen[bytes]:
+    """Write in a process of its own, which waits as long as the kernel makes it wait."""
+    return subprocess.Popen(["sh", "-c", 'printf "$1" >"$2"', "sh", text, str(target)])
+
+
+def modprobe(*arguments: str) -> None:
+    """Run modprobe; raises CalledProcessError."""
+    subprocess.run(["modprobe", *arguments], check=True)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All scenarios, in the order in which the guest runs them: those of one mode of the daemon together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from tests.vm.guest.node import Mode, Node
+from tests.vm.guest.scenarios import binding, bursts, errors, groups, holders, plugging, virtual
+
+
+class Scenario(NamedTuple):
+    """What is shown, and how the daemon runs meanwhile."""
+
+    mode: Mode
+    run: Callable[[Node], Awaitable[None]]
+
+    @property
+    def name(self) -> str:
+        """The name of its function: a sentence."""
+        return self.run.__name__
+
+
+_BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...] = (
+    (
+        Mode.HOST,
+        (
+            binding.an_unbind_and_a_bind_reach_the_kubelet_within_a_second,
+            binding.a_host_driver_makes_the_device_unhealthy_within_a_second,
+            binding.a_removed_function_leaves_the_list_and_a_rescan_brings_it_back,
+            plugging.an_idle_device_that_is_unplugged_leaves_the_list_and_comes_back_when_plugged,
+            plugging.a_card_unplugged_from_a_virtual_machine_stays_listed_until_its_pod_has_gone,
+            groups.viability_is_what_the_kernel_says_in_every_combination,
+            groups.a_port_in_the_group_does_not_hinder_it,
+            virtual.virtual_functions_come_and_go_with_their_number,
+            bursts.two_thousand_events_fit_into_the_socket_and_no_bind_is_missed,
+            errors.a_recovered_error_leaves_the_device_healthy,
+            errors.a_fatal_error_makes_the_device_unhealthy_until_it_is_bound_again,
+            holders.a_device_that_is_open_outside_is_refused_at_allocate,
+            holders.an_unbind_under_a_holder_is_known_from_events_when_the_kernel_tells,
+            holders.a_virtual_machine_gets_the_device_and_its_siblings_are_marked,
+            binding.the_list_follows_when_vfio_is_unloaded_and_loaded_again,
+        ),
+    ),
+    (
+        Mode.POD,
+        (
+            binding.changes_are_seen_from_a_network_namespace_of_its_own,
+            bursts.events_that_overflow_the_socket_lose_no_bind,
+        ),
+    ),
+    (
+        Mode.POLL,
+        (
+            holders.a_device_that_is_open_outside_is_unhealthy_until_it_is_closed,
+            holders.an_unbind_that_waits_for_the_holder_shows_as_going_away,
+            plugging.an_unplug_that_waits_for_the_holder_shows_as_going_away,
+            virtual.virtual_functions_that_cannot_go_stop_no_scan,
+        ),
+    ),
+    (Mode.USERS, (binding.without_events_changes_are_found_by_asking,)),
+)
+
+ALL: tuple[Scenario, ...] = tuple(Scenario(mode, run) for mode, runs in _BY_MODE for run in runs)
