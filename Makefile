@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test check bench proto format lock clean
+.PHONY: help demo test e2e vm bench proto format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,12 @@ demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet,
 
 test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
 	$(BIN)/python -m pytest $(ARGS)
+
+e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run builds Kubernetes)
+	$(BIN)/python -m tests.e2e $(ARGS)
+
+vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches kernels)
+	$(BIN)/python -m tests.vm $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m tests.bench $(ARGS)
