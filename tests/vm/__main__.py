@@ -32,7 +32,12 @@ def main(arguments: list[str]) -> int:
     except Missing as error:
         print(f"make vm: {error}", file=sys.stderr)
         return 1
-    return int(pytest.main(["-c", str(_HERE / "pytest.ini"), *(arguments or [str(_HERE)])]))
+    where = [] if any(_is_path(argument) for argument in arguments) else [str(_HERE)]
+    return int(pytest.main(["-c", str(_HERE / "pytest.ini"), *arguments, *where]))
+
+
+def _is_path(argument: str) -> bool:
+    return Path(argument.partition("::")[0]).exists()
 
 
 def _prepare() -> None:

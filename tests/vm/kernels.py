@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +49,31 @@ def cache() -> Path:
 
 def kernel(kind: str) -> Kernel:
     """The kernel of that kind, downloaded if it is not there yet. Raises Missing."""
-    suite = _suite(kind)
-    folder = cache() / (suite or "release")
+    folder = _folder(kind)
     if not (folder / "version").exists():
-        _download(folder, suite)
+        _download(kind, folder)
     version = (folder / "version").read_text()
     tree = folder / "tree"
     images = (tree / f"boot/vmlinuz-{version}", tree / f"lib/modules/{version}/vmlinuz")
     return Kernel(version, next(image for image in images if image.exists()), tree)
+
+
+def depends(kind: str, package: str, pattern: str) -> list[str]:
+    """The packages that one needs, as far as their names match. Raises Missing."""
+    said = _run(["apt-cache", *_options(kind), "depends", package])
+    return re.findall(rf"Depends: ({pattern}\S*)", said)
+
+
+def unpack(kind: str, packages: Sequence[str], tree: Path) -> None:
+    """Download packages and unpack them below ``tree``; nothing is installed. Raises Missing."""
+    with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
+        _run(["apt-get", *_options(kind), "-qq", "download", *packages], Path(folder))
+        for package in sorted(Path(folder).iterdir()):
+            _run(["dpkg-deb", "-x", str(package), str(tree)])
+
+
+def _folder(kind: str) -> Path:
+    return cache() / (_suite(kind) or "release")
 
 
 def _suite(kind: str) -> str | None:
@@ -72,21 +90,16 @@ def _codename() -> str:
         raise Missing("this is no Debian: its kernels are taken with apt-get") from error
 
 
-def _download(folder: Path, suite: str | None) -> None:
+def _download(kind: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "debs").mkdir(parents=True)
-    options = [] if suite is None else _private_apt(folder, suite)
-    said = _run(["apt-cache", *options, "depends", "linux-image-amd64"])
-    found = re.search(r"Depends: linux-image-(\S+)", said)
-    if found is None:
-        raise Missing(f"apt knows no linux-image-amd64 in {suite or 'its sources'}: try apt-get update")
-    version = found[1]
-    known = set(_run(["apt-cache", *options, "pkgnames", "linux-"]).split())
-    wanted = [name for part in _PARTS if (name := f"linux-{part}-{version}") in known]
-    _run(["apt-get", *options, "-qq", "download", *wanted], folder / "debs")
-    for package in sorted((folder / "debs").iterdir()):
-        _run(["dpkg-deb", "-x", str(package), str(folder / "tree")])
-    shutil.rmtree(folder / "debs")
+    folder.mkdir(parents=True)
+    _update(kind, folder)
+    found = depends(kind, "linux-image-amd64", "linux-image-")
+    if not found:
+        raise Missing(f"apt knows no linux-image-amd64 for {folder.name}: try apt-get update")
+    version = found[0].removeprefix("linux-image-")
+    known = set(_run(["apt-cache", *_options(kind), "pkgnames", "linux-"]).split())
+    unpack(kind, [name for part in _PARTS if (name := f"linux-{part}-{version}") in known], folder / "tree")
     _index(folder / "tree", version)
     (folder / "version").write_text(version)
 
@@ -98,24 +111,30 @@ def _index(tree: Path, version: str) -> None:
     _run(["depmod", "-b", str(tree), version])
 
 
-def _private_apt(folder: Path, suite: str) -> list[str]:
-    """Options that make apt work on a sources list and lists of its own; the lists are fetched."""
-    source = folder / "sources.list"
-    source.write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {suite} main\n")
-    lists = folder / "lists"
-    (lists / "partial").mkdir(parents=True)
+def _update(kind: str, folder: Path) -> None:
+    """Fetch the lists of a foreign suite; those of the machine are its administrator's."""
+    if (suite := _suite(kind)) is None:
+        return
+    (folder / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {suite} main\n")
+    (folder / "lists/partial").mkdir(parents=True)
+    _run(["apt-get", *_options(kind), "-qq", "update"])
+
+
+def _options(kind: str) -> list[str]:
+    """Options that make apt work on a sources list and lists of its own; none for the machine's release."""
+    if _suite(kind) is None:
+        return []
+    folder = _folder(kind)
     settings = {
-        "Dir::Etc::SourceList": source,
+        "Dir::Etc::SourceList": folder / "sources.list",
         "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::State::Lists": lists,
+        "Dir::State::Lists": folder / "lists",
         "Dir::Cache::pkgcache": "",
         "Dir::Cache::srcpkgcache": "",
         "Acquire::Languages": "none",
         "APT::Sandbox::User": "root",
     }
-    options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-    _run(["apt-get", *options, "-qq", "update"])
-    return options
+    return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
 
 def _mirror() -> str:

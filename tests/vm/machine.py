@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
 BUSYBOX = Path("/bin/busybox")
 LIMIT = 280  # seconds for one boot; it takes about 70 on an idle machine
+_KEEPER = ("setpriv", "--pdeathsig", "TERM", "timeout", "-k", "5", str(LIMIT))
+ONLY = os.environ.get("NODEAGENT_VM_ONLY", "").split()  # names of scenarios; none: all
 _BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 _APPLETS = ("sh", "mount", "mkdir", "insmod", "switch_root", "sleep", "cat", "ln", "cp")
 
@@ -45,7 +47,7 @@ exec switch_root /newroot /bin/sh /job/start
 
 _START = """for point in /run /dev/shm; do mkdir -p $point; mount -t tmpfs tmpfs $point; done
 mkdir -p /dev/pts; mount -t devpts devpts /dev/pts
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={checkout}
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONPATH={checkout}
 export NODEAGENT_VM_ONLY={only}
 ip link set lo up 2>/dev/null
 cd /run
@@ -101,14 +103,14 @@ def boot(kernel: Kernel, job: Path) -> Boot:
     start = _START.format(
         checkout=shlex.quote(str(CHECKOUT)),
         python=shlex.quote(sys.executable),
-        only=shlex.quote(os.environ.get("NODEAGENT_VM_ONLY", "")),
+        only=shlex.quote(" ".join(ONLY)),
     )
     (job / "start").write_text(start)
     initrd = _initramfs(kernel, job / "initramfs")
     began = time.monotonic()
     with (job / "output.log").open("wb") as output:
         subprocess.run(
-            ["timeout", "-k", "5", str(LIMIT), *_command(kernel, initrd, job)],
+            [*_KEEPER, *_command(kernel, initrd, job)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -120,7 +122,7 @@ def boot(kernel: Kernel, job: Path) -> Boot:
 def _command(kernel: Kernel, initrd: Path, job: Path) -> list[str]:
     shares = [("root", Path("/"), 0x8, True), ("mods", kernel.modules, 0x9, True), ("job", job, 0xA, False)]
     return [
-        *("setpriv", "--pdeathsig", "KILL", "nice", "qemu-system-x86_64"),
+        *("nice", "qemu-system-x86_64"),
         *_MACHINE.split(),
         *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", _APPEND),
         *("-chardev", f"file,id=console,path={job}/console.log", "-serial", "chardev:console"),

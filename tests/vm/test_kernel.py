@@ -11,7 +11,7 @@ import pytest
 
 from tests.vm.guest import scenarios
 from tests.vm.guest.scenarios import Scenario
-from tests.vm.machine import CHECKOUT, Boot
+from tests.vm.machine import CHECKOUT, ONLY, Boot
 
 _FAULTS = ("BUG:", "Oops", "Call Trace", "WARNING:", "blocked for more than")
 
@@ -22,6 +22,8 @@ def _named(scenario: Scenario) -> str:
 
 @pytest.mark.parametrize("scenario", scenarios.ALL, ids=_named)
 def test_on_a_real_kernel(boot: Boot, scenario: Scenario) -> None:
+    if ONLY and scenario.name not in ONLY:
+        pytest.skip("not one of those asked for")
     path = boot.job / f"results/{scenario.name}.json"
     if not path.exists():
         pytest.fail(f"the guest did not come so far\n{boot.tails()}", pytrace=False)

@@ -31,6 +31,7 @@ from tests.vm.guest.monitor import Monitor
 
 PATIENCE = 20.0  # seconds until a wait fails; the machine may be slow
 PROMISED = 1.0  # seconds from a change to the list at the kubelet
+_RESOURCES = 6  # in the configuration below
 LOOK = 0.02  # seconds between two looks at what gives no event
 
 HEALTHY, UNHEALTHY, ABSENT = "Healthy", "Unhealthy", None
@@ -92,15 +93,20 @@ class Node:
 
     async def run_daemon(self, mode: Mode) -> None:
         """Have the daemon run in that mode; returns when its lists are at the kubelet."""
-        if self.mode is mode:
+        if self.mode is mode and self._daemon is not None and self._daemon.poll() is None:
             return
         await self.stop_daemon()
         prefix, resync = mode.value
         command = [*prefix, sys.executable, "-m", "nodeagent", "run", "--timing-resync", resync]
         registered = len(self.kubelet.statistics.registrations)
         self._daemon = self._start(command)
-        await self.kubelet.until(lambda: len(self.kubelet.statistics.registrations) >= registered + 5, 60.0)
+        await until(lambda: self._registrations_since(registered) >= _RESOURCES, "registered", 60.0)
         self.mode = mode
+
+    def _registrations_since(self, before: int) -> int:
+        assert self._daemon is not None
+        assert self._daemon.poll() is None, "the daemon has ended: see its log"
+        return len(self.kubelet.statistics.registrations) - before
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as output:
@@ -181,14 +187,14 @@ class Node:
         devices = (device for resource in document["resources"] for device in resource["devices"])
         return next((device for device in devices if device["id"] == address), None)
 
-    async def until_reason(self, address: str, code: str, seconds: float = PATIENCE) -> str:
-        """Wait until the device is Unhealthy for that reason; the reason's text."""
-        deadline = time.monotonic() + seconds
+    async def until_reason(self, address: str, code: str, text: str = "") -> None:
+        """Wait until the device is Unhealthy for that reason, and the reason says that text."""
+        deadline = time.monotonic() + PATIENCE
         while True:
             told = await self.told(address)
-            if told is not None and told.get("reason") == code:
-                return str(told["what"])
-            assert time.monotonic() < deadline, f"{address} is not {code}: {told}"
+            if told is not None and told.get("reason") == code and text in told["what"]:
+                return
+            assert time.monotonic() < deadline, f"{address} is not {code} {text}: {told}"
             await anyio.sleep(LOOK)
 
     async def change(self, action: Callable[..., None], *arguments: Any) -> float:

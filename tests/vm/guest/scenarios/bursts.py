@@ -26,16 +26,19 @@ async def events_that_overflow_the_socket_lose_no_bind(node: Node) -> None:
 
 
 async def _flood(node: Node) -> tuple[Any, Any]:
-    """The statistics before and after; the change comes last, when a small buffer is full."""
+    """The statistics before and after; the change comes last, when a small buffer is full.
+
+    The group keeps its node, so that only uevents tell of the change.
+    """
     before = await node.events()
     node.pause_daemon(True)
     try:
         await node.change(pci.synthetic, node.below_port, _BURST)
-        await node.change(pci.unbind, node.alone)
+        await node.change(pci.unbind, node.second)
     finally:
         node.pause_daemon(False)
-    lists = len(node.kubelet.statistics.lists["example.com/nic"])
-    await node.until(node.alone, UNHEALTHY)
+    lists = len(node.kubelet.statistics.lists["example.com/pair"])
+    await node.until(node.second, UNHEALTHY)
     after = await node.events()
-    assert len(node.kubelet.statistics.lists["example.com/nic"]) == lists + 1
+    assert len(node.kubelet.statistics.lists["example.com/pair"]) == lists + 1
     return before, after

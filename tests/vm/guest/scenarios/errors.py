@@ -26,7 +26,7 @@ async def a_fatal_error_makes_the_device_unhealthy_until_it_is_bound_again(node:
     """A protocol error on the link: the recovery fails."""
     await node.ask_monitor("pcie_aer_inject_error faulty DLP")
     await node.until(node.faulty, UNHEALTHY)
-    await node.until_reason(node.faulty, "failed-recovery")
+    await node.until_reason(node.faulty, "failed-recovery", "could not recover")
     await node.change(pci.unbind, node.faulty)
     done = await node.change(pci.bind, node.faulty, pci.VFIO)
     await node.promised(node.faulty, HEALTHY, done)

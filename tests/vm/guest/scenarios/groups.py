@@ -38,7 +38,7 @@ async def _agreement(node: Node, drivers: dict[str, str | None]) -> bool:
     assert (not groups.blockers(members)) == kernel, drivers
     for address, driver in drivers.items():
         if driver != pci.VFIO:
-            assert (driver or "no driver") in await node.until_reason(address, "driver-changed")
+            await node.until_reason(address, "driver-changed", driver or "no driver")
         elif not kernel:
             await node.until_reason(address, "group-not-viable")
         usable = driver == pci.VFIO and kernel

@@ -87,7 +87,7 @@ async def a_virtual_machine_gets_the_device_and_its_siblings_are_marked(node: No
         await _shows_device(machine)
         assert pci.opened(address) == 1
         for sibling in siblings:
-            assert "ns/vm" in await node.until_reason(sibling, "group-held")
+            await node.until_reason(sibling, "group-held", "ns/vm")
         assert node.health(address) == HEALTHY
         machine.terminate()
     await until(lambda: pci.opened(address) == 0, "the virtual machine has let go")
