@@ -8,6 +8,7 @@ end: take no more events, end the endpoints (each in bounded time), remove the s
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import time
@@ -21,6 +22,7 @@ from nodeagent.agent import status
 from nodeagent.agent.allocations import AllocationsLoop
 from nodeagent.agent.cdi import CdiFiles
 from nodeagent.agent.desire import Desire
+from nodeagent.agent.effects import Effects
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins, ResourceAnswers
 from nodeagent.agent.reconcile import Reconcile
@@ -82,6 +84,17 @@ class Agent:
             self.allocations.cell,
             self.allocations.settling,
         )
+        self.effects = Effects(
+            root,
+            self.observe,
+            self.wake,
+            self.desire.cell,
+            self.allocations.cell,
+            self.allocations.settling,
+            labels=self._labels,
+            recheck=settings.timing.holders,
+            on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
+        )
         self.plugins = Plugins(
             self.observe,
             self.reconcile,
@@ -133,6 +146,7 @@ class Agent:
             ("allocations", self.allocations.run),
             ("configuration", self.desire.run),
             ("reconcile", self.reconcile.run),
+            ("effects", self.effects.run),
             ("kubelet", self._follow_kubelet),
             ("checkpoint", self._follow_checkpoint),
             ("results", self._follow_results),
@@ -144,6 +158,7 @@ class Agent:
         self._tell_of_the_host()
         resources = self.reconcile.resources.get()
         devices = sum(len(resource.devices) for resource in resources.values())
+        gc.freeze()  # what was made so far stays: later collections need not look at it again
         log.event(log.READY, resources=len(resources), devices=devices)
         self.notifier.ready()
 
@@ -163,6 +178,10 @@ class Agent:
         with anyio.move_on_after(HOLDERS_AT_START):
             await self.allocations.one_turn()
 
+    def _labels(self) -> dict[str, str]:
+        """The node's labels, as far as the configuration tells them."""
+        return dict(self.desire.settings.node.labels)
+
     def _registry(self, settings: Settings) -> SocketDir | None:
         """The directory for registration, where that way was chosen."""
         if settings.kubelet.registration == "classic":
@@ -176,19 +195,13 @@ class Agent:
         return Endpoint(name, listing, answers, self.directory, self.registrar)
 
     async def _follow_kubelet(self) -> None:
-        """Note that a kubelet is new, and say that one is away or back."""
-        cell = self.directory.kubelet
-        seen, present = cell.version, cell.get() is not None
-        if not present:
-            log.event(log.KUBELET_GONE, socket=self.directory.kubelet_path)
+        """Note that a kubelet is new, and say that none is there."""
+        seen, identity = self.directory.kubelet.version, self.directory.kubelet.get()
         while True:
-            seen, identity = await cell.newer(seen)
+            if identity is None:
+                self.registrar.away()
+            seen, identity = await self.directory.kubelet.newer(seen)
             self.allocations.kubelet_changed()
-            if (identity is not None) != present:
-                present = identity is not None
-                log.event(
-                    log.KUBELET_BACK if present else log.KUBELET_GONE, socket=self.directory.kubelet_path
-                )
 
     async def _follow_checkpoint(self) -> None:
         """The kubelet writes its checkpoint when it has given devices away: ask who holds what."""

@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, verb, help_text in (
         ("run", _run, "run the daemon"),
         ("scan", _scan, "show all devices and what becomes of them"),
+        ("plan", _plan, "show what would be done to mdevs, vGPUs and VFs, and why; change nothing"),
         ("explain", _explain, "say why a device is offered as it is, or not at all"),
         ("status", _status, "ask the running daemon how it is"),
         ("config", _config, "show the settings in force, and where each comes from"),
@@ -79,8 +80,20 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("device", metavar="DEVICE", help="a PCI address, such as 0000:3b:00.0 or 3b:00.0")
+    parser.add_argument(
+        "device",
+        metavar="DEVICE",
+        help="a PCI address, such as 0000:3b:00.0 or 3b:00.0, or the UUID of an mdev",
+    )
     parser.add_argument("--host", metavar="FILE", help="explain on a host saved with: nodeagent scan -o json")
+    _add_scan(parser)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="FILE", help="plan for a host saved with: nodeagent scan -o json")
+    parser.add_argument(
+        "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
+    )
     _add_scan(parser)
 
 
@@ -98,6 +111,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 _ARGUMENTS = {
     "run": settings.add_flags,
     "scan": _add_scan,
+    "plan": _add_plan,
     "explain": _add_explain,
     "status": _add_scan,
     "config": _add_config,
@@ -139,7 +153,9 @@ def _run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _inspected(options: argparse.Namespace, device: str | None = None) -> Outcome:
+def _inspected(
+    options: argparse.Namespace, device: str | None = None, loaded: settings.Settings | None = None
+) -> Outcome:
     import anyio
 
     from nodeagent.agent import inspect
@@ -147,13 +163,13 @@ def _inspected(options: argparse.Namespace, device: str | None = None) -> Outcom
     from nodeagent.model.ids import pci_address
 
     root = _root(options)
-    loaded, _ = _settings(options, root)
+    given = loaded or _settings(options, root)[0]
     saved = getattr(options, "host", None)
     host = None if saved is None else host_json.load(_json_file(saved))
     address = pci_address(device) if device is not None else None
 
     async def look() -> Outcome:
-        outcome = await inspect.inspect(root, loaded, host)
+        outcome = await inspect.inspect(root, given, host)
         if address is not None and host is None:
             outcome = await inspect.with_hints(root, outcome, address)
         return outcome
@@ -178,19 +194,54 @@ def _scan(options: argparse.Namespace) -> int:
     return _print(scan.text(outcome))
 
 
+def _plan(options: argparse.Namespace) -> int:
+    from nodeagent.policy import mdevs, sriov
+    from nodeagent.policy.stands import Facts
+    from nodeagent.show import plan as shown
+
+    root = _root(options)
+    loaded, _ = _settings(options, root)
+    for warning in loaded.warnings:
+        print(f"nodeagent: {warning}", file=sys.stderr)
+    seen = _inspected(options, loaded=loaded).facts
+    facts = Facts(
+        options.machine_id or _machine_id(root),
+        labels=dict(loaded.node.labels),
+        holders=seen.holders,
+        holders_known=seen.holders_known,
+    )
+    plan = mdevs.plan(seen.host, loaded.desired.mdevs, facts)
+    vfs = sriov.plan(seen.host, loaded.desired.sriov, facts)
+    manage = loaded.desired.mdevs.manage
+    if options.output == "json":
+        return _print(json.dumps(shown.document(plan, vfs, manage), indent=2))
+    return _print(shown.text(plan, vfs, manage))
+
+
+def _machine_id(root: Root) -> str:
+    found = (root.text("/etc/machine-id") or "").strip()
+    if not found or found == "uninitialized":  # systemd's word for an image that was never booted
+        raise ConfigError(
+            "/etc/machine-id is empty or missing: which mdevs are ours cannot be told",
+            "make it with systemd-machine-id-setup, or give --machine-id",
+        )
+    return found
+
+
 def _explain(options: argparse.Namespace) -> int:
-    from nodeagent.model.ids import pci_address
+    from nodeagent.model.ids import mdev_uuid, pci_address
     from nodeagent.policy import explain
     from nodeagent.show import explain as shown
 
-    address = pci_address(options.device)
-    if address is None:
+    device = pci_address(options.device) or mdev_uuid(options.device)
+    if device is None:
         raise ConfigError(
-            f"{options.device} is no PCI address", "give one such as 0000:3b:00.0; nodeagent scan lists them"
+            f"{options.device} is neither a PCI address nor a UUID",
+            "give one such as 0000:3b:00.0; nodeagent scan lists them",
         )
-    told = explain.explain(address, _inspected(options, address))
+    told = explain.explain(device, _inspected(options, device))
     if told is None:
-        raise NodeagentError(f"there is no device {address} on this host", "nodeagent scan lists all devices")
+        raise NodeagentError(f"there is no device {device} on this host", "nodeagent scan lists all devices")
     if options.output == "json":
         return _print(json.dumps(shown.document(told), indent=2))
     return _print(shown.text(told))

@@ -57,38 +57,51 @@ class AllocationsLoop:
         self._recent: dict[str, float] = {}  # id → when its Allocate has settled
         self._doubt_until = 0.0
         self._failures = 0
-        self._releases_awaited = False
+        self._hinted = False
+        self._awaiting: frozenset[str] = frozenset()
 
     def wake(self) -> None:
         """Ask again soon."""
+        self._hinted = True
         self._wake.touch()
 
     def allocated(self, ids: tuple[str, ...]) -> None:
         """An Allocate has given these ids away: their pod may take more of the group for a moment."""
         settled = time.monotonic() + self._settle
+        first = not self._recent
         self._recent.update(dict.fromkeys(ids, settled))
         self.settling.set(frozenset(self._recent))
-        self._wake.touch()
+        if first:
+            self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
 
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self._doubt_until = time.monotonic() + FRESH_KUBELET
-        self._wake.touch()
+        self.wake()
 
-    def await_releases(self, awaited: bool) -> None:
-        """Say whether a device waits for its release: then the kubelet is asked more often."""
-        if awaited and not self._releases_awaited:
-            self._wake.touch()
-        self._releases_awaited = awaited
+    def await_releases(self, awaited: bool, by: str = "") -> None:
+        """Say whether something (``by``) waits for a release: then the kubelet is asked more often."""
+        if awaited and by not in self._awaiting:
+            self.wake()
+        self._awaiting = self._awaiting | {by} if awaited else self._awaiting - {by}
 
     async def run(self) -> None:
-        """Ask whenever there is a hint, for ever."""
+        """Ask whenever there is a hint or the time has come, for ever."""
         while True:
-            seen = self._wake.version
+            self._hinted = False
+            asked = time.monotonic()
             await self.one_turn()
-            pause = self._pause()
             await anyio.sleep(SPACING)
-            with anyio.move_on_after(pause - SPACING):
+            await self._until_due(asked)
+
+    async def _until_due(self, asked: float) -> None:
+        """Wait for a hint, or for the time of the next question after one at ``asked``."""
+        while not self._hinted:
+            seen = self._wake.version
+            left = self._due(asked) - time.monotonic()
+            if left <= 0:
+                return
+            with anyio.move_on_after(left):
                 await self._wake.newer(seen)
 
     async def one_turn(self) -> None:
@@ -125,16 +138,15 @@ class AllocationsLoop:
         self._recent = {device_id: end for device_id, end in self._recent.items() if end > asked}
         self.settling.set(frozenset(self._recent))
 
-    def _pause(self) -> float:
-        """Seconds until the next question without a hint."""
-        now = time.monotonic()
-        waits = [self._resync]
+    def _due(self, asked: float) -> float:
+        """When to ask next without a hint, after a question at ``asked``."""
+        times = [asked + self._resync]
         if self._failures:
-            waits.append(_RETRY.delay(self._failures - 1))
+            times.append(asked + _RETRY.delay(self._failures - 1))
         elif self._recent:
-            waits.append(max(min(self._recent.values()) - now, 0.0))
-        if self._releases_awaited:
-            waits.append(self._waiting)
-        if now < self._doubt_until:
-            waits.append(max(self._doubt_until - now, 1.0))
-        return max(min(waits), SPACING)
+            times.append(min(self._recent.values()))
+        if self._awaiting:
+            times.append(asked + self._waiting)
+        if asked < self._doubt_until:
+            times.append(max(self._doubt_until, asked + 1.0))
+        return min(times)

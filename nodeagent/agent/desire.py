@@ -74,7 +74,8 @@ class Desire:
         both = zip(fresh.values, self.settings.values, strict=True)
         changed = [one.key for one, old in both if one.value != old.value]
         self.settings = fresh
-        self.cell.set(fresh.desired)
+        if not self.cell.set(fresh.desired) and changed:
+            self.cell.touch()  # what is asked of the settings themselves, such as the node's labels
         if changed:
             log.event(log.CONFIG_RELOADED, changed=", ".join(changed))
 

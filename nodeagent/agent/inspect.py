@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 
 from nodeagent.base import jsonsocket, threads
-from nodeagent.kernel import hints
+from nodeagent.kernel import hints, vgpus
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.pciids import PciIds
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host
-from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.policy import turn
 from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
@@ -65,6 +65,7 @@ def _names(root: Root, host: Host) -> dict[str, str]:
     found = PciIds.load(root, ids)
     texts = {vendor: found.vendor(vendor) for vendor, _ in ids}
     texts |= {f"{vendor}:{device}": found.device(vendor, device) for vendor, device in ids}
+    texts |= {vgpu_key(number): name or None for number, name in vgpus.named(root, host).items()}
     return {key: text for key, text in texts.items() if text is not None}
 
 

@@ -18,13 +18,13 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watching
-from nodeagent.kernel import hints
+from nodeagent.kernel import hints, vgpus
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.pciids import PciIds
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.watch import Statistics, Wake, Watch
 from nodeagent.model.host import Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, vgpu_key
 
 QUIET = 0.01  # seconds without an event that end a burst: a driver change sends four within 2 ms
 DEADLINE = 0.5  # seconds that one device may take to be read
@@ -60,6 +60,7 @@ class Observe:
         self._recoveries: dict[PciAddress, Recovery] = {}
         self._wake: Latest[None] = Latest(None)
         self._asked_names: set[tuple[str, str]] = set()
+        self._vgpus: dict[str, str] = {}
         self._hung: frozenset[str] = frozenset()
         self._lost = 0
         self._begun = 0  # looks that were begun, and the last one that has ended
@@ -69,6 +70,11 @@ class Observe:
     def statistics(self) -> Statistics:
         """Where Wakes come from."""
         return self._watch.statistics()
+
+    @property
+    def looks(self) -> int:
+        """How many looks were begun."""
+        return self._begun
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -114,15 +120,15 @@ class Observe:
             await self._gather()
             await self._one_look()
 
-    async def unchanged(self, addresses: Sequence[str]) -> bool:
-        """True if these functions and their groups still are what the Host says; else looks again first.
+    async def unchanged(self, ids: Sequence[str]) -> bool:
+        """True if these functions and mdevs, and their groups, are what the Host says; else looks again.
 
         Waits for as long as the kernel does not answer; the list says so meanwhile.
         """
-        keys = frozenset(addresses)
+        keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(DEADLINE, self.wake, keys)
         try:
-            if await self._look.unchanged(addresses, self.host.get()):
+            if await self._look.unchanged(ids, self.host.get()):
                 return True
         finally:
             overdue.cancel()
@@ -133,10 +139,14 @@ class Observe:
         return False
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Look again at those ids that are functions of the host, and wait for it, but not long."""
-        keys = frozenset(ids).intersection(self.host.get().functions)
-        if not keys:
-            return
+        """Look again at those ids that are on the host, and wait for it, but not long."""
+        host = self.host.get()
+        keys = frozenset(each for each in ids if host.part(each) is not None)
+        if keys:
+            await self.look_at(keys)
+
+    async def look_at(self, keys: frozenset[str]) -> None:
+        """Look at what the keys name, and wait for a look that begins now, but not long."""
         self.wake(keys)
         wanted = self._begun + 1
         with anyio.move_on_after(2 * DEADLINE):
@@ -189,17 +199,17 @@ class Observe:
         self._hung = stuck
 
     async def _name(self, host: Host) -> None:
-        """Look up the names of ids that were not seen before; in a thread, for the file is large."""
-        wanted = {
-            (function.vendor, function.device)
-            for function in host.functions.values()
-            if function.vfio and function.vendor and function.device
-        }
-        if wanted <= self._asked_names:
+        """Look up the names of ids that were not seen before; in a thread, for the files are large."""
+        wanted = _to_name(host)
+        new_vgpus = vgpus.seen(host).keys() - self._vgpus.keys()
+        if wanted <= self._asked_names and not new_vgpus:
             return
         self._asked_names |= wanted
+        if new_vgpus:  # a name that was known stays: a VF that gets its type lists it no more
+            self._vgpus = await threads.call(vgpus.named, self._root, host) | self._vgpus
         found = await threads.call(PciIds.load, self._root, frozenset(self._asked_names))
-        self.names.set(_names(found, self._asked_names))
+        told = {vgpu_key(number): name for number, name in self._vgpus.items() if name}
+        self.names.set({**_names(found, self._asked_names), **told})
 
     async def _warn_of_old_errors(self) -> None:
         """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
@@ -233,6 +243,18 @@ class Observe:
             function = host.functions.get(address)
             if function is None or function.driver is None:
                 del self._recoveries[address]
+
+
+def _to_name(host: Host) -> set[tuple[str, str]]:
+    """Vendor and device of what may be offered, and of the parents of mdevs."""
+    parents = {mdev.parent for mdev in host.mdevs.values()}
+    return {
+        (function.vendor, function.device)
+        for function in host.functions.values()
+        if (function.vfio or function.vgpu_type is not None or function.address in parents)
+        and function.vendor
+        and function.device
+    }
 
 
 def _names(found: PciIds, ids: set[tuple[str, str]]) -> Names:

@@ -24,6 +24,7 @@ from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
 from nodeagent.model.allocation import Grant
+from nodeagent.model.host import Host, Mdev, Part
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
 from nodeagent.policy import allocate, prefer
@@ -70,9 +71,9 @@ class ResourceAnswers:
 
     async def _granted(self, device_ids: Sequence[str]) -> Grant:
         allocate.check_given(self._resource(), device_ids)
-        functions = self._functions(device_ids)
-        if functions:
-            await self._observe.unchanged(functions)
+        parts = self._parts(device_ids)
+        if parts:
+            await self._observe.unchanged(parts)
         outcome = self._reconcile.one_turn()
         resource = self._resource()
         if resource.cdi:
@@ -85,28 +86,29 @@ class ResourceAnswers:
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred devices."""
         host = self._reconcile.outcome.facts.host
-        found = ((each, host.functions.get(PciAddress(each))) for each in (*available, *must))
-        places = {
-            device_id: prefer.Place(function.group, function.numa_node, function.pcie_root)
-            for device_id, function in found
-            if function is not None
-        }
+        found = ((each, host.part(each)) for each in (*available, *must))
+        places = {device_id: _place(part, host) for device_id, part in found if part is not None}
         return prefer.choose(available, must, size, places)
 
     def _resource(self) -> Resource:
         return self._reconcile.outcome.resources.get(self._name) or Resource(self._name, Kind.PCI)
 
-    def _functions(self, device_ids: Sequence[str]) -> tuple[PciAddress, ...]:
-        """The functions behind the ids, and all others of their groups: these decide, too."""
-        outcome = self._reconcile.outcome
-        host = outcome.facts.host
-        addresses: dict[PciAddress, None] = {}
+    def _parts(self, device_ids: Sequence[str]) -> tuple[str, ...]:
+        """The functions and mdevs behind the ids, and all others of their groups: these decide, too."""
+        host = self._reconcile.outcome.facts.host
+        found: dict[str, None] = {}
         for device_id in device_ids:
-            function = host.functions.get(PciAddress(device_id))
-            if function is not None:
-                members = host.members(function.group) or (function,)
-                addresses.update(dict.fromkeys(member.address for member in members))
-        return tuple(addresses)
+            part = host.part(device_id)
+            if part is not None:
+                found[part.id] = None
+                found.update(dict.fromkeys(member.id for member in host.members(part.group)))
+        return tuple(found)
+
+
+def _place(part: Part, host: Host) -> prefer.Place:
+    """Where a function sits, or the parent of an mdev."""
+    function = host.functions.get(PciAddress(part.parent or "")) if isinstance(part, Mdev) else part
+    return prefer.Place(part.group, part.numa_node, function.pcie_root if function is not None else "")
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
-from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import ReasonCode, Resource
 from nodeagent.policy import turn
 from nodeagent.policy.offers import Facts
@@ -52,7 +52,7 @@ class Reconcile:
 
     @property
     def awaiting_release(self) -> frozenset[str]:
-        """The functions whose release would make a device Healthy, or end its listing.
+        """The functions and mdevs whose release would make a device Healthy, or end its listing.
 
         Closing a device raises no event, so these are to be looked at from time to time.
         """
@@ -65,9 +65,9 @@ class Reconcile:
         host = self._outcome.facts.host
         found: set[str] = set()
         for device_id in waiting:
-            function = host.functions.get(PciAddress(device_id))
-            members = host.members(function.group) if function is not None else ()
-            found |= {device_id, *(member.address for member in members)}
+            part = host.part(device_id)
+            members = host.parts(part.group) if part is not None else ()
+            found |= {device_id, *(member.id for member in members)}
         return frozenset(found)
 
     async def run(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from nodeagent import __version__
 from nodeagent.agent.allocations import AllocationsLoop
 from nodeagent.agent.desire import Desire
+from nodeagent.agent.effects import Effects
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins
 from nodeagent.agent.reconcile import Reconcile
@@ -34,6 +35,7 @@ class Parts(Protocol):
     allocations: AllocationsLoop
     reconcile: Reconcile
     plugins: Plugins
+    effects: Effects
 
 
 def document(agent: Parts) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def document(agent: Parts) -> dict[str, Any]:
         "kubelet": _kubelet(agent),
         "host": _host(agent),
         "resources": told,
+        "changes": _changes(agent.effects),
         "holders": {
             device_id: {"pod": str(holder), "resource": holder.resource}
             for device_id, holder in agent.allocations.cell.get().holders.items()
@@ -90,6 +93,35 @@ def _resource(resource: Resource, endpoint: Endpoint | None) -> dict[str, Any]:
     }
 
 
+def _changes(effects: Effects) -> dict[str, Any]:
+    """What is made of the host: each card's type, what waits and what for, what the kernel refuses."""
+    now, retries = time.monotonic(), effects.writer.retries
+    return {
+        "cards": [
+            {"card": card.address, "type": card.type_id, "instances": len(card.exists), "notes": card.notes}
+            for card in effects.plan.cards
+        ],
+        "underWay": [step.action.describe() for step in effects.writer.under_way],
+        "waiting": [
+            {"card": each.card, "action": each.action.describe(), "why": each.why}
+            for each in effects.plan.waiting
+        ],
+        "failing": [
+            {
+                "card": card,
+                "type": type_id or None,
+                "what": failure.error.what,
+                "hint": failure.error.hint,
+                "tries": failure.count,
+                "nextTrySeconds": round(max(failure.due - now, 0.0), 1),
+            }
+            for (card, type_id), failure in retries.failures.items()
+        ],
+        "problems": list(effects.plan.problems),
+        "writes": effects.writer.writes,
+    }
+
+
 def _device(device: Device) -> dict[str, Any]:
     told: dict[str, Any] = {"id": device.id, "healthy": device.healthy, "numa": device.numa}
     if device.reason is not None:
@@ -104,6 +136,7 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
     if agent.allocations.error:
         problems.append(f"who holds what is not known: {agent.allocations.error}")
     problems += agent.plugins.problems
+    problems += _of_changes(agent.effects)
     if agent.directory.kubelet.get() is None:
         problems.append(f"the kubelet is away: no {agent.directory.kubelet_path}")
     for resource in resources:
@@ -115,3 +148,11 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
             if not device["healthy"]
         ]
     return problems
+
+
+def _of_changes(effects: Effects) -> list[str]:
+    """What the kernel refuses, what it does not answer, and what cannot be meant."""
+    failures = effects.writer.retries.failures
+    late = (f"the kernel does not answer: {step.action.describe()}" for step in effects.writer.late)
+    refused = (f"{card}: {failure.error.what}" for (card, _), failure in failures.items())
+    return [*effects.plan.problems, *late, *refused]

@@ -228,6 +228,31 @@ CDI_FAILED = Event(
     logging.WARNING,
     "cannot write the CDI specification {path}: {error}",
 )
+ACTION_DONE = Event(
+    "action-done",
+    "5d33e3dcd33b4c7e9e4d528580208e9e",
+    logging.INFO,
+    "done: {action}: {why}",
+    ("pci_address",),
+)
+ACTION_FAILED = Event(
+    "action-failed",
+    "3b07bc8efaca4f4e9545f33061ce5a45",
+    logging.WARNING,
+    "cannot {action}, trying again from time to time: {error}",
+    (
+        "hint",
+        "pci_address",
+    ),
+)
+ACTION_WAITING = Event(
+    "action-waiting",
+    "27ee9ebc1fa444d0b00dd1889a5d7f54",
+    logging.INFO,
+    "waiting to {action}: {why}",
+    ("pci_address",),
+)
+PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 
 def catalogue() -> tuple[Event, ...]:

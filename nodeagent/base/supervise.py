@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import random
 import traceback
 from collections.abc import Awaitable, Callable
@@ -11,7 +13,7 @@ import anyio
 
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
-from nodeagent.base.errors import AlreadyRunning, NodeagentError
+from nodeagent.base.errors import AlreadyRunning, InvariantBroken, NodeagentError
 
 _PAUSE = Backoff(first=0.1, limit=30.0)
 _HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
@@ -32,7 +34,7 @@ class Supervisor:
         while True:
             began = anyio.current_time()
             try:
-                await run()
+                await _uncancelled(run)
             except AlreadyRunning:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
@@ -56,3 +58,16 @@ class Supervisor:
             error=f"{text} ({where.filename.rpartition('/')[2]}:{where.lineno})",
             seconds=f"{pause:.1f}",
         )
+
+
+async def _uncancelled(run: Callable[[], Awaitable[None]]) -> None:
+    """Run; a cancellation that no scope around has asked for is a failure, and no reason to end for good."""
+    try:
+        await run()
+    except asyncio.CancelledError as stray:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        raise InvariantBroken("a library's cancellation has escaped") from stray

@@ -11,14 +11,55 @@ caller's ``move_on_after``.
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import ClassVar, Generic, ParamSpec, TypeVar
 
 import anyio
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+PARKED = "nodeagent: parked"
+
+
+class _Worker:
+    """A daemon thread that runs one call after the other; between two it is parked, ready for the next.
+
+    A thread that sleeps in the kernel is simply never parked again: the next call starts another.
+    """
+
+    _parked: ClassVar[deque[_Worker]] = deque(maxlen=4)  # more than that end when they have nothing to do
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(cls, name: str) -> _Worker:
+        """A parked worker, or a new one; its thread gets the name of the call, for whoever looks."""
+        try:
+            worker = cls._parked.pop()
+        except IndexError:
+            worker = cls()
+        worker._thread.name = name
+        return worker
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Run the call."""
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while True:
+            self._calls.get()()
+            if len(self._parked) == self._parked.maxlen:
+                return
+            self._thread.name = PARKED
+            self._parked.append(self)
 
 
 class Call(Generic[T]):
@@ -31,8 +72,7 @@ class Call(Generic[T]):
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._on_end: list[Callable[[], None]] = []
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        _Worker.take(name).put(self._run)
 
     @property
     def ended(self) -> bool:

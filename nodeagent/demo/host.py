@@ -303,6 +303,10 @@ class SimulatedHost:
         if not os.path.lexists(self.path(path)):
             self.node(path)
 
+    def write_file(self, path: str, text: str) -> None:
+        """Write an ordinary file of the host, e.g. /etc/machine-id: a text without newline."""
+        files.write(self.path(path), text + "\n")
+
     def pci_ids(self, text: str) -> None:
         """Give the host a PCI ID database of its own."""
         files.write(self.path("/usr/share/hwdata/pci.ids"), text)

@@ -134,6 +134,9 @@ class Clients:
             self._current.pop(resource, None)  # a failure forgets the plugin that was there before
             channel.close()
             raise
+        if self._closed:  # the process has ended meanwhile
+            channel.close()
+            raise GRPCError(Status.UNAVAILABLE, "the kubelet has stopped")
         client = Client(resource, channel, codec, options)
         self._all.add(client)
         self._current[resource] = self.endpoints[resource] = client
@@ -160,7 +163,9 @@ class Clients:
         finally:
             streams[client.resource] = streams.get(client.resource, 1) - 1
             self._state.changed()
-        if not self._closed:
+        if self._closed:
+            client.channel.close()  # once more: the request may have connected it anew
+        else:
             self.disconnect(client.resource)
 
     async def _read_lists(self, client: Client) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from nodeagent.demo import cards
 from nodeagent.demo.host import SimulatedHost
+from nodeagent.demo.mdevs import Card, Type
 
 
 class _Part(NamedTuple):
@@ -22,6 +24,12 @@ _RTX_2060 = (
     _Part("10de", "10f9", "040300"),
     _Part("10de", "1ada", "0c0330"),
     _Part("10de", "1adb", "0c8000"),
+)
+_T4_TYPES = (
+    Type("nvidia-222", 16, "GRID T4-1B"),
+    Type("nvidia-223", 8, "GRID T4-2B"),
+    Type("nvidia-228", 2, "GRID T4-8A"),
+    Type("nvidia-234", 1, "GRID T4-16Q"),
 )
 _CARDS = (("3b", 0, 10), ("5e", 0, 11), ("86", 1, 12), ("af", 1, 13))
 
@@ -77,6 +85,20 @@ def _other_cards(host: SimulatedHost) -> None:
             numa=1,
             port="0000:d7:00.0",
         )
+
+
+def vgpu_cards() -> list[Card]:
+    """Three Tesla T4 with types of NVIDIA's vGPU documentation, and how many of each a card holds."""
+    return [Card(f"0000:{bus}:00.0", _T4_TYPES) for bus in ("3b", "5e", "86")]
+
+
+def vgpu_node(directory: str | os.PathLike[str]) -> SimulatedHost:
+    """A node with the three Tesla T4 on the host's driver; they are split by ``cards.SimulatedCards``."""
+    host = SimulatedHost(directory, numa_nodes=(0, 1))
+    for number, card in enumerate(vgpu_cards()):
+        cards.add_card(host, card, 10 + number, numa=number // 2)
+    host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    return host
 
 
 def many(directory: str | os.PathLike[str], n: int, resources: int = 1) -> SimulatedHost:

@@ -124,13 +124,31 @@ class Stage:
             await anyio.sleep(_POLL)
         raise self._late(f"{device_id} is not said to be Unhealthy by {code}")
 
-    async def _device(self, device_id: str) -> Mapping[str, Any]:
-        """What the daemon says of a device; empty if it does not list it."""
+    async def told(self) -> Mapping[str, Any]:
+        """What the daemon says of itself now."""
         self._check_alive()
         try:
-            document = await anyio.to_thread.run_sync(jsonsocket.ask, self.host.path(STATUS_PATH))
+            found: Mapping[str, Any] = await anyio.to_thread.run_sync(
+                jsonsocket.ask, self.host.path(STATUS_PATH)
+            )
         except (OSError, ValueError) as error:
             raise DemoFailed(f"the daemon's status socket does not answer: {error}", self._log()) from error
+        return found
+
+    async def change(self, kind: str, card: str) -> Mapping[str, Any]:
+        """Wait until the daemon tells of a change of this kind ("waiting", "failing") on a card."""
+        end = time.monotonic() + self.patience
+        while time.monotonic() < end:
+            document = await self.told()
+            found = [each for each in document["changes"][kind] if each["card"] == card]
+            if found:
+                return dict(found[0])
+            await anyio.sleep(_POLL)
+        raise self._late(f"nothing is told to be {kind} on {card}")
+
+    async def _device(self, device_id: str) -> Mapping[str, Any]:
+        """What the daemon says of a device; empty if it does not list it."""
+        document = await self.told()
         found = (each for resource in document["resources"] for each in resource["devices"])
         return next((device for device in found if device["id"] == device_id), {})
 
@@ -170,12 +188,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def opened(directory: str, patience: float) -> AsyncIterator[Stage]:
+async def opened(
+    directory: str, patience: float, make: Callable[[str], SimulatedHost] = demo_node
+) -> AsyncIterator[Stage]:
     """Build the host in ``directory`` and start the kubelet; the daemon is for the caller to start.
 
-    ``patience``: seconds after which what did not happen counts as failed.
+    ``patience``: seconds after which what did not happen counts as failed. ``make`` builds another host.
     """
-    host = demo_node(directory)
+    host = make(directory)
     async with Kubelet(directory) as kubelet:
         stage = Stage(host, kubelet, patience)
         stage.configure(CONFIG)

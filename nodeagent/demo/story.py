@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from nodeagent.demo import stage
-from nodeagent.demo.kubelet_state import Pod
+from nodeagent.demo import stage, story_vgpu
+from nodeagent.demo.acting import Act
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import CONFIG, CONFIG_PATH, GPU, LOG_NAME, TESLA, USB, DemoFailed, Stage
 from nodeagent.show.table import Paint
@@ -62,15 +62,13 @@ async def _end_on_signals(scope: anyio.CancelScope) -> None:
             return
 
 
-class _Story:
+class _Story(Act):
     """The steps, in their order."""
 
     def __init__(self, stage: Stage, screen: Screen) -> None:
+        super().__init__(stage, screen)
         self.code = FAILED
         self.unheard: BrokenPipeError | None = None  # the reader of our output has gone
-        self._stage = stage
-        self._screen = screen
-        self._kubelet = stage.kubelet
         self._steps: tuple[Callable[[], Awaitable[None]], ...] = (
             self._start,
             self._two_gpus,
@@ -78,6 +76,7 @@ class _Story:
             self._rebound,
             self._off_the_bus,
             self._kubelet_restart,
+            self._second_node,
         )
 
     async def play(self, keep: bool) -> None:
@@ -103,11 +102,11 @@ class _Story:
         await self._expect(
             "three resources are registered with the kubelet", lambda: self._stage.serves(numbers)
         )
-        self._show_capacity()
+        self._show_capacity(GPU, USB, TESLA)
 
     async def _two_gpus(self) -> None:
         self._screen.step("A pod is given two GPUs, and the rest of their IOMMU groups waits")
-        pod = await self._admit("virt-launcher-red", 2)
+        pod = await self._admit("virt-launcher-red", GPU, 2)
         self._show_container(pod)
         held = sorted(pod.result.ids[GPU])
         await self._expect(
@@ -116,7 +115,7 @@ class _Story:
         )
         for gpu in held:
             await self._show_reason(f"{gpu[:-1]}2", "group-held")
-        self._show_capacity()
+        self._show_capacity(GPU, USB, TESLA)
         self._delete(pod)
         await self._expect("they come back", lambda: self._kubelet.capacity(USB) == (4, 4))
 
@@ -142,7 +141,7 @@ class _Story:
 
     async def _off_the_bus(self) -> None:
         self._screen.step("A GPU falls off the bus while a pod has it")
-        pod = await self._admit("virt-launcher-blue", 1)
+        pod = await self._admit("virt-launcher-blue", GPU, 1)
         (gpu,) = pod.result.ids[GPU]
         self._screen.do(f"the whole card of {gpu} leaves the machine")
         for number in range(4):
@@ -173,7 +172,10 @@ class _Story:
             "all three resources are registered again, once each",
             lambda: self._stage.serves(numbers) and self._registrations() - before == len(numbers),
         )
-        self._show_capacity()
+        self._show_capacity(GPU, USB, TESLA)
+
+    async def _second_node(self) -> None:
+        await story_vgpu.play(self._screen, self._stage.patience)
 
     async def _end(self) -> None:
         self._screen.step("The daemon ends")
@@ -208,53 +210,16 @@ class _Story:
     def _healthy(self, resource: str, device_id: str) -> bool:
         return device_id in self._kubelet.state.table.healthy[resource]
 
-    async def _expect(self, what: str, state: Callable[[], bool]) -> None:
-        self._screen.expect(what)
-        try:
-            await self._stage.until(state)
-        except DemoFailed:
-            self._screen.broken()
-            raise
-        self._screen.kept()
-
     async def _expect_refusal(self, device_id: str) -> None:
         self._screen.expect("Allocate is refused")
         text = await self._stage.refusal(GPU, device_id)
         self._verdict(bool(text), f"{device_id} was given away")
         self._screen.show(text)
 
-    def _verdict(self, kept: bool, otherwise: str) -> None:
-        if not kept:
-            self._screen.broken()
-            raise DemoFailed(otherwise)
-        self._screen.kept()
-
-    async def _admit(self, name: str, count: int) -> Pod:
-        pod = Pod("demo", name, [{GPU: count}])
-        self._screen.do(f"create pod {pod.key} with {count} x {GPU}")
-        self._screen.expect("it runs with what it asked for")
-        await self._kubelet.admit(pod)
-        granted = pod.phase == "Running" and len(pod.result.ids.get(GPU, ())) == count
-        self._verdict(granted and pod.result.error is None, f"{pod.phase} {pod.message} {pod.results}")
-        return pod
-
-    def _delete(self, pod: Pod) -> None:
-        self._screen.do(f"delete pod {pod.key}")
-        self._kubelet.delete(pod)
-
     def _bind(self, address: str, driver: str) -> None:
         self._screen.do(f"bind {address} to {driver}")
         self._stage.host.bind(address, driver)
 
-    def _show_container(self, pod: Pod) -> None:
-        envs = [f"env   {key}={value}" for key, value in pod.result.envs.items()]
-        nodes = [f"node  {inside}  {permissions}" for _, inside, permissions in pod.result.devices]
-        self._screen.show("\n".join(["its container gets", *envs, *nodes]))
-
     async def _show_reason(self, device_id: str, code: str) -> None:
         told = await self._stage.reason(device_id, code)
         self._screen.show(f"{device_id}: {told}")
-
-    def _show_capacity(self) -> None:
-        rows = [(name, *map(str, self._kubelet.capacity(name))) for name in (GPU, USB, TESLA)]
-        self._screen.table(("RESOURCE", "CAPACITY", "ALLOCATABLE"), rows)

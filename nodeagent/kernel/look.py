@@ -79,9 +79,12 @@ class Look:
             survey.findings.put(item, _last_known(item, previous))
         return await threads.call(scan.assemble, plan, survey.findings, previous, dict(recoveries or {}))
 
-    async def unchanged(self, addresses: Sequence[str], host: Host) -> bool:
-        """True if these functions and their groups read now as ``host`` has them. Waits without a limit."""
-        return await threads.call(self._scanner.unchanged, addresses, host)
+    async def unchanged(self, ids: Sequence[str], host: Host) -> bool:
+        """True if these functions and mdevs, and their groups, read now as ``host`` has them.
+
+        Waits without a limit.
+        """
+        return await threads.call(self._scanner.unchanged, ids, host)
 
     async def _plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]) -> scan.Plan:
         await self._listing_answers()
@@ -160,5 +163,5 @@ def _last_known(item: scan.Item, previous: Host) -> scan.Found:
         number = GroupNumber(int(item.key))
         return previous.groups.get(number) or Group(number)
     if item.kind == "mdev":
-        return previous.mdevs.get(item.key) or Mdev(item.key)
+        return replace(previous.mdevs.get(item.key) or Mdev(item.key), unreadable=NOT_READABLE)
     return previous.mdev_parents.get(item.key)

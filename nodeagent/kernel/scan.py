@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from nodeagent.kernel import scan_keys, scan_mdev, scan_merge, scan_pci
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import Group, Host, Mdev, MdevType, PciFunction, Recovery
+from nodeagent.model.host import Group, Host, Mdev, MdevType, Part, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
 
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
@@ -117,17 +117,20 @@ class Scanner:
             return scan_mdev.instance(self._root, item.key)
         return scan_mdev.types(self._root, item.key)
 
-    def unchanged(self, addresses: Iterable[str], host: Host) -> bool:
-        """True if these functions and their groups read as ``host`` has them. May hang."""
+    def unchanged(self, ids: Iterable[str], host: Host) -> bool:
+        """True if these functions and mdevs, and their groups, read as ``host`` has them. May hang."""
         groups: set[GroupNumber] = set()
-        for address in map(PciAddress, addresses):
-            known = host.functions.get(address)
-            found = scan_pci.function(self._root, address)
-            if known is None or found is None or replace(found, recovery=known.recovery) != known:
+        for known in map(host.part, ids):
+            if known is None or not self._as_known(known):
                 return False
             if known.group is not None:
                 groups.add(known.group)
         return all(scan_pci.group(self._root, number) == host.groups.get(number) for number in groups)
+
+    def _as_known(self, known: Part) -> bool:
+        if isinstance(known, Mdev):
+            return scan_mdev.instance(self._root, known.uuid) == known
+        return scan_pci.as_known(self._root, known)
 
     def _everything(self) -> Iterable[Item]:
         names = self._root.names
@@ -215,5 +218,5 @@ def assemble(
             vfio_loaded=frame.vfio_loaded,
             release=frame.release,
         ),
-        None if whole else (functions.keys(), groups.keys()),
+        None if whole else (functions.keys(), groups.keys(), findings.mdevs.keys()),
     )

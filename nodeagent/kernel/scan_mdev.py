@@ -9,7 +9,7 @@ directories are absent, which is no error.
 from __future__ import annotations
 
 from nodeagent.kernel.root import Directory, Root, gone
-from nodeagent.kernel.scan_pci import natural
+from nodeagent.kernel.scan_pci import has_cdev, hexadecimal, natural, vfio_device
 from nodeagent.model.host import Mdev, MdevType
 from nodeagent.model.ids import GroupNumber
 
@@ -23,12 +23,13 @@ def instance(root: Root, uuid: str) -> Mdev | None:
         with root.directory(f"{DEVICES}/{uuid}") as directory:
             return _instance(root, uuid, directory)
     except OSError as error:
-        return None if gone(error) else Mdev(uuid)
+        return None if gone(error) else Mdev(uuid, unreadable=f"not readable: {error.strerror}")
 
 
 def _instance(root: Root, uuid: str, at: Directory) -> Mdev:
     group = natural(at.link("iommu_group"))
     parent = _parent(root.target(f"{DEVICES}/{uuid}"))
+    device = vfio_device(at)
     return Mdev(
         uuid=uuid,
         parent=parent,
@@ -36,8 +37,15 @@ def _instance(root: Root, uuid: str, at: Directory) -> Mdev:
         type_name=at.text("mdev_type/name"),
         driver=at.link("driver"),
         group=None if group is None else GroupNumber(group),
-        numa_node=None if parent is None else natural(root.text(f"{PARENTS}/{parent}/numa_node")),
+        numa_node=natural(_of_parent(root, parent, "numa_node")),
+        vendor=hexadecimal(_of_parent(root, parent, "vendor"), 4),
+        vfio_device=device,
+        cdev=device is not None and has_cdev(root, at, device),
     )
+
+
+def _of_parent(root: Root, parent: str | None, name: str) -> str | None:
+    return None if parent is None else root.text(f"{PARENTS}/{parent}/{name}")
 
 
 def _parent(target: str | None) -> str | None:

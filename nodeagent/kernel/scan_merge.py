@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-Read = tuple[Collection[PciAddress], Collection[GroupNumber]]
+Read = tuple[Collection[PciAddress], Collection[GroupNumber], Collection[str]]
 
 _NOTHING = object()
 
@@ -84,6 +84,7 @@ def same_or_new(previous: Host, host: Host, read: Read | None) -> Host:
         changes = Changes(
             frozenset(key for key in read[0] if previous.functions.get(key) is not host.functions.get(key)),
             frozenset(key for key in read[1] if previous.groups.get(key) is not host.groups.get(key)),
+            frozenset(key for key in read[2] if previous.mdevs.get(key) is not host.mdevs.get(key)),
         )
     return replace(host, generation=previous.generation + 1, changes=changes)
 

@@ -33,6 +33,7 @@ _TEXTS = (
 )
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
+_VGPU_TYPE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 
 
 def function(root: Root, address: PciAddress) -> PciFunction | None:
@@ -46,19 +47,37 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
         return PciFunction(address, unreadable=f"not readable: {error.strerror}")
 
 
+def as_known(root: Root, known: PciFunction) -> bool:
+    """True if all that can change while the device stays in its place reads as known; quicker than a scan."""
+    try:
+        with root.directory(f"{DEVICES}/{known.address}") as at:
+            return (
+                at.inode == known.inode
+                and at.link("driver") == known.driver
+                and _group_number(at.link("iommu_group")) == known.group
+                and natural(at.text("enable")) == known.enable
+                and (known.vfio_device is None) == (not at.exists("vfio-dev"))
+                and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
+                and (known.vgpu_type is None or at.text("nvidia/current_vgpu_type") == known.vgpu_type)
+            )
+    except OSError:
+        return False
+
+
 def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) -> PciFunction:
     vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
     numa_node, enable, power_state = rest
     driver = at.link("driver") if "driver" in names else None
-    vfio_device = _vfio_device(at) if "vfio-dev" in names else None
+    device_name = vfio_device(at) if "vfio-dev" in names else None
+    vgpu_type, vgpu_types = _vgpu(at) if "nvidia" in names else (None, ())
     return PciFunction(
         address=address,
-        vendor=_hex(vendor, 4),
-        device=_hex(device, 4),
-        subsystem_vendor=_hex(sub_vendor, 4),
-        subsystem_device=_hex(sub_device, 4),
-        revision=_hex(revision, 2),
-        pci_class=_hex(pci_class, 6),
+        vendor=hexadecimal(vendor, 4),
+        device=hexadecimal(device, 4),
+        subsystem_vendor=hexadecimal(sub_vendor, 4),
+        subsystem_device=hexadecimal(sub_device, 4),
+        revision=hexadecimal(revision, 2),
+        pci_class=hexadecimal(pci_class, 6),
         driver=driver,
         group=_group_number(at.link("iommu_group")) if "iommu_group" in names else None,
         numa_node=natural(numa_node),
@@ -68,11 +87,27 @@ def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) 
         vfs=_vfs(at, names),
         sriov_capable="sriov_totalvfs" in names,
         vfio=_vfio_bound(driver, names),
-        vfio_device=vfio_device,
-        cdev=vfio_device is not None and _cdev(root, at, vfio_device),
+        vfio_device=device_name,
+        cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
+        vgpu_type=vgpu_type,
+        vgpu_types=vgpu_types,
     )
+
+
+def _vgpu(at: Directory) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    """The vGPU type that is set ("0": none), and those that could be, of NVIDIA's vendor-specific framework.
+
+    ``creatable_vgpu_types`` has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on
+    Linux with a vendor-specific VFIO framework).
+    """
+    current = at.text("nvidia/current_vgpu_type")
+    if current is None:
+        return None, ()
+    lines = (at.text("nvidia/creatable_vgpu_types") or "").splitlines()
+    found = (_VGPU_TYPE.fullmatch(line) for line in lines)
+    return current or "0", tuple((match[1], match[2]) for match in found if match is not None)
 
 
 def _vfio_bound(driver: str | None, names: list[str]) -> bool:
@@ -80,12 +115,14 @@ def _vfio_bound(driver: str | None, names: list[str]) -> bool:
     return driver == "vfio-pci" or (driver is not None and "vfio-dev" in names)
 
 
-def _vfio_device(at: Directory) -> str | None:
+def vfio_device(at: Directory) -> str | None:
+    """The name in ``vfio-dev``, such as vfio3, or None."""
     names = at.list("vfio-dev")
     return names[0] if names and names[0].startswith("vfio") else None
 
 
-def _cdev(root: Root, at: Directory, name: str) -> bool:
+def has_cdev(root: Root, at: Directory, name: str) -> bool:
+    """True if the VFIO device of that name has a node of its own, and says so."""
     return root.exists(f"{VFIO_DEVICES}/{name}") and at.exists(f"vfio-dev/{name}/dev")
 
 
@@ -108,7 +145,7 @@ def _address(text: str | None) -> PciAddress | None:
     return None if text is None else pci_address(text)
 
 
-def _hex(text: str | None, digits: int) -> str | None:
+def hexadecimal(text: str | None, digits: int) -> str | None:
     """0x10de → 10de, with ``digits`` digits; None for anything else."""
     if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
         return None

@@ -28,7 +28,7 @@ _BURST = 64  # directories armed between two turns of the event loop
 # What a regular scan reads of a function; anything else that is written there wakes nobody.
 _READ = re.compile(
     r"vendor|device|class|subsystem_(?:vendor|device)|revision|numa_node|enable|power_state"
-    r"|driver|iommu_group|physfn|virtfn\d+|sriov_totalvfs|vfio-dev|mdev_supported_types"
+    r"|driver|iommu_group|physfn|virtfn\d+|sriov_totalvfs|vfio-dev|mdev_supported_types|nvidia"
 )
 
 
@@ -41,6 +41,7 @@ class TreeWatch:
         self._wake = wake
         self._functions: set[str] = set()
         self._drivers: set[str] = set()
+        self._vgpus: set[str] = set()  # functions whose directory nvidia is watched
         self._limit = min(_LIMIT, _allowed() // 2)
         self.unwatched = 0
 
@@ -102,8 +103,20 @@ class TreeWatch:
 
     def _function_changed(self, change: Change) -> None:
         address = change.directory.rpartition("/")[2]
+        if change.lost or change.name == "nvidia":
+            self._watch_vgpu(address)
         if change.lost or _READ.fullmatch(change.name or ""):
             self._wake(address)
+
+    def _watch_vgpu(self, address: str) -> None:
+        """The vGPU type of a VF is in a directory of its own, which comes and goes with NVIDIA's driver."""
+        path = f"{_DEVICES}/{address}/nvidia"
+        if self._watching.watches < self._limit and address not in self._vgpus and self._root.exists(path):
+            self._vgpus.add(address)
+            self._watching.watch(self._root.path(path), self._vgpu_changed, contents=True)
+
+    def _vgpu_changed(self, change: Change) -> None:
+        self._wake(change.directory.split("/")[-2])
 
     def _driver_listed(self, _: Change) -> None:
         self._list_drivers()
@@ -134,6 +147,7 @@ class TreeWatch:
         if name in self._functions or pci_address(name) != name:
             return
         self._functions.add(name)
+        self._watch_vgpu(name)
         if not self._watch_function(self._root.path(f"{_DEVICES}/{name}")):
             self.unwatched += 1
 
@@ -146,6 +160,9 @@ class TreeWatch:
         if name in self._functions:
             self._functions.discard(name)
             self._watching.unwatch(self._root.path(f"{_DEVICES}/{name}"), self._function_changed)
+        if name in self._vgpus:
+            self._vgpus.discard(name)
+            self._watching.unwatch(self._root.path(f"{_DEVICES}/{name}/nvidia"), self._vgpu_changed)
 
 
 def _allowed() -> int:

@@ -33,6 +33,17 @@ class _Stream(Stream[Any, Any]):
     cancellation for somebody else's and let it escape.
     """
 
+    async def send_request(self, *, end: bool = False) -> None:
+        """Begin the call; raises what grpclib raises, in its own words for a connection that is gone.
+
+        grpclib 0.4.9 takes a lost connection apart, and fails with an AttributeError where it was lost
+        between the connect and the first request.
+        """
+        try:
+            await super().send_request(end=end)
+        except AttributeError as error:
+            raise StreamTerminatedError("Connection lost") from error
+
     async def __aexit__(self, *raised: Any) -> None:
         """End the call; raises what grpclib raises."""
         try:

@@ -85,8 +85,10 @@ class Endpoint:
             while True:
                 await self._until(self._wanted)
                 began = time.monotonic()
-                self._kubelet = self._directory.kubelet.get()
+                self._kubelet = kubelet = self._directory.kubelet.get()
                 end = await self._life()
+                if self._directory.kubelet.get() != kubelet:
+                    end = End.KUBELET_CHANGED  # whatever was seen first: a restart also removes our socket
                 self.standing.registered = False
                 await self._pause(end, time.monotonic() - began)
         finally:
@@ -144,6 +146,8 @@ class Endpoint:
             try:
                 await self._registrar.register(self.resource, name, plugin.options(self._answers))
                 accepted = True
+            except register.KubeletAway as error:
+                self.standing.last_error = error.what  # said once for all resources
             except KubeletUnavailable as error:
                 self._failed(error.what)
             tasks.cancel_scope.cancel()
@@ -174,9 +178,9 @@ class Endpoint:
         wait = DEBOUNCE
         if end is not End.SOCKET_GONE or self._quick_ends > 1:
             wait = max(1.0, _AGAIN.delay(self._quick_ends - 1, random.random()))
-        if self.standing.registrations:
+        restarted = await self._until(lambda: not self._same_kubelet(), wait)
+        if self.standing.registrations and not restarted:
             log.event(log.REGISTRATION_LOST, resource=self.resource, why=end.value)
-        await self._until(lambda: not self._same_kubelet(), wait)
 
     def _same_kubelet(self) -> bool:
         return self._directory.kubelet.get() == self._kubelet

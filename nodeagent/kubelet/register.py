@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
+from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
@@ -31,11 +32,19 @@ def delay(attempt: int, age: float, jitter: float) -> float:
     return _LATER.delay(attempt, jitter)
 
 
+class KubeletAway(KubeletUnavailable):
+    """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
+
+
 class Registrar:
-    """The kubelet's Registration service."""
+    """The kubelet's Registration service, with a connection for each call.
+
+    Also the one that knows whether the kubelet can be reached, and says once when that changes.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._away = False
 
     async def register(self, resource: str, endpoint: str, options: v1beta1.DevicePluginOptions) -> None:
         """Register; raises KubeletUnavailable with the kubelet's text if it did not work."""
@@ -46,6 +55,21 @@ class Registrar:
         try:
             await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
         except (OSError, GRPCError, ProtocolError, StreamTerminatedError) as error:
+            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                self.away()
+                raise KubeletAway(describe(error)) from error
             raise KubeletUnavailable(describe(error)) from error
         finally:
             channel.close()
+        self._back()
+
+    def away(self) -> None:
+        """Note that the kubelet cannot be reached; said once, until it answers again."""
+        if not self._away:
+            log.event(log.KUBELET_GONE, socket=self._path)
+        self._away = True
+
+    def _back(self) -> None:
+        if self._away:
+            log.event(log.KUBELET_BACK, socket=self._path)
+        self._away = False

@@ -10,12 +10,13 @@ and no kubelet.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio
+import anyio.lowlevel
 from anyio import CancelScope
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
@@ -117,6 +118,8 @@ class SocketServer:
         with CancelScope(shield=True):
             self._calls.closing = True
             if server is not None:
+                server.stop_accepting()
+                await anyio.lowlevel.checkpoint()
                 server.close_listener()
             self._drop_file(keep_file)
             if server is not None:
@@ -160,6 +163,17 @@ class _Server(Server):
     def _protocol_factory(self) -> H2Protocol:
         plain = super()._protocol_factory()
         return _Connection(self._calls, plain)
+
+    def stop_accepting(self) -> None:
+        """Accept no more; what was accepted a moment ago becomes a connection in the next turn.
+
+        Closing at once would lose it without a word: asyncio then leaves its socket open (CPython issue
+        109564), and the peer waits for an answer.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(self._server, asyncio.Server):
+            for listening in self._server.sockets:
+                loop.remove_reader(listening.fileno())
 
     def close_listener(self) -> None:
         """Take no new connections; those that exist stay."""

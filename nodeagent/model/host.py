@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from nodeagent.model.ids import GroupNumber, PciAddress
+from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
 
 K = TypeVar("K")
 
@@ -68,6 +68,11 @@ class PciFunction:
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
 
     @property
+    def id(self) -> str:
+        """The id of the Device that it is: its address."""
+        return self.address
+
+    @property
     def bridge(self) -> bool:
         """True for PCI bridges (class 0604): they never hinder a group, nor are they given away."""
         return self.pci_class is not None and self.pci_class.startswith("0604")
@@ -112,7 +117,21 @@ class Mdev:
     type_name: str | None = None  # content of the type's file "name", if it has one
     driver: str | None = None
     group: GroupNumber | None = None
-    numa_node: int | None = None
+    numa_node: int | None = None  # of the parent
+    vendor: str | None = None  # "10de", of the parent if that is a PCI function
+    vfio_device: str | None = None  # "vfio3", as with PCI functions
+    cdev: bool = False
+    unreadable: str | None = None  # why nothing more is known of it
+    leaving: bool = False  # its removal waits for a holder: only its group still knows it
+
+    @property
+    def id(self) -> str:
+        """The id of the Device that it is: its UUID."""
+        return self.uuid
+
+
+Part = PciFunction | Mdev
+"""What Devices are made of: has an id, a group, a driver, a NUMA node, maybe a VFIO device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +149,7 @@ class Changes:
 
     functions: frozenset[PciAddress] = frozenset()
     groups: frozenset[GroupNumber] = frozenset()
+    mdevs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +181,23 @@ class Host:
         return Changes(
             frozenset(differing(before.functions, self.functions)),
             frozenset(differing(before.groups, self.groups)),
+            frozenset(differing(before.mdevs, self.mdevs)),
+        )
+
+    def part(self, device_id: str) -> Part | None:
+        """The function of that address, or the mdev of that UUID; None if neither is there."""
+        return self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+
+    def parts(self, number: GroupNumber | None) -> tuple[Part, ...]:
+        """The functions and mdevs of a group; an mdev that only its group knows is ``leaving``."""
+        group = self.groups.get(number) if number is not None else None
+        if group is None:
+            return ()
+        found = ((member, self.part(member)) for member in group.members)
+        return tuple(
+            part or Mdev(member, group=group.number, leaving=True)
+            for member, part in found
+            if part is not None or mdev_uuid(member) is not None
         )
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:

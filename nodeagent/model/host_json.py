@@ -112,7 +112,7 @@ def _simple(value: Any) -> Any:
 
 
 def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def _camel(name: str) -> str:

@@ -34,6 +34,11 @@ def mdev_uuid(text: str) -> str | None:
     return lowered if _UUID.fullmatch(lowered) else None
 
 
+def vgpu_key(number: str) -> str:
+    """Where the name of NVIDIA's vGPU type of that number stands in a table of names."""
+    return f"vgpu:{number}"
+
+
 def pci_order(address: str) -> tuple[int, str]:
     """Sort key that puts longer domains behind shorter ones, and then goes by address."""
     return len(address), address

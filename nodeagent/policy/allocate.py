@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets for the devices that the kubelet has chosen, in the form virt-launcher reads. Pure.
 
-Environment: one variable per resource, addresses in the order of the requested ids (KubeVirt
+Environment: one variable per resource, addresses or UUIDs in the order of the requested ids (KubeVirt
 pkg/util/util.go). Nodes: ``/dev/vfio/vfio`` always, for virt-handler changes owners only when it is there.
 An id that is unknown or cannot be given is refused with a text for people, never skipped.
 """
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import NodeRule
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.host import Host, Part
+from nodeagent.model.ids import pci_address
 from nodeagent.model.resource import Iommufd, Kind, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.health import CONTAINER_NODE, IOMMUFD_NODE
@@ -27,14 +28,22 @@ def grant(resource: Resource, device_ids: Sequence[str], outcome: Outcome) -> Gr
     check_given(resource, device_ids)
     if resource.kind is Kind.NODE:
         return _node_grant(resource, outcome)
-    functions = [function for device_id in device_ids for function in _functions(device_id, outcome)]
-    key = naming.env_key(resource.kind, resource.name)
-    envs = ((key, ",".join(function.address for function in functions)),)
+    parts = [part for device_id in device_ids for part in _parts(device_id, outcome)]
+    envs = environment(resource, [part.id for part in parts])
     if resource.cdi:
         return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
     host = outcome.facts.host
-    paths = (path for function in functions for path in vfio_nodes(function, resource.iommufd, host))
+    paths = (path for part in parts for path in vfio_nodes(part, resource.iommufd, host))
     return Grant(envs, tuple(map(DeviceNode, dict.fromkeys(paths))))
+
+
+def environment(resource: Resource, part_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The variables that name these functions and mdevs to virt-launcher, each kind in its own, in order."""
+    found: dict[Kind, list[str]] = {}
+    for part_id in part_ids:
+        kind = Kind.PCI if pci_address(part_id) is not None else Kind.MDEV
+        found.setdefault(kind, []).append(part_id)
+    return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in found.items())
 
 
 def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
@@ -51,14 +60,14 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
-def vfio_nodes(function: PciFunction, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The device nodes for one function, in the order in which they are given."""
-    group = host.groups.get(function.group) if function.group is not None else None
+def vfio_nodes(part: Part, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    """The device nodes for one function or mdev, in the order in which they are given."""
+    group = host.groups.get(part.group) if part.group is not None else None
     paths = [CONTAINER_NODE]
     if iommufd is not Iommufd.ONLY and group is not None and group.node:
         paths.append(f"/dev/vfio/{group.number}")
-    if iommufd is not Iommufd.NEVER and function.cdev and IOMMUFD_NODE in host.nodes:
-        paths += [f"/dev/vfio/devices/{function.vfio_device}", IOMMUFD_NODE]
+    if iommufd is not Iommufd.NEVER and part.cdev and IOMMUFD_NODE in host.nodes:
+        paths += [f"/dev/vfio/devices/{part.vfio_device}", IOMMUFD_NODE]
     return tuple(path for path in paths if path != CONTAINER_NODE or path in host.nodes)
 
 
@@ -74,16 +83,17 @@ def cdi_spec(resource: Resource, outcome: Outcome) -> dict[str, object]:
 
 def _cdi_nodes(resource: Resource, device_id: str, outcome: Outcome) -> list[dict[str, str]]:
     host = outcome.facts.host
-    functions = _functions(device_id, outcome)
-    paths = (path for function in functions for path in vfio_nodes(function, resource.iommufd, host))
+    parts = _parts(device_id, outcome)
+    paths = (path for part in parts for path in vfio_nodes(part, resource.iommufd, host))
     return [{"path": path, "permissions": "rwm"} for path in dict.fromkeys(paths)]
 
 
-def _functions(device_id: str, outcome: Outcome) -> tuple[PciFunction, ...]:
+def _parts(device_id: str, outcome: Outcome) -> tuple[Part, ...]:
     offer = outcome.offer_of(device_id)
     if offer is None:
         raise Refused(f"{device_id} is not offered any more", "try the pod again")
-    return tuple(outcome.facts.host.functions[address] for address in offer.functions)
+    found = (outcome.facts.host.part(part_id) for part_id in offer.parts)
+    return tuple(part for part in found if part is not None)
 
 
 def _node_grant(resource: Resource, outcome: Outcome) -> Grant:

@@ -8,6 +8,7 @@ vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF hol
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.host import Host, MdevType, PciFunction
@@ -65,11 +66,14 @@ class Card:
         return sum(parent.available(type_id) for parent in self.parents)
 
 
-def cards(host: Host) -> tuple[Card, ...]:
-    """All cards of the host in address order; parents that are no PCI functions come last."""
+def cards(host: Host, vgpu_names: Mapping[str, str]) -> tuple[Card, ...]:
+    """All cards of the host in address order; parents that are no PCI functions come last.
+
+    ``vgpu_names`` is id → name of vGPU types that were seen before: a full card lists none any more.
+    """
     parents: dict[str, list[Parent]] = {}
     instances: dict[str, list[Instance]] = {}
-    for parent in _parents(host):
+    for parent in _parents(host, vgpu_names):
         parents.setdefault(card_of(host, parent.address), []).append(parent)
     for instance in _instances(host):
         instances.setdefault(card_of(host, instance.parent), []).append(instance)
@@ -100,19 +104,24 @@ def removals_under_way(host: Host) -> tuple[str, ...]:
     return tuple(member for member in members if mdev_uuid(member) is not None and member not in host.mdevs)
 
 
-def _parents(host: Host) -> list[Parent]:
+def _parents(host: Host, vgpu_names: Mapping[str, str]) -> list[Parent]:
     found = [Parent(address, types) for address, types in host.mdev_parents.items()]
-    return found + [_vgpu(function) for function in host.functions.values() if _takes_vgpu(function)]
+    vfs = (function for function in host.functions.values() if _takes_vgpu(function))
+    return found + [_vgpu(function, vgpu_names) for function in vfs]
 
 
 def _takes_vgpu(function: PciFunction) -> bool:
     return function.physfn is not None and function.vgpu_type is not None
 
 
-def _vgpu(function: PciFunction) -> Parent:
+def _vgpu(function: PciFunction, vgpu_names: Mapping[str, str]) -> Parent:
     """A VF makes one instance of any type that it lists, unless it has one."""
-    free = int(function.vgpu_type == NO_TYPE)
-    types = tuple(MdevType(type_id, name or None, free) for type_id, name in function.vgpu_types)
+    present = function.vgpu_type or NO_TYPE
+    if present == NO_TYPE:
+        types = tuple(MdevType(type_id, name or None, 1) for type_id, name in function.vgpu_types)
+    else:
+        known = dict(function.vgpu_types) | dict(vgpu_names)
+        types = (MdevType(present, known.get(present), 0),)
     return Parent(function.address, types, vgpu=True)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule takes a PCI function: the rules of the configuration first, then automatic discovery. Pure.
+"""Which rule takes a part: the rules of the configuration first, then automatic discovery. Pure.
 
-A function goes to the first rule that takes it, and to one resource only. Discovery takes what the
-operator has bound to a VFIO driver already; audio, USB and bridges of a card ride along in its group.
+A part goes to the first rule that takes it, and to one resource only. Discovery takes every mdev, every VF
+to which a vGPU type was given, and what the operator has bound to a VFIO driver already; audio, USB and
+bridges of a card ride along in its group.
 """
 
 from __future__ import annotations
@@ -10,49 +11,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nodeagent.model.desired import Desired, PciRule
-from nodeagent.model.host import Group, PciFunction
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.desired import Desired, MdevRule, PciRule
+from nodeagent.model.host import Group, Mdev, Part, PciFunction
+from nodeagent.model.ids import ResourceName, vgpu_key
+from nodeagent.model.resource import Kind
 from nodeagent.policy import groups, match, naming
 
-PciNames = Mapping[str, str]
-"""Names from pci.ids: ``"10de"`` → vendor, ``"10de:1eb8"`` → device."""
+Names = Mapping[str, str]
+"""Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
+
+SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function, and so has no vendor
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A function belongs to a resource, and under which rule; discovery makes a rule of its own."""
+    """A part belongs to a resource, and under which rule; discovery makes a rule of its own.
+
+    ``type_id`` is the type of the mdev or vGPU when it was taken.
+    """
 
     resource: ResourceName
-    rule: PciRule
+    rule: PciRule | MdevRule
+    type_id: str | None = None
 
 
-def claim(function: PciFunction, group: Group | None, desired: Desired, names: PciNames) -> Claim | None:
-    """The claim on a function, or None if nothing takes it."""
-    if function.bridge:
+def claim(part: Part, group: Group | None, desired: Desired, names: Names) -> Claim | None:
+    """The claim on a part, or None if nothing takes it."""
+    if isinstance(part, PciFunction) and part.bridge:
         return None
     for rule in desired.rules:
-        if isinstance(rule, PciRule) and match.picks(rule, function):
-            return Claim(ResourceName(rule.name), rule)
-    if discoverable(function, group, desired) is not None:
+        if match.picks(rule, part, names) and match.of_kind(rule, part):
+            return Claim(ResourceName(rule.name), rule, type_of(part))
+    if discoverable(part, group, desired) is not None:
         return None
-    name = discovered_name(function, desired, names)
-    return Claim(name, _rule_named(name, desired) or PciRule(name))
+    name = discovered_name(part, desired, names)
+    kind = MdevRule if isinstance(part, Mdev) else PciRule
+    return Claim(name, _rule_named(name, desired, part) or kind(name), type_of(part))
 
 
-def _rule_named(name: str, desired: Desired) -> PciRule | None:
+def type_of(part: Part) -> str | None:
+    """The type of an mdev, or the vGPU type of a VF; None for what has no type."""
+    return part.type_id if isinstance(part, Mdev) else groups.vgpu_of(part)
+
+
+def _rule_named(name: str, desired: Desired, part: Part) -> PciRule | MdevRule | None:
     """The configured rule of that name: what it says of handing out holds for discovered devices too."""
-    rules = (rule for rule in desired.rules if isinstance(rule, PciRule))
-    return next((rule for rule in rules if rule.name == name), None)
+    return next((rule for rule in desired.rules if rule.name == name and match.of_kind(rule, part)), None)
 
 
-def discoverable(function: PciFunction, group: Group | None, desired: Desired) -> str | None:
-    """Why discovery leaves the function alone, in words; None if it takes it."""
-    discovery = desired.discovery
-    if not discovery.enabled:
+def discoverable(part: Part, group: Group | None, desired: Desired) -> str | None:
+    """Why discovery leaves the part alone, in words; None if it takes it."""
+    if not desired.discovery.enabled:
         return "discovery is switched off"
-    if not match.in_classes(discovery.classes, function):
-        return f"its class {function.pci_class} is not one of {', '.join(discovery.classes)}"
+    if isinstance(part, Mdev):
+        return None if part.type_id is not None else "its type cannot be read"
+    if groups.vgpu_of(part) is None:
+        return _plain_discoverable(part, group, desired)
+    return None if part.vendor is not None else "its vendor id cannot be read"
+
+
+def _plain_discoverable(function: PciFunction, group: Group | None, desired: Desired) -> str | None:
+    classes = desired.discovery.classes
+    if not match.in_classes(classes, function):
+        return f"its class {function.pci_class} is not one of {', '.join(classes)}"
+    if groups.takes_vgpu(function):
+        return "it is a VF without a vGPU type"
     if not groups.vfio_bound(function) and not groups.going_away(function, group):
         return f"its driver is {function.driver or 'none'}, not a VFIO driver"
     if function.vendor is None or function.device is None:
@@ -60,15 +83,31 @@ def discoverable(function: PciFunction, group: Group | None, desired: Desired) -
     return None
 
 
-def discovered_name(function: PciFunction, desired: Desired, names: PciNames) -> ResourceName:
-    """The resource name that discovery gives to a function with known ids, after the aliases."""
-    vendor, device = function.vendor or "", function.device or ""
+def discovered_name(part: Part, desired: Desired, names: Names) -> ResourceName:
+    """The resource name that discovery gives to a part with known ids, after the aliases."""
+    kind, prefix, device, text = _words(part, names)
+    vendor = part.vendor or ""
     name = naming.discovered_name(
         style=desired.discovery.naming,
-        prefix=desired.discovery.prefix,
+        prefix=desired.discovery.prefix or prefix,
         vendor_id=vendor,
         device_id=device,
         vendor_text=names.get(vendor),
-        device_text=names.get(f"{vendor}:{device}"),
+        device_text=text,
+        kind=kind,
     )
     return ResourceName(dict(desired.aliases).get(name, name))
+
+
+def _words(part: Part, names: Names) -> tuple[Kind, str, str, str | None]:
+    """How to name it, its domain if the vendor gives none, the id of what it is, and the text for that.
+
+    A vGPU is named as an mdev of its type would be, so that the types of one card are told apart.
+    """
+    if isinstance(part, Mdev):
+        prefix = "" if part.vendor is not None else SOFTWARE_DOMAIN
+        return Kind.MDEV, prefix, part.type_id or "", part.type_name or part.type_id
+    vgpu = groups.vgpu_of(part)
+    if vgpu is not None:
+        return Kind.MDEV, "", f"nvidia-{vgpu}", names.get(vgpu_key(vgpu))
+    return Kind.PCI, "", part.device or "", names.get(f"{part.vendor}:{part.device}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule
+from nodeagent.model.desired import Desired, Discovery, MdevRule, NodeRule, PciRule
 from nodeagent.model.resource import Kind
 from nodeagent.policy import naming, nodes
 
@@ -83,12 +83,14 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
 def _difference(one: Rule, other: Rule) -> str | None:
     if isinstance(one, PciRule) and isinstance(other, PciRule):
         return None if _options(one) == _options(other) else "with different options"
+    if isinstance(one, MdevRule) and isinstance(other, MdevRule):
+        return None if _options(one) == _options(other) else "with different options"
     if isinstance(one, NodeRule) and isinstance(other, NodeRule):
         return "for device nodes; a name has one"
     return "of different kinds"
 
 
-def _options(rule: PciRule) -> tuple[object, ...]:
+def _options(rule: PciRule | MdevRule) -> tuple[object, ...]:
     return rule.isolation, rule.iommufd, rule.cdi
 
 
@@ -128,11 +130,12 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
 
 def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
     """Names whose devices would come in one environment variable; the kubelet takes the first."""
-    named = [(rule.name, rule.place) for rule in rules if isinstance(rule, PciRule)]
-    named += [(alias.target, alias.place) for alias in aliases]
+    named = [(Kind.PCI, rule.name, rule.place) for rule in rules if isinstance(rule, PciRule)]
+    named += [(Kind.PCI, alias.target, alias.place) for alias in aliases]
+    named += [(Kind.MDEV, rule.name, rule.place) for rule in rules if isinstance(rule, MdevRule)]
     first: dict[str, str] = {}
-    for name, place in named:
-        variable = naming.env_key(Kind.PCI, name)
+    for kind, name, place in named:
+        variable = naming.env_key(kind, name)
         earlier = first.setdefault(variable, name)
         if earlier != name:
             what = f'"{name}" and "{earlier}" would share the variable {variable}'

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nodeagent.model.desired import PciRule
-from nodeagent.model.host import PciFunction
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.host import Mdev, Part, PciFunction
 from nodeagent.model.resource import Reason, Resource
-from nodeagent.policy import allocate, claims, groups, match, naming, offers
+from nodeagent.policy import allocate, claims, groups, match, offers
+from nodeagent.policy.claims import Names
 from nodeagent.policy.turn import Outcome
 
 
@@ -27,9 +26,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that decides about one device."""
+    """All that decides about one device. The names are those of its vendor, and of its device or type."""
 
-    function: PciFunction
+    part: Part
     vendor_name: str | None
     device_name: str | None
     members: tuple[Member, ...]
@@ -51,29 +50,35 @@ class Explanation:
         return f"offered as {self.resource}, Unhealthy: {self.reason.what}"
 
 
-def explain(address: PciAddress, outcome: Outcome) -> Explanation | None:
-    """The explanation for a PCI function of the outcome's host; None if there is no such function."""
+def explain(part_id: str, outcome: Outcome) -> Explanation | None:
+    """The explanation for a PCI address or the UUID of an mdev; None if the host does not know it."""
     facts = outcome.facts
-    function = facts.host.functions.get(address)
-    if function is None:
+    part = facts.host.part(part_id) or offers.leaving(part_id, facts.host)
+    if part is None:
         return None
-    members = facts.host.members(function.group) or (function,)
-    offer = _offer_with(address, outcome)
+    members = facts.host.members(part.group) or ((part,) if isinstance(part, PciFunction) else ())
+    offer = outcome.offer_with(part_id)
     resource = outcome.resources.get(offer.claim.resource) if offer else None
-    holder = facts.holders.get(address)
+    holder = facts.holders.get(part_id)
     return Explanation(
-        function=function,
-        vendor_name=facts.names.get(function.vendor or ""),
-        device_name=facts.names.get(f"{function.vendor}:{function.device}"),
+        part=part,
+        vendor_name=facts.names.get(part.vendor or ""),
+        device_name=_device_name(part, facts.names),
         members=tuple(Member(member.address, member.driver, role(member)) for member in members),
         viable=not groups.blockers(members),
-        rules=tuple(_rules(function, outcome)),
+        rules=tuple(_rules(part, outcome)),
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
         env=_env(resource, offer) if resource and offer else None,
-        nodes=allocate.vfio_nodes(function, resource.iommufd, facts.host) if resource else (),
+        nodes=allocate.vfio_nodes(part, resource.iommufd, facts.host) if resource else (),
         holder=str(holder) if holder else None,
     )
+
+
+def _device_name(part: Part, names: Names) -> str | None:
+    if isinstance(part, Mdev):
+        return part.type_name or part.type_id
+    return names.get(f"{part.vendor}:{part.device}")
 
 
 def role(member: PciFunction) -> str:
@@ -82,41 +87,29 @@ def role(member: PciFunction) -> str:
         return "blocks"
     if member.driver is None:
         return "unbound"
-    if groups.vfio_bound(member):
+    if groups.ready(member):
         return "vfio"
     return "bridge" if member.bridge else "friendly"
 
 
-def _offer_with(address: PciAddress, outcome: Outcome) -> offers.Offer | None:
-    function = outcome.facts.host.functions[address]
-    found = outcome.offers.get(offers.unit_of(function), ())
-    return next((offer for offer in found if address in offer.functions), None)
-
-
 def _env(resource: Resource, offer: offers.Offer) -> str:
-    return f"{naming.env_key(resource.kind, resource.name)}={','.join(offer.functions)}"
+    return " ".join(f"{key}={value}" for key, value in allocate.environment(resource, offer.parts))
 
 
-def _rules(function: PciFunction, outcome: Outcome) -> list[tuple[str, str]]:
-    if function.bridge:
+def _rules(part: Part, outcome: Outcome) -> list[tuple[str, str]]:
+    if isinstance(part, PciFunction) and part.bridge:
         return [("all rules", "it is a PCI bridge; bridges are never given away")]
     told: list[tuple[str, str]] = []
-    for rule in outcome.facts.desired.rules:
-        if not isinstance(rule, PciRule):
+    facts = outcome.facts
+    for rule in facts.desired.rules:
+        if not match.of_kind(rule, part):
             continue
         label = f"rule {rule.name}" + (f" ({rule.place})" if rule.place else "")
-        if match.picks(rule, function):
+        if match.picks(rule, part, facts.names):
             told.append((label, "takes it"))
             return told
-        told.append((label, _refusal(rule, function)))
-    host = outcome.facts.host
-    group = host.groups.get(function.group) if function.group is not None else None
-    refusal = claims.discoverable(function, group, outcome.facts.desired)
+        told.append((label, match.refusal(rule, part, facts.names)))
+    group = facts.host.groups.get(part.group) if part.group is not None else None
+    refusal = claims.discoverable(part, group, facts.desired)
     told.append(("discovery", refusal or "takes it"))
     return told
-
-
-def _refusal(rule: PciRule, function: PciFunction) -> str:
-    if not rule.selectors:
-        return "has no selectors, so it takes nothing"
-    return "; or ".join(match.mismatch(selector, function) or "" for selector in rule.selectors)

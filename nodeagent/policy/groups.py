@@ -11,12 +11,29 @@ from collections.abc import Iterable
 
 from nodeagent.model.host import Group, PciFunction
 
+VENDOR_DRIVER = "nvidia"
+NO_TYPE = "0"  # what nvidia/current_vgpu_type says of a VF without a type
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
 
 
 def vfio_bound(function: PciFunction) -> bool:
     """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind."""
-    return function.vfio and function.driver is not None
+    return function.vfio and function.driver is not None and not takes_vgpu(function)
+
+
+def takes_vgpu(function: PciFunction) -> bool:
+    """True if NVIDIA's driver can make a vGPU of the VF (its vendor-specific VFIO framework)."""
+    return function.vgpu_type is not None and function.driver == VENDOR_DRIVER and not function.sriov_capable
+
+
+def vgpu_of(function: PciFunction) -> str | None:
+    """The vGPU type that makes the VF ready for a VM on the vendor's own driver, as KubeVirt asks it."""
+    return function.vgpu_type if takes_vgpu(function) and function.vgpu_type != NO_TYPE else None
+
+
+def ready(function: PciFunction) -> bool:
+    """True if its driver can give the function to a VM."""
+    return vfio_bound(function) or vgpu_of(function) is not None
 
 
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
@@ -24,7 +41,10 @@ def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     return tuple(
         member
         for member in members
-        if member.driver is not None and not member.vfio and member.driver not in FRIENDLY_DRIVERS
+        if member.driver is not None
+        and not member.vfio
+        and member.driver not in FRIENDLY_DRIVERS
+        and vgpu_of(member) is None
     )
 
 

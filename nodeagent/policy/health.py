@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is this PCI function fit to be given to a VM, and if not, for which Reason. Pure; health is decided here.
+"""Is this function or mdev fit to be given to a VM, and if not, for which Reason. Pure: no second opinion.
 
-The checks go from what is wrong with the function itself, over what is wrong with its group, to who holds
+The checks go from what is wrong with the part itself, over what is wrong with its group, to who holds
 the group. The first that says no gives the Reason. Every Reason is decided anew at each turn, so one that
 can end by itself ends by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, PciFunction, Recovery
+from nodeagent.model.host import Group, Mdev, Part, PciFunction, Recovery
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
-from nodeagent.policy import groups
+from nodeagent.policy import claims, groups
 
 CONTAINER_NODE = "/dev/vfio/vfio"
 IOMMUFD_NODE = "/dev/iommu"
@@ -22,10 +23,11 @@ IOMMUFD_NODE = "/dev/iommu"
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that the health of one group's functions depends on."""
+    """All that the health of one group's functions and mdevs depends on."""
 
     group: Group | None
     members: tuple[PciFunction, ...]
+    mdevs: tuple[Mdev, ...] = ()
     holders: Mapping[str, Holder] = field(default_factory=dict)  # of the group's members
     holders_known: bool = False  # False: the absence of a holder proves nothing
     settling: frozenset[str] = frozenset()  # ids allocated a moment ago: their pod may take more
@@ -37,39 +39,51 @@ class Situation:
 class Terms:
     """What the rule says about handing out: these decide which nodes and conflicts matter.
 
-    ``functions`` are those that the Device stands for, if not the asked one alone; the first gives its id.
+    ``parts`` are those that the Device stands for, if not the asked one alone; the first gives its id.
+    ``type_id`` is the type of mdev or vGPU under which it was taken.
     """
 
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     resource: str = ""  # under which it is offered; "": any, whoever holds it
-    functions: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    type_id: str | None = None
 
-    def device_id(self, function: PciFunction) -> str:
-        """The id of the Device to which the function belongs."""
-        return self.functions[0] if function.address in self.functions else function.address
+    def device_id(self, part: Part) -> str:
+        """The id of the Device to which the part belongs."""
+        return self.parts[0] if part.id in self.parts else part.id
 
 
-def reason(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
-    """Why the function cannot be given away; None if it is Healthy."""
-    for check in _CHECKS:
-        found = check(function, situation, terms)
+P = TypeVar("P", PciFunction, Mdev)
+_Check = Callable[[P, Situation, Terms], Reason | None]
+
+
+def reason(part: Part, situation: Situation, terms: Terms) -> Reason | None:
+    """Why the part cannot be given away; None if it is Healthy."""
+    if isinstance(part, Mdev):
+        return _first(_MDEV_CHECKS, part, situation, terms)
+    return _first(_PCI_CHECKS, part, situation, terms)
+
+
+def _first(checks: Iterable[_Check[P]], part: P, situation: Situation, terms: Terms) -> Reason | None:
+    for check in checks:
+        found = check(part, situation, terms)
         if found is not None:
             return found
     return None
 
 
-def _unreadable(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
-    if function.unreadable is None:
+def _unreadable(part: Part, _: Situation, __: Terms) -> Reason | None:
+    if part.unreadable is None:
         return None
     return Reason(
         ReasonCode.UNREADABLE,
-        function.unreadable,
+        part.unreadable,
         "a removal may be waiting for the device; it is looked at again when the read returns",
     )
 
 
-def _no_group(function: PciFunction, situation: Situation, _: Terms) -> Reason | None:
+def _no_group(_: PciFunction, situation: Situation, __: Terms) -> Reason | None:
     if situation.group is None:
         why = "no IOMMU group" if situation.iommu else "no IOMMU group: this host has no active IOMMU"
         return Reason(
@@ -87,8 +101,10 @@ def _no_group(function: PciFunction, situation: Situation, _: Terms) -> Reason |
 
 
 def _going_away(function: PciFunction, situation: Situation, _: Terms) -> Reason | None:
-    if not groups.going_away(function, situation.group):
-        return None
+    return _waits_for_holder() if groups.going_away(function, situation.group) else None
+
+
+def _waits_for_holder() -> Reason:
     return Reason(
         ReasonCode.GOING_AWAY,
         "going away, still in use: an unbind or removal waits for its holder",
@@ -96,14 +112,62 @@ def _going_away(function: PciFunction, situation: Situation, _: Terms) -> Reason
     )
 
 
-def _driver(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
-    if groups.vfio_bound(function):
+def _leaving(mdev: Mdev, situation: Situation, terms: Terms) -> Reason | None:
+    """Linux takes a removed mdev off its bus at once; its group stays until the holder closes it."""
+    return _waits_for_holder() if mdev.leaving else None
+
+
+def _dead(mdev: Mdev, _: Situation, __: Terms) -> Reason | None:
+    """An instance whose driver has let go is not taken back: binding it again fails with ENODEV (6.12)."""
+    if mdev.driver is not None:
         return None
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        "it has no driver any more: nobody can use this instance",
+        f"remove it (echo 1 > /sys/bus/mdev/devices/{mdev.uuid}/remove) and create it anew",
+    )
+
+
+def _no_mdev_group(_: Mdev, situation: Situation, __: Terms) -> Reason | None:
+    if situation.group is not None:
+        return None
+    return Reason(
+        ReasonCode.NO_GROUP,
+        "no IOMMU group: its driver gives it none",
+        "look for messages of the parent's driver in the kernel log; remove it and create it anew",
+    )
+
+
+def _type_changed(part: Part, _: Situation, terms: Terms) -> Reason | None:
+    now = claims.type_of(part)
+    if terms.type_id is None or now == terms.type_id:
+        return None
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"its type was {terms.type_id} and is {now or 'none'} now",
+        f"give it the type {terms.type_id} again, or let a resource offer {now or 'what it has'}",
+    )
+
+
+def _driver(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
+    if groups.ready(function):
+        return None
+    if groups.takes_vgpu(function):
+        return _no_vgpu(function, terms)
     driver = f"its driver is {function.driver}" if function.driver else "it has no driver"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{driver}, not a VFIO driver",
         f"bind {function.address} to vfio-pci",
+    )
+
+
+def _no_vgpu(function: PciFunction, terms: Terms) -> Reason:
+    before = f", it was {terms.type_id}" if terms.type_id else ""
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"no vGPU type is set on it (nvidia/current_vgpu_type is {groups.NO_TYPE}{before})",
+        f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
     )
 
 
@@ -136,15 +200,15 @@ def _viability(_: PciFunction, situation: Situation, __: Terms) -> Reason | None
     )
 
 
-def _nodes(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
+def _nodes(part: Part, situation: Situation, terms: Terms) -> Reason | None:
     legacy = situation.group is not None and situation.group.node and CONTAINER_NODE in situation.nodes
-    modern = function.cdev and IOMMUFD_NODE in situation.nodes
+    modern = part.cdev and IOMMUFD_NODE in situation.nodes
     fits = {Iommufd.NEVER: legacy, Iommufd.ONLY: modern, Iommufd.AUTO: legacy or modern}
     if fits[terms.iommufd]:
         return None
     number = situation.group.number if situation.group else "?"
     wanted = (
-        f"/dev/vfio/devices/{function.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
+        f"/dev/vfio/devices/{part.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
         if terms.iommufd is Iommufd.ONLY
         else f"/dev/vfio/{number} and {CONTAINER_NODE}"
     )
@@ -165,8 +229,8 @@ def _domain(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
     )
 
 
-def _held(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
-    own_id = terms.device_id(function)
+def _held(part: Part, situation: Situation, terms: Terms) -> Reason | None:
+    own_id = terms.device_id(part)
     own = situation.holders.get(own_id)
     if own is not None:
         return _held_as_another(own) if terms.resource not in ("", own.resource) else None
@@ -229,15 +293,26 @@ def _holder_unknown(member: PciFunction) -> Reason:
     )
 
 
-_CHECKS: tuple[Callable[[PciFunction, Situation, Terms], Reason | None], ...] = (
+_PCI_CHECKS: tuple[_Check[PciFunction], ...] = (
     _unreadable,
     _going_away,
     _no_group,
     _domain,
     _driver,
+    _type_changed,
     _recovery,
     _viability,
     _nodes,
     _held,
     _outside,
+)
+# An mdev is alone in its group, and nothing tells from outside that it is open.
+_MDEV_CHECKS: tuple[_Check[Mdev], ...] = (
+    _leaving,
+    _unreadable,
+    _dead,
+    _type_changed,
+    _no_mdev_group,
+    _nodes,
+    _held,
 )

@@ -1,20 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a selector pick a PCI function, and if not, which key says no. Pure.
+"""Does a selector pick a PCI function or an mdev, and if not, which key says no. Pure.
 
-AND between the keys of a selector, OR inside a key; an empty key says nothing. Comparison is in lower case.
+AND between the keys of a selector, OR inside a key; an empty key says nothing. Comparison is in lower case,
+but for the names of types: these are compared as KubeVirt does it, byte for byte with blanks as underscores
+(getMdevTypeName in its device manager), and what is left of blanks at the ends does not count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Final, TypeGuard
 
-from nodeagent.model.desired import PciRule, PciSelector
-from nodeagent.model.host import PciFunction
+from nodeagent.model.desired import MdevRule, MdevSelector, PciRule, PciSelector, Rule
+from nodeagent.model.host import Mdev, Part, PciFunction
+from nodeagent.model.ids import vgpu_key
+from nodeagent.policy import groups, wishes
+
+_Check = tuple[str, tuple[object, ...], object, bool]
+"""A key, what it wants, what there is, and whether that fits."""
+
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+NO_SELECTORS = "has no selectors, so it takes nothing"
 
 
-def mismatch(selector: PciSelector, function: PciFunction) -> str | None:
+def picks(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> bool:
+    """True if one of the rule's selectors picks the part; a rule picks only what is of its kind.
+
+    ``names`` holds the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
+    """
+    return None in _said(rule, part, names)
+
+
+def refusal(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> str:
+    """Why none of the rule's selectors picks the part, in words; each selector has its say."""
+    return "; or ".join(said or "" for said in _said(rule, part, names)) or NO_SELECTORS
+
+
+def of_kind(rule: Rule, part: Part) -> TypeGuard[PciRule | MdevRule]:
+    """True if the rule is for parts of this kind."""
+    return isinstance(rule, MdevRule if isinstance(part, Mdev) else PciRule)
+
+
+def _said(rule: Rule, part: Part, names: Mapping[str, str]) -> Iterator[str | None]:
+    if isinstance(part, Mdev):
+        return (
+            (mdev_mismatch(each, part) for each in rule.selectors) if isinstance(rule, MdevRule) else iter(())
+        )
+    return (mismatch(each, part, names) for each in rule.selectors) if isinstance(rule, PciRule) else iter(())
+
+
+def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:
+    """The first key that refuses the mdev, in words; None if the selector picks it."""
+    name = mdev.type_name or mdev.type_id
+    called = {mdev.type_id or "", _called(name or "")}
+    return _first(
+        (
+            ("types", selector.types, mdev.type_id, mdev.type_id in selector.types),
+            ("names", selector.names, name, _any_called(selector.names, called)),
+        )
+    )
+
+
+def mismatch(selector: PciSelector, function: PciFunction, names: Mapping[str, str] = NO_NAMES) -> str | None:
     """The first key that refuses the function, in words; None if the selector picks it."""
-    checks = (
+    checks = _pci_checks(selector, function)
+    return _first((*checks, _vgpu_check(selector, function, names)) if selector.vgpu_types else checks)
+
+
+def _first(checks: Iterable[_Check]) -> str | None:
+    for key, wanted, actual, fits in checks:
+        if wanted and not fits:
+            shown = "none" if actual is None else actual
+            return f"{key}: it has {shown}, the rule wants {' or '.join(map(str, wanted))}"
+    return None
+
+
+def _pci_checks(selector: PciSelector, function: PciFunction) -> tuple[_Check, ...]:
+    return (
         ("vendors", selector.vendors, function.vendor, function.vendor in selector.vendors),
         ("devices", selector.devices, function.device, function.device in selector.devices),
         (
@@ -39,16 +103,28 @@ def mismatch(selector: PciSelector, function: PciFunction) -> str | None:
             function.group in selector.iommu_groups,
         ),
     )
-    for key, wanted, actual, fits in checks:
-        if wanted and not fits:
-            shown = "none" if actual is None else actual
-            return f"{key}: it has {shown}, the rule wants {' or '.join(map(str, wanted))}"
-    return None
 
 
-def picks(rule: PciRule, function: PciFunction) -> bool:
-    """True if one of the rule's selectors picks the function."""
-    return any(mismatch(selector, function) is None for selector in rule.selectors)
+def _vgpu_check(selector: PciSelector, function: PciFunction, names: Mapping[str, str]) -> _Check:
+    fits = _any_called(selector.vgpu_types, _vgpu_called(function, names))
+    return "vgpuTypes", selector.vgpu_types, groups.vgpu_of(function), fits
+
+
+def _vgpu_called(function: PciFunction, names: Mapping[str, str]) -> set[str]:
+    """What the VF's vGPU type is called: its number, alone or as in mdev types (nvidia-222), its name."""
+    number = groups.vgpu_of(function)
+    if number is None:
+        return set()
+    return {number, f"nvidia-{number}", _called(names.get(vgpu_key(number), number))}
+
+
+def _any_called(wanted: Iterable[str], called: set[str]) -> bool:
+    return any(_called(name) in called for name in wanted)
+
+
+def _called(name: str) -> str:
+    """A type's name as it is compared."""
+    return wishes.normalised(name).strip("_")
 
 
 def in_classes(classes: tuple[str, ...], function: PciFunction) -> bool:

@@ -1,35 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """From Host × Desired × Allocations to Resources: which devices are offered, with what health. Pure.
 
-The unit of decision is the IOMMU group (a function without a group is a unit of its own): only what is in
-one group can change the verdict on its functions. So a turn decides anew the units that changed and keeps
+The unit of decision is the IOMMU group (what has no group is a unit of its own): only what is in one group
+can change the verdict on its functions and mdevs. So a turn decides anew the units that changed and keeps
 the offers of all others; the result equals a decision from scratch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired
-from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_address, pci_order
+from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction
+from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, pci_order
 from nodeagent.model.resource import Device, Isolation, Reason, ReasonCode
-from nodeagent.policy import claims, health
-from nodeagent.policy.claims import Claim, PciNames
+from nodeagent.policy import claims, health, match
+from nodeagent.policy.claims import Claim, Names
 
-Unit = GroupNumber | PciAddress
-"""What is decided at once: a group, or a function that has none."""
+Unit = GroupNumber | str
+"""What is decided at once: a group, or the id of a part that has none."""
+
+Taken = tuple[Part, Claim]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A Device of a resource, and the functions that it stands for (several with ``isolation: bundle``)."""
+    """A Device of a resource, and the parts that it stands for (several with ``isolation: bundle``)."""
 
     claim: Claim
     device: Device
-    functions: tuple[PciAddress, ...]
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,94 +40,107 @@ class Facts:
 
     host: Host
     desired: Desired
-    names: PciNames = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
     holders: Mapping[str, Holder] = field(default_factory=dict)
     holders_known: bool = False
     settling: frozenset[str] = frozenset()
-    claimed: Mapping[PciAddress, Claim] = field(default_factory=dict)  # of the turn before
+    claimed: Mapping[str, Claim] = field(default_factory=dict)  # of the turn before
 
 
-def unit_of(function: PciFunction) -> Unit:
-    """The unit in which a function is decided."""
-    return function.address if function.group is None else function.group
+def unit_of(part: Part) -> Unit:
+    """The unit in which a part is decided."""
+    return part.id if part.group is None else part.group
 
 
 def units(host: Host) -> dict[Unit, None]:
-    """All units of a host that hold PCI functions, in address order of their first function."""
-    return {unit_of(function): None for function in host.functions.values()}
+    """All units of a host, those with PCI functions first and in address order."""
+    found: dict[Unit, None] = {unit_of(function): None for function in host.functions.values()}
+    found.update((unit_of(mdev), None) for mdev in host.mdevs.values())
+    return found | dict.fromkeys(host.groups)
 
 
 def decide(unit: Unit, facts: Facts) -> tuple[Offer, ...]:
     """The offers of one unit, in address order."""
     situation = _situation(unit, facts)
-    taken = [
-        (function, found)
-        for function in situation.members
-        if (found := _claim(function, situation, facts)) is not None
-    ]
-    bundles: dict[ResourceName, list[PciFunction]] = {}
+    parts: tuple[Part, ...] = situation.members
+    if situation.mdevs:
+        parts = (*parts, *situation.mdevs)
     offers: list[Offer] = []
-    for function, found in taken:
+    bundles: dict[ResourceName, list[Taken]] = {}
+    for part in parts:
+        found = _claim(part, situation, facts)
+        if found is None:
+            continue
         if found.rule.isolation is Isolation.BUNDLE:
-            bundles.setdefault(found.resource, []).append(function)
+            bundles.setdefault(found.resource, []).append((part, found))
         else:
-            offers.append(_offer(found, (function,), situation, facts))
-    for name, functions in bundles.items():
-        first = next(found for _, found in taken if found.resource == name)
-        offers.append(_offer(first, tuple(functions), situation, facts))
-    return tuple(offers)
+            offers.append(_offer([(part, found)], situation, facts))
+    return (*offers, *(_offer(bundle, situation, facts) for bundle in bundles.values()))
 
 
-def _claim(function: PciFunction, situation: health.Situation, facts: Facts) -> Claim | None:
+def _claim(part: Part, situation: health.Situation, facts: Facts) -> Claim | None:
     """The claim of now; else the one of before: what was offered stays listed while it exists."""
-    return claims.claim(function, situation.group, facts.desired, facts.names) or facts.claimed.get(
-        function.address
-    )
+    return claims.claim(part, situation.group, facts.desired, facts.names) or facts.claimed.get(part.id)
 
 
 def _situation(unit: Unit, facts: Facts) -> health.Situation:
-    host = facts.host
-    if isinstance(unit, str):
-        function = host.functions.get(unit)
-        members: tuple[PciFunction, ...] = ()
-        if function is not None and function.group is None:  # else a group has taken it in
-            members = (function,)
-        group = None
-    else:
-        group = host.groups.get(unit)
-        members = host.members(unit) if group is not None else _members_of_unread(unit, host)
-    ids: list[str] = [member.address for member in members]
+    group = None if isinstance(unit, str) else facts.host.groups.get(unit)
+    functions, mdevs = _members(unit, group, facts.host)
+    ids: list[str] = [*(function.address for function in functions), *(mdev.uuid for mdev in mdevs)]
     if group is not None:
         ids = [*group.members, str(group.number)]
     return health.Situation(
         group=group,
-        members=members,
+        members=functions,
+        mdevs=mdevs,
         holders={found: facts.holders[found] for found in ids if found in facts.holders},
         holders_known=facts.holders_known,
         settling=facts.settling.intersection(ids) if facts.settling else frozenset(),
-        nodes=host.nodes,
-        iommu=host.iommu,
+        nodes=facts.host.nodes,
+        iommu=facts.host.iommu,
     )
 
 
-def _members_of_unread(number: GroupNumber, host: Host) -> tuple[PciFunction, ...]:
-    """The functions that name a group which itself could not be read: they are not forgotten for that."""
-    return tuple(function for function in host.functions.values() if function.group == number)
+def _members(unit: Unit, group: Group | None, host: Host) -> tuple[tuple[PciFunction, ...], tuple[Mdev, ...]]:
+    """The functions and the mdevs of a unit. A group that cannot be read has those that name it."""
+    if group is not None:
+        functions = host.members(group.number)
+        if len(functions) == len(group.members):
+            return functions, ()
+        return functions, tuple(part for part in host.parts(group.number) if isinstance(part, Mdev))
+    if not isinstance(unit, str):
+        return (
+            tuple(function for function in host.functions.values() if function.group == unit),
+            tuple(mdev for mdev in host.mdevs.values() if mdev.group == unit),
+        )
+    part = host.part(unit)
+    if part is None or part.group is not None:  # a group has taken it in
+        return (), ()
+    return ((), (part,)) if isinstance(part, Mdev) else ((part,), ())
 
 
-def _offer(
-    found: Claim, functions: tuple[PciFunction, ...], situation: health.Situation, facts: Facts
-) -> Offer:
-    addresses = tuple(function.address for function in functions)
-    terms = health.Terms(found.rule.isolation, found.rule.iommufd, found.resource, addresses)
-    reasons = (health.reason(function, situation, terms) for function in functions)
-    first = functions[0]
+def _offer(taken: Sequence[Taken], situation: health.Situation, facts: Facts) -> Offer:
+    ids = tuple(part.id for part, _ in taken)
+    first, found = taken[0]
+    reasons = (health.reason(part, situation, _terms(claim, ids)) for part, claim in taken)
     device = Device(
-        id=DeviceId(first.address),
+        id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),
-        numa=announced_numa(first.numa_node, facts.host.numa_nodes),
+        numa=_numa(first, facts),
     )
-    return Offer(found, device, addresses)
+    return Offer(found, device, ids)
+
+
+def _terms(found: Claim, ids: tuple[str, ...]) -> health.Terms:
+    return health.Terms(found.rule.isolation, found.rule.iommufd, found.resource, ids, found.type_id)
+
+
+def _numa(part: Part, facts: Facts) -> int | None:
+    """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
+    if isinstance(part, Mdev) and part.leaving:
+        holder = facts.holders.get(part.uuid)
+        return holder.numa if holder is not None else None
+    return announced_numa(part.numa_node, facts.host.numa_nodes)
 
 
 def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
@@ -138,13 +153,34 @@ def held_elsewhere(device_id: str, holder: Holder, facts: Facts) -> Device:
 
     Dropping such an id can crash the kubelet (seen on 1.36.2), so it stays listed until it is released.
     """
-    function = facts.host.functions.get(PciAddress(device_id))
-    if function is None:
-        left = _gone(holder) if pci_address(device_id) is not None else _excluded(holder)
-        return Device(DeviceId(device_id), left, holder.numa)
-    reason = health.reason(function, _situation(unit_of(function), facts), health.Terms())
-    numa = announced_numa(function.numa_node, facts.host.numa_nodes)
-    return Device(DeviceId(device_id), reason or _excluded(holder), numa)
+    part = facts.host.part(device_id) or leaving(device_id, facts.host)
+    if part is None:
+        ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
+        return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
+    reason = health.reason(part, _situation(unit_of(part), facts), health.Terms())
+    left = _other_type(part, holder, facts) or _excluded(holder)
+    return Device(DeviceId(device_id), reason or left, _numa(part, facts))
+
+
+def leaving(device_id: str, host: Host) -> Mdev | None:
+    """The mdev that only its group still knows: a removal waits for its holder."""
+    if mdev_uuid(device_id) is None:
+        return None
+    numbers = (group.number for group in host.groups.values() if device_id in group.members)
+    return next((Mdev(device_id, group=number, leaving=True) for number in numbers), None)
+
+
+def _other_type(part: Part, holder: Holder, facts: Facts) -> Reason | None:
+    """Why a rule by type does not offer the part any more, if it is for its type."""
+    kind = claims.type_of(part)
+    rules = [rule for rule in facts.desired.rules if rule.name == holder.resource]
+    if kind is None or not rules or any(match.picks(rule, part, facts.names) for rule in rules):
+        return None
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"its type is {kind} now, which {holder.resource} does not offer, and {holder} still has it",
+        f"it leaves this resource when {holder} ends",
+    )
 
 
 def _gone(holder: Holder) -> Reason:

@@ -25,6 +25,7 @@ class Facts:
     ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
     known. ``failed`` says what the kernel answered for a (card, type) that waits for its next try.
     ``made`` is VF → vGPU type that nodeagent itself set: a VF tells nobody who set its type.
+    ``vgpu_names`` is vGPU type → name, as far as any VF has ever listed it since boot.
     """
 
     machine_id: str
@@ -34,6 +35,7 @@ class Facts:
     in_use: frozenset[str] = frozenset()
     failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
     made: Mapping[str, str] = field(default_factory=dict)
+    vgpu_names: Mapping[str, str] = field(default_factory=dict)
 
     def holder(self, instance: Instance) -> str | None:
         """The pod that holds an instance, by its id or by its IOMMU group."""
@@ -73,12 +75,13 @@ class Stand:
 
 def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], facts: Facts) -> tuple[Stand, ...]:
     """All cards in address order; ``listed`` is the node's list of types."""
-    found = cards.cards(host)
+    found = cards.cards(host, facts.vgpu_names)
     shunned = wishes.excluded(wanted, [kind for card in found for kind in card.types.values()])
+    ghosts = cards.removals_under_way(host)
     return tuple(
         Stand(
             card,
-            (*_present(card, wanted, facts, shunned), *_leaving(card, host, facts)),
+            (*_present(card, wanted, facts, shunned), *_leaving(card, ghosts, facts)),
             wishes.wish(card, wanted, listed, host, shunned),
         )
         for card in found
@@ -107,11 +110,11 @@ def _made_here(instance: Instance, facts: Facts) -> bool:
     return ownership.owns(facts.machine_id, instance.parent, instance.type_id, instance.id)
 
 
-def _leaving(card: Card, host: Host, facts: Facts) -> list[Existing]:
+def _leaving(card: Card, ghosts: Sequence[str], facts: Facts) -> list[Existing]:
     """Own instances whose removal is under way: only their ids can still be seen."""
     found = [
         Instance(ghost, parent.address, kind.type_id)
-        for ghost in cards.removals_under_way(host)
+        for ghost in ghosts
         for parent in card.parents
         for kind in parent.types
         if not parent.vgpu and ownership.owns(facts.machine_id, parent.address, kind.type_id, ghost)

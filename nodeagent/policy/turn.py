@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
-from nodeagent.policy import nodes, offers
+from nodeagent.policy import groups, nodes, offers
 from nodeagent.policy.claims import Claim
 from nodeagent.policy.offers import Facts, Offer, Unit
 
-Parts = Mapping[Unit, tuple[Offer, ...]]
+ByUnit = Mapping[Unit, tuple[Offer, ...]]
 Extras = Mapping[ResourceName, tuple[Device, ...]]
 
 
@@ -38,19 +38,27 @@ class Outcome:
     """The result of a turn, and what the next one builds on."""
 
     facts: Facts
-    offers: Parts = field(default_factory=dict)
-    by_resource: Mapping[ResourceName, Parts] = field(default_factory=dict)
-    claimed: Mapping[PciAddress, Claim] = field(default_factory=dict)
+    offers: ByUnit = field(default_factory=dict)
+    by_resource: Mapping[ResourceName, ByUnit] = field(default_factory=dict)
+    claimed: Mapping[str, Claim] = field(default_factory=dict)
     extras: Extras = field(default_factory=dict)  # held under a resource that would not list them
     resources: Mapping[ResourceName, Resource] = field(default_factory=dict)
 
     def offer_of(self, device_id: str) -> Offer | None:
         """The offer whose Device has this id, or None."""
-        function = self.facts.host.functions.get(PciAddress(device_id))
-        if function is None:
+        found = self.offer_with(device_id)
+        return found if found is not None and found.device.id == device_id else None
+
+    def offer_with(self, part_id: str) -> Offer | None:
+        """The offer of a Device that stands for this part, maybe among others; None if there is none."""
+        if part_id not in self.claimed:
             return None
-        found = self.offers.get(offers.unit_of(function), ())
-        return next((offer for offer in found if offer.device.id == device_id), None)
+        part = self.facts.host.part(part_id)
+        if part is not None:
+            found: Iterable[Offer] = self.offers.get(offers.unit_of(part), ())
+        else:  # an mdev that is leaving: only its group still knows it
+            found = (offer for unit in self.offers.values() for offer in unit)
+        return next((offer for offer in found if part_id in offer.parts), None)
 
 
 def first(facts: Facts) -> Outcome:
@@ -80,28 +88,38 @@ def following(before: Outcome, facts: Facts) -> Outcome:
     return replace(outcome, resources=_resources(before, outcome, touched))
 
 
-def _remembered(before: Outcome, host: Host) -> Mapping[PciAddress, Claim]:
+def _remembered(before: Outcome, host: Host) -> Mapping[str, Claim]:
     """The claims of before; another device that has come to the same address has none."""
-    old, new = before.facts.host.functions, host.functions
-    changed = host.changes_since(before.facts.host).functions.intersection(before.claimed)
-    lost = {each for each in changed if not _same_device(old.get(each), new.get(each))}
+    old = before.facts.host
+    changes = host.changes_since(old)
+    claimed = before.claimed.keys()
+    replaced = {each for each in changes.functions & claimed if not _same_device(each, old, host)}
+    lost = replaced | {each for each in changes.mdevs & claimed if not _exists(each, old, host)}
     if not lost:
         return before.claimed
-    return {address: claim for address, claim in before.claimed.items() if address not in lost}
+    return {part_id: claim for part_id, claim in before.claimed.items() if part_id not in lost}
 
 
-def _same_device(old: PciFunction | None, new: PciFunction | None) -> bool:
+def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
     """False if the device has gone, or another one is there now."""
-    if new is None:
+    before, now = old.functions.get(address), new.functions.get(address)
+    if now is None:
         return False
-    return old is None or old.inode is None or new.inode is None or old.inode == new.inode
+    return before is None or before.inode is None or now.inode is None or before.inode == now.inode
+
+
+def _exists(uuid: str, old: Host, now: Host) -> bool:
+    """True if the mdev is there, or has left its bus while its group still knows it."""
+    known = old.mdevs.get(uuid)
+    group = now.groups.get(known.group) if known is not None and known.group is not None else None
+    return uuid in now.mdevs or (group is not None and uuid in group.members)
 
 
 def _anew(before: Outcome, facts: Facts) -> Outcome:
     """A beginning for new wishes or new names; new texts of pci.ids alone make nobody forget anything."""
     begin = Outcome(Facts(Host(), facts.desired, facts.names))
     if before.facts.desired == facts.desired:
-        served: dict[ResourceName, Parts] = {name: {} for name in before.by_resource}
+        served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
     held = {holder.resource for holder in facts.holders.values()}
     kept = {name: found for name, found in before.resources.items() if name in held}
@@ -116,7 +134,7 @@ def _changes(before: Outcome, facts: Facts) -> list[Change]:
     return [change for change in found if change.old != change.new]
 
 
-def _offers(before: Parts, changes: Iterable[Change]) -> Parts:
+def _offers(before: ByUnit, changes: Iterable[Change]) -> ByUnit:
     result = dict(before)
     for change in changes:
         result[change.unit] = change.new
@@ -125,16 +143,16 @@ def _offers(before: Parts, changes: Iterable[Change]) -> Parts:
     return result
 
 
-def _claims(before: Mapping[PciAddress, Claim], changes: Iterable[Change]) -> Mapping[PciAddress, Claim]:
-    """All old ones go before the new ones come: a function may have moved from one unit to another."""
+def _claims(before: Mapping[str, Claim], changes: Iterable[Change]) -> Mapping[str, Claim]:
+    """All old ones go before the new ones come: a part may have moved from one unit to another."""
     result = dict(before)
     for change in changes:
         for offer in change.old:
-            for address in offer.functions:
-                result.pop(address, None)
+            for part_id in offer.parts:
+                result.pop(part_id, None)
     for change in changes:
         for offer in change.new:
-            result.update(dict.fromkeys(offer.functions, offer.claim))
+            result.update(dict.fromkeys(offer.parts, offer.claim))
     return result
 
 
@@ -144,10 +162,12 @@ def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
         before.host.nodes != now.host.nodes
         or before.host.iommu != now.host.iommu
         or before.host.numa_nodes != now.host.numa_nodes
-        or before.holders_known != now.holders_known
     ):
         return offers.units(now.host) | offers.units(before.host)
     changed = _changed_in_host(before.host, now.host)
+    if before.holders_known != now.holders_known:
+        # Whether holders are known matters only where something is open.
+        changed |= {offers.unit_of(each) for each in now.host.functions.values() if groups.in_use(each)}
     ids = set(before.settling ^ now.settling)
     if before.holders is not now.holders:
         ids |= {key for key, _ in before.holders.items() ^ now.holders.items()}
@@ -156,22 +176,23 @@ def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
 
 def _changed_in_host(before: Host, now: Host) -> set[Unit]:
     changes = now.changes_since(before)
-    versions = (host.functions.get(address) for host in (before, now) for address in changes.functions)
-    return {offers.unit_of(function) for function in versions if function is not None} | changes.groups
+    ids: Iterable[str] = (*changes.functions, *changes.mdevs)
+    versions = (host.part(each) for host in (before, now) for each in ids)
+    return {offers.unit_of(part) for part in versions if part is not None} | changes.groups
 
 
 def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
     found: set[Unit] = set()
     for device_id in ids:
-        function = host.functions.get(PciAddress(device_id))
-        if function is not None:
-            found.add(offers.unit_of(function))
+        part = host.part(device_id)
+        if part is not None:
+            found.add(offers.unit_of(part))
         elif device_id.isdecimal():
             found.add(GroupNumber(int(device_id)))
     return found
 
 
-def _replace_part(by_resource: dict[ResourceName, Parts], change: Change) -> set[ResourceName]:
+def _replace_part(by_resource: dict[ResourceName, ByUnit], change: Change) -> set[ResourceName]:
     """Put the new offers of a unit in the place of the old; return the resources that this touches."""
     names = {offer.claim.resource for offer in (*change.old, *change.new)}
     for name in names:
@@ -231,18 +252,18 @@ def _resource(
         fresh = nodes.resource(rule, now.facts.host.nodes)
         fresh = replace(fresh, devices=(*fresh.devices, *extras))
     else:
-        kind = Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI
-        kind = old.kind if old is not None and name not in now.by_resource and rule is None else kind
-        fresh = _pci_resource(Resource(name, kind), rule, now.by_resource.get(name, {}), extras)
+        kind = old.kind if old is not None else Kind.PCI
+        fresh = _vfio_resource(Resource(name, kind), rule, now.by_resource.get(name, {}), extras)
     return old if old is not None and fresh == old else fresh
 
 
-def _pci_resource(
-    plain: Resource, rule: PciRule | MdevRule | None, parts: Parts, extras: tuple[Device, ...]
+def _vfio_resource(
+    plain: Resource, rule: PciRule | MdevRule | None, parts: ByUnit, extras: tuple[Device, ...]
 ) -> Resource:
     found = [offer for part in parts.values() for offer in part]
     rule = found[0].claim.rule if found else rule
     plain = replace(plain, devices=offers.in_order([*extras, *(offer.device for offer in found)]))
     if rule is None:
         return plain
-    return replace(plain, isolation=rule.isolation, iommufd=rule.iommufd, cdi=rule.cdi)
+    kind = Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI
+    return replace(plain, kind=kind, isolation=rule.isolation, iommufd=rule.iommufd, cdi=rule.cdi)

@@ -3,32 +3,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.model.desired import Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.desired import (
+    Discovery,
+    MdevRule,
+    MdevSelector,
+    MdevsWanted,
+    NodeRule,
+    NodeTypes,
+    PciRule,
+    PciSelector,
+    SriovRule,
+    WantedType,
+)
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import desired
 from nodeagent.settings import tree
 from nodeagent.settings.reading import PLACE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from nodeagent.model.desired import Rule
+    from nodeagent.model.desired import CardTypes, MdevDefinition, Rule
 
 Values = dict[str, Any]
 
 
-def settings(values: Values, shown: Sequence[tree.Value], warnings: Sequence[str]) -> tree.Settings:
-    """The Settings of a full set of values."""
-    discovery = Discovery(
-        values["discovery.enabled"],
-        values["discovery.naming"],
-        values["discovery.prefix"],
-        values["discovery.classes"],
-    )
+def settings(
+    values: Values,
+    shown: Sequence[tree.Value],
+    warnings: Sequence[str],
+    imported: tuple[tuple[MdevDefinition, ...], tuple[CardTypes, ...]] = ((), ()),
+) -> tree.Settings:
+    """The Settings of a full set of values and of what was imported from files of other tools."""
+    wanted = desired.merged(discovery(values), rules(values), aliases(values))
     return tree.Settings(
-        desired=desired.merged(discovery, rules(values), aliases(values)),
+        desired=replace(wanted, mdevs=mdevs(values, *imported), sriov=tuple(_sriov(values))),
         kubelet=tree.Kubelet(
             values["kubelet.registration"],
             values["kubelet.devicePluginDir"],
@@ -43,6 +55,47 @@ def settings(values: Values, shown: Sequence[tree.Value], warnings: Sequence[str
         values=tuple(shown),
         warnings=tuple(warnings),
     )
+
+
+def discovery(values: Values) -> Discovery:
+    """What is discovered."""
+    return Discovery(
+        values["discovery.enabled"],
+        values["discovery.naming"],
+        values["discovery.prefix"],
+        values["discovery.classes"],
+    )
+
+
+def mdevs(
+    values: Values, definitions: tuple[MdevDefinition, ...] = (), cards: tuple[CardTypes, ...] = ()
+) -> MdevsWanted:
+    """What is wanted of mdevs and vGPUs."""
+    return MdevsWanted(
+        manage=values["mdevs.manage"],
+        types=_types(values["mdevs.types"]),
+        nodes=tuple(
+            NodeTypes(tuple(node.get("nodeSelector", {}).items()), _types(node.get("types", ())))
+            for node in values["mdevs.nodes"]
+        ),
+        adopt=values["mdevs.adopt"],
+        excluded=values["mdevs.exclude"],
+        cards=cards,
+        definitions=definitions,
+    )
+
+
+def _types(listed: Sequence[Any]) -> tuple[WantedType, ...]:
+    return tuple(
+        WantedType(each["type"], each.get("count")) if isinstance(each, dict) else WantedType(each)
+        for each in listed
+    )
+
+
+def _sriov(values: Values) -> Iterator[SriovRule]:
+    for rule in values["sriov"]:
+        selectors = tuple(_selector(selector) for selector in rule["match"])
+        yield SriovRule(selectors, rule["numVFs"], rule[PLACE].short)
 
 
 def aliases(values: Values, places: Mapping[str, str] | None = None) -> tuple[desired.Alias, ...]:
@@ -66,7 +119,7 @@ def empty_rules(values: Values) -> tuple[str, ...]:
     return tuple(
         f'{resource[PLACE].full}: "{resource["name"]}" has no selector and takes no device'
         for resource in values["resources"]
-        if not resource.get("pci") and "node" not in resource
+        if not resource.get("pci") and not resource.get("mdev") and "node" not in resource
     )
 
 
@@ -78,6 +131,18 @@ def _rule(resource: Values, place: str) -> Rule:
             path=node["path"],
             count=node.get("count", 1),
             permissions=node.get("permissions", "rw"),
+            place=place,
+        )
+    if "mdev" in resource:
+        return MdevRule(
+            name=resource["name"],
+            selectors=tuple(
+                MdevSelector(selector.get("types", ()), selector.get("names", ()))
+                for selector in resource["mdev"]
+            ),
+            isolation=Isolation(resource.get("isolation", "group")),
+            iommufd=Iommufd(resource.get("iommufd", "never")),
+            cdi=resource.get("cdi", False),
             place=place,
         )
     return PciRule(

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.policy import desired
-from nodeagent.settings import building, sources, table
+from nodeagent.policy import desired, wishes
+from nodeagent.settings import building, imports, sources, table
 from nodeagent.settings.entries import Table
 from nodeagent.settings.problems import Problems
 from nodeagent.settings.reading import BROKEN, UNSUPPORTED, UNSUPPORTED_HINT, Reader
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 def load(root_prefix: str, flags: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
     """The settings in force: flag > env > conf.d > config.yaml > default.
 
-    ``flags`` holds texts by key ("timing.settle": "2s"). Raises ConfigError, or ConfigErrors (which
-    is one) with everything that is wrong in all sources. Blocks on files.
+    ``flags`` holds texts by key ("timing.settle": "2s").
+    Raises ConfigError, or ConfigErrors (which is one) with everything that is wrong in all sources.
+    Blocks on files.
     """
     problems, warnings = Problems(), list[str]()
     given = [
@@ -37,16 +38,19 @@ def load(root_prefix: str, flags: Mapping[str, str], environ: Mapping[str, str])
         *sources.environment(environ, problems, warnings),
         *sources.flags(flags, problems),
     ]
-    return _settings(given, problems, warnings)
+    return _settings(given, _Merge(problems), warnings, root_prefix)
 
 
 def check_file(path: str) -> Settings:
-    """The settings of one file over the defaults; raises ConfigError as ``load`` does."""
+    """The settings of one file over the defaults; raises ConfigError as ``load`` does.
+
+    Files of other tools, which it may name, are not read.
+    """
     problems = Problems()
     given = sources.file(path, path.rpartition("/")[2], problems)
     if not given and not problems.errors:
         _must_exist(path)
-    return _settings(given, problems, [])
+    return _settings(given, _Merge(problems), [])
 
 
 def _must_exist(path: str) -> None:
@@ -57,8 +61,10 @@ def _must_exist(path: str) -> None:
         raise ConfigError(f"{path}: no such file", "give the path of a configuration file")
 
 
-def _settings(given: Iterable[Given], problems: Problems, warnings: list[str]) -> Settings:
-    merge = _Merge(problems)
+def _settings(
+    given: Iterable[Given], merge: _Merge, warnings: list[str], root_prefix: str | None = None
+) -> Settings:
+    problems = merge.problems
     for item in given:
         merge.take(item)
     values = merge.values
@@ -66,6 +72,8 @@ def _settings(given: Iterable[Given], problems: Problems, warnings: list[str]) -
         building.rules(values, full_places=True), building.aliases(values, merge.alias_places)
     ):
         problems.add(finding.place, "", finding.what, finding.hint)
+    _contradictions(values, problems)
+    found = imports.read(root_prefix, values, problems, warnings) if root_prefix is not None else ((), ())
     problems.raise_any()
     warnings += building.empty_rules(values)
     shown = [
@@ -76,14 +84,23 @@ def _settings(given: Iterable[Given], problems: Problems, warnings: list[str]) -
         )
         for setting in table.SETTINGS
     ]
-    return building.settings(values, shown, warnings)
+    return building.settings(values, shown, warnings, found)
+
+
+def _contradictions(values: Mapping[str, Any], problems: Problems) -> None:
+    """Types that are both wanted and excluded, as far as they are written alike."""
+    wanted = building.mdevs(dict(values))
+    shunned = {wishes.normalised(name): name for name in wanted.excluded}
+    asked = (*wanted.types, *(kind for node in wanted.nodes for kind in node.types))
+    for name in dict.fromkeys(kind.name for kind in asked if wishes.normalised(kind.name) in shunned):
+        problems.add("", "mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 
 class _Merge:
     """The values so far, and where each comes from."""
 
     def __init__(self, problems: Problems) -> None:
-        self._problems = problems
+        self.problems = problems
         self._reader = Reader(problems)
         self.values: dict[str, Any] = {item.key: item.default for item in table.SETTINGS}
         self.origins: dict[str, tuple[str, ...]] = {}
@@ -96,7 +113,7 @@ class _Merge:
         if value is BROKEN:
             return
         if not setting.supported and value != setting.default:
-            self._problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
+            self.problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
         if isinstance(setting.shape, MapOf):
             self.values[key] = self.values[key] | value
             self.origins[key] = (*self.origins.get(key, ()), given.place.short)

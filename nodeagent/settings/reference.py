@@ -52,16 +52,20 @@ def _ways(setting: table.Setting) -> str:
 
 
 def _meaning(setting: table.Setting) -> str:
-    note = "" if setting.supported else "; **not in this version yet**"
-    return _cell(setting.help) + note
+    return _cell(setting.help) + table.note(setting, "; **", "**")
 
 
 def _records() -> Iterator[str]:
-    for title, record in _nested("resources[]", selectors.RESOURCE):
+    roots = (
+        ("resources[]", selectors.RESOURCE),
+        ("mdevs.types[]", table.TYPE),
+        ("mdevs.nodes[]", table.MDEV_NODE),
+    )
+    for title, record in (each for root in roots for each in _nested(*root)):
         yield f"\nKeys of `{title}`:\n\n| key | value | meaning |\n|---|---|---|"
         for key in record.keys:
             need = ", required" if key.required else ""
-            note = "" if key.supported else "; **not in this version yet**"
+            note = table.note(key, "; **", "**")
             yield f"| `{key.name}` | {_cell(key.shape.words)}{need} | {_cell(key.help)}{note} |"
 
 

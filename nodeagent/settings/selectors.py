@@ -44,7 +44,7 @@ PCI = ListOf(
             Key("addresses", ListOf(words.ADDRESS), "addresses; * and ? match"),
             Key("numaNodes", ListOf(words.integer(0, 1023)), "NUMA nodes"),
             Key("iommuGroups", ListOf(_GROUPS), "IOMMU groups; they may change with a boot"),
-            Key("vgpuTypes", ListOf(words.TEXT), "vGPU types of a vendor driver", supported=False),
+            Key("vgpuTypes", ListOf(words.TEXT), "vGPU types of a vendor driver"),
         ),
         _picks_something,
     )
@@ -85,7 +85,7 @@ RESOURCE = Record(
     (
         Key("name", words.RESOURCE, "the resource, such as example.com/gpu", required=True),
         Key("pci", PCI, "picks PCI functions"),
-        Key("mdev", _MDEV, "picks mediated devices", supported=False),
+        Key("mdev", _MDEV, "picks mediated devices"),
         Key("node", _NODE, "shares of a device node"),
         Key(
             "isolation",

@@ -58,27 +58,22 @@ def _kebab(key: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", key.replace(".", "-")).lower()
 
 
-_TYPES = ListOf(
-    Either(
-        words.TEXT,
-        Record(
-            "type with count",
-            (
-                Key("type", words.TEXT, "type id or name", required=True),
-                Key("count", words.integer(1, 1024), "how many to make"),
-            ),
-        ),
-    )
+TYPE = Record(
+    "type with count",
+    (
+        Key("type", words.TEXT, "type id or name", required=True),
+        Key("count", words.integer(1, 1024), "how many to make on each card"),
+    ),
 )
-_MDEV_NODES = ListOf(
-    Record(
-        "node",
-        (
-            Key("nodeSelector", MapOf(words.LABEL_KEY, words.LABEL_VALUE), "labels of the node"),
-            Key("types", _TYPES, "types on such a node"),
-        ),
-    )
+_TYPES = ListOf(Either(words.TEXT, TYPE))
+MDEV_NODE = Record(
+    "node",
+    (
+        Key("nodeSelector", MapOf(words.LABEL_KEY, words.LABEL_VALUE), "labels of the node"),
+        Key("types", _TYPES, "types on such a node, in order"),
+    ),
 )
+_MDEV_NODES = ListOf(MDEV_NODE)
 _PASSTHROUGH = ListOf(
     Record(
         "binding",
@@ -139,17 +134,36 @@ SETTINGS: tuple[Setting, ...] = (
         "resources by rule; the first rule that matches takes a device",
         file_only=True,
     ),
-    Setting("mdevs.manage", words.FLAG, False, "create mediated devices", supported=False),
-    Setting("mdevs.types", _TYPES, (), "mdev types to make, in order", supported=False, file_only=True),
+    Setting("mdevs.manage", words.FLAG, False, "make and remove mdevs and vGPUs"),
+    Setting(
+        "mdevs.types",
+        _TYPES,
+        (),
+        "types to make, in order: ids or names; a count is for each card, none means all that fit",
+        file_only=True,
+    ),
     Setting(
         "mdevs.nodes",
         _MDEV_NODES,
         (),
-        "mdev types for nodes with certain labels",
-        supported=False,
+        "types for nodes with certain labels; the lists of all that fit replace mdevs.types",
         file_only=True,
     ),
-    Setting("mdevs.adopt", words.FLAG, False, "take over foreign mdevs", supported=False),
+    Setting("mdevs.adopt", words.FLAG, False, "take over what others made: keep it, or remove it"),
+    Setting("mdevs.exclude", ListOf(words.TEXT), (), "types that are neither made nor removed"),
+    Setting("mdevs.mdevctl", words.FLAG, False, "make what /etc/mdevctl.d defines to start by itself"),
+    Setting(
+        "mdevs.vgpuConfigFile",
+        words.OPTIONAL_FILE,
+        "",
+        "configuration file of NVIDIA's vgpu-device-manager that is to be carried out",
+    ),
+    Setting(
+        "mdevs.vgpuConfig",
+        words.OPTIONAL_TEXT,
+        "",
+        'which configuration of that file; "" takes the label nvidia.com/vgpu.config of node.labels',
+    ),
     Setting(
         "passthrough",
         _PASSTHROUGH,
@@ -158,7 +172,7 @@ SETTINGS: tuple[Setting, ...] = (
         supported=False,
         file_only=True,
     ),
-    Setting("sriov", _SRIOV, (), "virtual functions to make", supported=False, file_only=True),
+    Setting("sriov", _SRIOV, (), "virtual functions to make", file_only=True),
     Setting(
         "kubevirt.enabled",
         words.choice("auto", "true", "false"),
@@ -275,6 +289,11 @@ def shown(shape: Shape, value: Any) -> Any:
     return dict(value)
 
 
+def note(item: Setting | Key, before: str, after: str) -> str:
+    """What a person should know of a setting or key that the daemon does not use yet; "" if it does."""
+    return "" if item.supported else f"{before}not in this version yet{after}"
+
+
 def schema() -> shapes.Schema:
     """The JSON schema (draft 2020-12) of a configuration file."""
     properties: dict[str, shapes.Schema] = {}
@@ -292,6 +311,6 @@ def schema() -> shapes.Schema:
 
 
 def _setting_schema(setting: Setting) -> shapes.Schema:
-    text = setting.help if setting.supported else f"{setting.help} (not in this version yet)"
+    text = f"{setting.help}{note(setting, ' (', ')')}"
     default = shown(setting.shape, setting.default)
     return shapes.described(shapes.schema(setting.shape), text, default)

@@ -196,6 +196,10 @@ def path(limit: int, holds_sockets: bool = False) -> Word:
     return Word("absolute path", read, {"type": "string", "pattern": "^/"})
 
 
+def _optional_file(scalar: Scalar) -> object:
+    return path(4095).read(scalar) if scalar.text else ""
+
+
 def _resource(scalar: Scalar) -> str:
     found = naming.fault(scalar.text)
     if found is None:
@@ -257,3 +261,5 @@ TEXT = Word("text", _filled)
 SOCKET = path(SUN_PATH)
 SOCKET_DIRECTORY = path(SUN_PATH - 1 - SOCKET_NAME, holds_sockets=True)
 DIRECTORY = path(4095)
+OPTIONAL_FILE = Word("absolute path", _optional_file)
+OPTIONAL_TEXT = Word("text", lambda scalar: scalar.text)

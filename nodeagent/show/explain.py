@@ -5,29 +5,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import Mdev, Part, PciFunction
 from nodeagent.policy.explain import Explanation
 from nodeagent.show.table import table
 
 
 def text(told: Explanation) -> str:
     """The verdict, what to do, then all that led to it."""
-    function = told.function
-    name = " ".join(part for part in (told.vendor_name, told.device_name) if part) or "unknown to pci.ids"
-    lines = [f"{function.address}  {told.verdict}"]
+    lines = [f"{told.part.id}  {told.verdict}"]
     if told.reason is not None and told.reason.hint:
         lines.append(f"  to do: {told.reason.hint}")
-    lines += ["", f"  device  {function.vendor or '?'}:{function.device or '?'}  {name}"]
-    lines += [f"  {key:<7} {value}" for key, value in _facts(function)]
+    lines += ["", f"  device  {_name(told)}"]
+    lines += [f"  {key:<7} {value}" for key, value in _facts(told.part)]
     lines += ["", f"  group   {_group(told)}"]
     rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in told.members]
-    lines += [table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          ")]
+    lines += [table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          ")] if rows else []
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in told.rules]
     if told.env is not None:
         lines += ["", f"  a pod would get  {told.env}", f"                   {' '.join(told.nodes)}"]
     if told.holder is not None:
         lines += ["", f"  held by {told.holder}"]
     return "\n".join(lines)
+
+
+def _name(told: Explanation) -> str:
+    known = " ".join(name for name in (told.vendor_name, told.device_name) if name)
+    if isinstance(told.part, Mdev):
+        return f"mdev  {known or 'of a type that cannot be read'}"
+    return f"{told.part.vendor or '?'}:{told.part.device or '?'}  {known or 'unknown to pci.ids'}"
 
 
 _ROLES = {
@@ -40,44 +45,52 @@ _ROLES = {
 
 
 def _group(told: Explanation) -> str:
-    if told.function.group is None:
+    if told.part.group is None:
         return "none"
-    return f"{told.function.group}  {'viable' if told.viable else 'NOT viable'}"
+    if isinstance(told.part, Mdev):
+        return f"{told.part.group}  its own"
+    return f"{told.part.group}  {'viable' if told.viable else 'NOT viable'}"
 
 
-def _facts(function: PciFunction) -> list[tuple[str, str]]:
-    hints = function.hints
+def _facts(part: Part) -> list[tuple[str, str]]:
     facts = [
-        ("class", function.pci_class),
-        ("driver", function.driver or "none"),
-        ("numa", None if function.numa_node is None else str(function.numa_node)),
-        ("power", function.power_state),
-        ("opens", str(function.enable) if function.vfio and function.enable else None),
-        ("pf", function.physfn),
-        ("vfs", ", ".join(function.vfs)),
-        ("vfio", function.vfio_device),
-        ("resets", " ".join(hints.reset_methods) if hints else None),
-        ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
-        ("fault", function.unreadable),
+        ("type", part.type_id) if isinstance(part, Mdev) else ("class", part.pci_class),
+        ("driver", part.driver or "none"),
+        ("numa", None if part.numa_node is None else str(part.numa_node)),
+        *([("parent", part.parent)] if isinstance(part, Mdev) else _pci_facts(part)),
+        ("vfio", part.vfio_device),
+        ("fault", part.unreadable),
     ]
     return [(key, value) for key, value in facts if value]
 
 
+def _pci_facts(function: PciFunction) -> list[tuple[str, str | None]]:
+    hints = function.hints
+    return [
+        ("power", function.power_state),
+        ("opens", str(function.enable) if function.vfio and function.enable else None),
+        ("pf", function.physfn),
+        ("vfs", ", ".join(function.vfs)),
+        ("vgpu", function.vgpu_type),
+        ("resets", " ".join(hints.reset_methods) if hints else None),
+        ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
+    ]
+
+
 def document(told: Explanation) -> dict[str, Any]:
     """The same as plain data."""
-    function, reason = told.function, told.reason
+    part, reason = told.part, told.reason
     return {
-        "address": function.address,
+        **_identity(part),
         "verdict": told.verdict,
         "resource": told.resource,
         "healthy": None if told.resource is None else reason is None,
         "reason": None if reason is None else {"code": reason.code, "what": reason.what, "hint": reason.hint},
-        "vendor": function.vendor,
-        "device": function.device,
+        "vendor": part.vendor,
         "vendorName": told.vendor_name,
         "deviceName": told.device_name,
-        "driver": function.driver,
-        "group": function.group,
+        "driver": part.driver,
+        "group": part.group,
         "viable": told.viable,
         "members": [
             {"address": member.address, "driver": member.driver, "role": member.role}
@@ -88,3 +101,9 @@ def document(told: Explanation) -> dict[str, Any]:
         "nodes": list(told.nodes),
         "holder": told.holder,
     }
+
+
+def _identity(part: Part) -> dict[str, Any]:
+    if isinstance(part, Mdev):
+        return {"uuid": part.uuid, "type": part.type_id, "parent": part.parent}
+    return {"address": part.address, "device": part.device, "vgpuType": part.vgpu_type}

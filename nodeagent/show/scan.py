@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``nodeagent scan`` prints: all devices by IOMMU group, and what becomes of each."""
+"""What ``nodeagent scan`` prints: all devices by IOMMU group, all mdevs, and what becomes of each."""
 
 from __future__ import annotations
 
-from nodeagent.model.host import Host, PciFunction
-from nodeagent.policy import explain, groups, offers
+from nodeagent.model.host import Host, Mdev, MdevType, Part, PciFunction
+from nodeagent.policy import groups
 from nodeagent.policy.turn import Outcome
 from nodeagent.show.table import table
 
 _HEAD = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
+_MDEV_HEAD = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
+_TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 
 
 def text(outcome: Outcome) -> str:
-    """The table of functions, then the other facts of the host."""
+    """The table of functions, those of mdevs and their types, then the other facts of the host."""
     host = outcome.facts.host
     rows = [_row(function, outcome) for function in _by_group(host)]
-    return "\n".join([table(_HEAD, rows) if rows else "no PCI devices", "", *_facts(host)])
+    parts = [table(_HEAD, rows) if rows else "no PCI devices", ""]
+    mdevs = [_mdev_row(mdev, outcome) for mdev in _mdevs(host)]
+    if mdevs:
+        parts += [table(_MDEV_HEAD, mdevs), ""]
+    types = [_type_row(parent, kind) for parent, kinds in _types(host).items() for kind in kinds]
+    if types:
+        parts += [table(_TYPE_HEAD, types), ""]
+    return "\n".join([*parts, *_facts(host)])
 
 
 def _by_group(host: Host) -> list[PciFunction]:
@@ -26,37 +35,64 @@ def _by_group(host: Host) -> list[PciFunction]:
     )
 
 
+def _mdevs(host: Host) -> list[Mdev]:
+    """Those on their bus, then those that wait for their removal."""
+    members = (part for number in host.groups for part in host.parts(number))
+    leaving = [part for part in members if isinstance(part, Mdev) and part.leaving]
+    return [*host.mdevs.values(), *leaving]
+
+
+def _types(host: Host) -> dict[str, tuple[MdevType, ...]]:
+    """The types of all parents; those that a VF takes are there while it has none."""
+    vfs: dict[str, tuple[MdevType, ...]] = {
+        function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
+        for function in host.functions.values()
+        if groups.takes_vgpu(function) and groups.vgpu_of(function) is None
+    }
+    return {**host.mdev_parents, **vfs}
+
+
 def _row(function: PciFunction, outcome: Outcome) -> tuple[str, ...]:
     members = outcome.facts.host.members(function.group)
     viable = "-" if function.group is None else "no" if groups.blockers(members) else "yes"
     return (
         function.address,
-        "-" if function.group is None else str(function.group),
+        _shown(function.group),
         viable,
         f"{function.vendor or '?'}:{function.device or '?'}",
         (function.pci_class or "?")[:4],
-        function.driver or "-",
-        "-" if function.numa_node is None else str(function.numa_node),
+        _shown(function.driver),
+        _shown(function.numa_node),
         fate(function, outcome),
     )
 
 
-def fate(function: PciFunction, outcome: Outcome) -> str:
-    """The resource and health of a function, or a dash."""
-    found = outcome.offers.get(offers.unit_of(function), ())
-    offer = next((each for each in found if function.address in each.functions), None)
+def _mdev_row(mdev: Mdev, outcome: Outcome) -> tuple[str, ...]:
+    told = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent, mdev.driver, mdev.numa_node)
+    return (mdev.uuid, *map(_shown, told), fate(mdev, outcome))
+
+
+def _type_row(parent: str, kind: MdevType) -> tuple[str, ...]:
+    return (parent, kind.type_id, _shown(kind.name), _shown(kind.available))
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def fate(part: Part, outcome: Outcome) -> str:
+    """The resource and health of a function or mdev, or nothing."""
+    offer = outcome.offer_with(part.id)
     if offer is None:
-        told = explain.explain(function.address, outcome)
-        return "" if told is None or function.unreadable is None else function.unreadable
+        waits = isinstance(part, Mdev) and part.leaving
+        return "going away, still in use" if waits else part.unreadable or ""
     reason = offer.device.reason
     return offer.claim.resource if reason is None else f"{offer.claim.resource}: {reason.what}"
 
 
 def _facts(host: Host) -> list[str]:
-    mdevs = [f"{mdev.uuid}  {mdev.type_id or '?'} on {mdev.parent or '?'}" for mdev in host.mdevs.values()]
-    facts = [
+    return [
         f"{len(host.functions)} functions, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
         f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
         f"nodes: {', '.join(sorted(host.nodes)) or 'none'}",
     ]
-    return [*facts, *(f"mdev {line}" for line in mdevs)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,6 +68,40 @@ async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHo
     async with observing(host) as observe:
         assert len(observe.host.get().functions) == 3
         assert observe.names.get() == {"10de": "NVIDIA Corporation", "10de:1000": "Made-up Card"}
+
+
+async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_name(tmp_path: Path) -> None:
+    host = SimulatedHost(tmp_path)
+    host.pci_ids("10de  NVIDIA Corporation\n8086  Intel Corporation\n")
+    for address, vendor, driver in ((ONE, "10de", "nvidia"), (TWO, "8086", "i915")):
+        host.add_function(address, vendor=vendor, device="1000", pci_class="030000", driver=driver, group=1)
+    vgpu_on(host, "0\n", "1147 : NVIDIA A40-1B\n")
+    mdev_on(host, TWO)
+    async with observing(host) as observe:
+        wanted = {"10de": "NVIDIA Corporation", "8086": "Intel Corporation", "vgpu:1147": "NVIDIA A40-1B"}
+        assert observe.names.get() == wanted
+        vgpu_on(host, "1147\n", "")
+        observe.wake(frozenset({ONE}))
+        await until(observe, lambda found: found.functions[ONE].vgpu_type == "1147")
+        assert observe.names.get() == wanted
+
+
+def vgpu_on(host: SimulatedHost, current: str, creatable: str) -> None:
+    """The files of NVIDIA's driver for vGPU types."""
+    directory = Path(host.path(f"/sys/bus/pci/devices/{ONE}/nvidia"))
+    directory.mkdir(exist_ok=True)
+    (directory / "current_vgpu_type").write_text(current)
+    (directory / "creatable_vgpu_types").write_text(creatable)
+
+
+def mdev_on(host: SimulatedHost, parent: str) -> None:
+    """An mdev below the function, without type and driver."""
+    uuid = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+    real = Path(host.path(f"/sys/bus/pci/devices/{parent}")).resolve()
+    (real / uuid).mkdir()
+    bus = Path(host.path("/sys/bus/mdev/devices"))
+    bus.mkdir(parents=True)
+    (bus / uuid).symlink_to(os.path.relpath(real / uuid, bus))
 
 
 async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> None:

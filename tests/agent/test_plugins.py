@@ -146,7 +146,7 @@ async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
 async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     for address in (ONE, TWO):
-        agent.host.hang(address, "vendor")
+        agent.host.hang(address, "enable")
     async with anyio.create_task_group() as pods:
         pods.start_soon(agent.kubelet.admit, Pod("ns", "p", [{GPU: 1}]))
         listing = agent.plugins.endpoints[GPU].listing
@@ -161,7 +161,7 @@ async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agen
             await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) > 1)
         assert len(agent.kubelet.statistics.accepted(GPU)) == 1
         for address in (ONE, TWO):
-            agent.host.unhang(address, "vendor")
+            agent.host.unhang(address, "enable")
         await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) == 2)
     await agent.kubelet.until_listed(GPU, 2)
 

@@ -28,6 +28,7 @@ from nodeagent.model.host import Host
 from nodeagent.policy import turn
 from nodeagent.policy.offers import Facts
 from nodeagent.show.table import table
+from tests.bench import splitting
 from tests.bench.daemon import Daemon, simulated
 
 RESOURCES, DEVICES = 60, 1000
@@ -221,6 +222,7 @@ async def measure() -> list[Figure]:
     await start_and_restart(figures)
     await small_and_idle(figures)
     figures += scans()
+    figures += [Figure(*row) for row in await splitting.figures()]
     return figures
 
 

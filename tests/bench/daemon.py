@@ -53,6 +53,11 @@ class Daemon:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
+    def reads(self) -> int:
+        """Read system calls so far."""
+        lines = Path(f"/proc/{self._process.pid}/io").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("syscr:"))
+
     def switches(self) -> int:
         """Context switches of all threads so far."""
         tasks = Path(f"/proc/{self._process.pid}/task").iterdir()

@@ -11,6 +11,6 @@ from tests.blackbox.harness import Node
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """An empty simulated host; nothing runs on it yet."""
+def node(tmp_path: Path, loop_may_block: None) -> Node:
+    """An empty simulated host; nothing runs on it yet. The loop of a test is not the daemon's."""
     return Node(tmp_path)

@@ -111,7 +111,7 @@ async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_
     )
     listed = {"example.com/stuck": 1, "example.com/fine": 1}
     async with node.running(listed=listed) as (_, kubelet), anyio.create_task_group() as tasks:
-        node.host.hang(stuck, "vendor")
+        node.host.hang(stuck, "enable")
         asked = pod("vm", {"example.com/stuck": 1})
         began = time.monotonic()
         tasks.start_soon(kubelet.admit, asked)
@@ -127,7 +127,7 @@ async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_
         assert 9.0 < time.monotonic() - began < 13.0
         assert stuck in asked.message
         assert kubelet.statistics.streams == {"example.com/stuck": 1, "example.com/fine": 1}
-        node.host.unhang(stuck, "vendor")
+        node.host.unhang(stuck, "enable")
         await until_health(kubelet, "example.com/stuck", stuck, "Healthy")
 
 

@@ -17,10 +17,10 @@ from nodeagent.demo.capture import materialise
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Scanner
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
+from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import ReasonCode
+from nodeagent.model.resource import Iommufd, Kind, ReasonCode
 from nodeagent.policy import explain, groups, turn
 from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
@@ -121,9 +121,49 @@ def test_a_failed_recovery_is_seen_only_through_its_event() -> None:
     assert devices(turn.first(facts)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "mdev" in name or "host" in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if "host" in name or name.endswith("-parents")])
 def test_where_nothing_is_on_vfio_nothing_is_discovered(name: str) -> None:
     assert devices(decided(name)) == {}
+
+
+@pytest.mark.parametrize(("name", "count"), [("6.1-mdev", 5), ("6.12-mdev", 5), ("6.12-iommufd-mdev", 4)])
+def test_every_mdev_is_offered_under_the_name_of_its_type(name: str, count: int) -> None:
+    outcome = decided(name)
+    assert list(devices(outcome).values()) == [None] * count
+    assert {each.kind for each in outcome.resources.values()} == {Kind.MDEV}
+    serial = outcome.resources[ResourceName("mdev.nodeagent/Single_port_serial")]
+    assert [device.id[:8] for device in serial.devices] == ["00000001", "00000002"]
+
+
+def test_an_instance_without_a_driver_is_dead() -> None:
+    found = devices(decided("6.12-mdev-unbound"))
+    assert {key[:8]: code for key, code in found.items() if code is not None} == {
+        "00000002": ReasonCode.DRIVER_CHANGED
+    }
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(held: bool) -> None:
+    ghost, types = "00000003-0000-4000-8000-000000000003", ("mtty-1", "mtty-2", "mdpy-vga", "mbochs-small")
+    rule = MdevRule("example.com/all", (MdevSelector(types),))
+    outcome = decided("6.12-mdev-remove-blocked", Desired(rules=(rule,)), held=(ghost,) if held else ())
+    found = devices(outcome)
+    assert len(found) == 13 + held
+    assert {key: code for key, code in found.items() if code is not None} == (
+        {ghost: ReasonCode.GOING_AWAY} if held else {}
+    )
+    assert f"{ghost}  19  " in " ".join(scan_shown.text(outcome).split(" "))
+
+
+def test_an_mdev_has_a_node_of_its_own_where_the_kernel_makes_one() -> None:
+    rule = MdevRule("a.b/c", (MdevSelector(types=("mtty-1",)),), iommufd=Iommufd.ONLY)
+    told = explain.explain(
+        "00000001-0000-4000-8000-000000000001", decided("6.12-iommufd-mdev", Desired(rules=(rule,)))
+    )
+    assert told is not None
+    assert told.nodes == ("/dev/vfio/vfio", "/dev/vfio/devices/vfio0", "/dev/iommu")
+    assert told.env == "MDEV_PCI_RESOURCE_A_B_C=00000001-0000-4000-8000-000000000001"
 
 
 def test_the_busy_host_has_no_device_that_may_be_given() -> None:
@@ -131,7 +171,7 @@ def test_the_busy_host_has_no_device_that_may_be_given() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_function_of_every_captured_host_has_a_story(name: str) -> None:
+def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -> None:
     for wish in (WIDE, EVERYTHING):
         outcome = decided(name, wish)
         for address, function in outcome.facts.host.functions.items():
@@ -145,5 +185,10 @@ def test_every_function_of_every_captured_host_has_a_story(name: str) -> None:
             )
             assert shown.text(told).startswith(f"{address}  {told.verdict}")
             assert shown.document(told)["verdict"] == told.verdict
+        for uuid, mdev in outcome.facts.host.mdevs.items():
+            told = explain.explain(uuid, outcome)
+            assert told is not None
+            assert shown.text(told).startswith(f"{uuid}  {told.verdict}")
+            assert shown.document(told)["type"] == mdev.type_id
         table = scan_shown.text(outcome)
         assert all(address in table for address in outcome.facts.host.functions)

@@ -36,6 +36,8 @@ hosts = st.builds(
             recovery=st.none() | st.sampled_from(Recovery),
             hints=st.none() | st.builds(Hints, reset_methods=lists, aer_fatal=numbers),
             unreadable=texts,
+            vgpu_type=texts,
+            vgpu_types=st.lists(st.tuples(addresses, addresses), max_size=2).map(tuple),
         ),
         unique_by=lambda function: function.address,
     ).map(lambda found: {function.address: function for function in found}),
@@ -43,9 +45,9 @@ hosts = st.builds(
         st.builds(Group, st.integers(0, 9), lists, texts, texts, st.booleans()),
         unique_by=lambda group: group.number,
     ).map(lambda found: {group.number: group for group in found}),
-    mdevs=st.lists(st.builds(Mdev, addresses, texts, texts, group=numbers), max_size=1).map(
-        lambda found: {mdev.uuid: mdev for mdev in found}
-    ),
+    mdevs=st.lists(
+        st.builds(Mdev, addresses, texts, texts, group=numbers, vendor=texts, cdev=st.booleans()), max_size=1
+    ).map(lambda found: {mdev.uuid: mdev for mdev in found}),
     mdev_parents=st.dictionaries(
         addresses,
         st.lists(st.builds(MdevType, addresses, texts, numbers), max_size=2).map(tuple),

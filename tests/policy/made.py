@@ -8,7 +8,7 @@ from typing import Any
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
-from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.policy.offers import Facts
 
@@ -36,14 +36,36 @@ def function(address: str = "0000:65:00.0", group: int | None = 1, **other: Any)
     return PciFunction(PciAddress(address), group=number, **values)
 
 
-def host(*functions: PciFunction, **other: Any) -> Host:
-    """A host of these functions; each group has its node where one of its functions is on VFIO."""
-    members: dict[GroupNumber, list[PciFunction]] = {}
-    for each in functions:
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+
+
+def mdev(uuid: str = UUID, group: int | None = 50, **other: Any) -> Mdev:
+    """A GRID T4-1Q of a T4, ready to be given."""
+    values: dict[str, Any] = {
+        "parent": "0000:65:00.0",
+        "type_id": "nvidia-222",
+        "type_name": "GRID T4-1Q",
+        "driver": "nvidia-vgpu-vfio",
+        "numa_node": 0,
+        "vendor": "10de",
+    } | other
+    return Mdev(uuid, group=None if group is None else GroupNumber(group), **values)
+
+
+def vgpu(address: str = "0000:65:00.4", group: int = 20, **other: Any) -> PciFunction:
+    """A VF on NVIDIA's own driver that is a vGPU of type 1147."""
+    values = {"driver": "nvidia", "physfn": PciAddress("0000:65:00.0"), "vgpu_type": "1147"} | other
+    return function(address, group, **values)
+
+
+def host(*parts: Part, **other: Any) -> Host:
+    """A host of these functions and mdevs; each group has its node where something in it is ready."""
+    members: dict[GroupNumber, list[Part]] = {}
+    for each in parts:
         if each.group is not None:
             members.setdefault(each.group, []).append(each)
     groups = {
-        number: Group(number, tuple(each.address for each in found), "DMA", node=any(f.vfio for f in found))
+        number: Group(number, tuple(each.id for each in found), "DMA", node=any(map(_has_node, found)))
         for number, found in members.items()
     }
     values: dict[str, Any] = {
@@ -52,7 +74,13 @@ def host(*functions: PciFunction, **other: Any) -> Host:
         "iommu": True,
         "groups": groups,
     } | other
-    return Host(functions={each.address: each for each in functions}, **values)
+    functions = {each.address: each for each in parts if isinstance(each, PciFunction)}
+    values.setdefault("mdevs", {each.uuid: each for each in parts if isinstance(each, Mdev)})
+    return Host(functions=functions, **values)
+
+
+def _has_node(part: Part) -> bool:
+    return part.driver is not None if isinstance(part, Mdev) else part.vfio or part.vgpu_type is not None
 
 
 def facts(here: Host, wish: Desired = WISH, **other: Any) -> Facts:

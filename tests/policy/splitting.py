@@ -77,7 +77,8 @@ def holder(*instances: str) -> dict[str, Holder]:
 
 def facts(kernel: MdevKernel, **other: Any) -> Facts:
     """Facts in which the kubelet has told everything, and all that is held is held by a pod."""
-    return Facts(**({"machine_id": MACHINE, "holders_known": True, "holders": holder(*kernel.held)} | other))
+    known = Facts(MACHINE, holders=holder(*kernel.held), holders_known=True)
+    return replace(known, **other)
 
 
 def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
@@ -87,9 +88,12 @@ def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
 
 def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     """Do what the plans say until there is nothing more to do; the last plan."""
-    made: dict[str, str] = dict(other.pop("made", {}))
+    made: dict[str, str] = other.pop("made", {})
+    names: dict[str, str] = {}
     for _ in range(TURNS):
-        now = facts(kernel, made=made, **other)
+        for function in kernel.host().functions.values():
+            names |= dict(function.vgpu_types)
+        now = facts(kernel, made=made, vgpu_names=names, **other)
         plan = mdevs.plan(kernel.host(), wish, now)
         if not plan.steps:
             return plan
@@ -100,7 +104,7 @@ def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
                 kernel.apply(step.action)
             if isinstance(step.action, ClearVgpuType):
                 made.pop(step.action.address)
-    raise AssertionError(f"no end after {TURNS} turns: {plan.steps}")
+    raise AssertionError(f"no end after {TURNS} turns")
 
 
 def _full(kernel: MdevKernel, action: CreateMdev | SetVgpuType) -> bool:

@@ -5,12 +5,20 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.desired import (
+    Desired,
+    Discovery,
+    MdevRule,
+    MdevSelector,
+    NodeRule,
+    PciRule,
+    PciSelector,
+)
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import explain, turn
 from nodeagent.policy.explain import Explanation
-from tests.policy.made import GPU, RULE, WISH, facts, function, holders, host
+from tests.policy.made import GPU, RULE, UUID, WISH, facts, function, holders, host, mdev, vgpu
 
 A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
 
@@ -98,3 +106,29 @@ def test_the_holder_is_named() -> None:
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
     assert explain.explain(B, turn.first(facts(host(function())))) is None
+
+
+def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
+    other = MdevRule("a.b/two", (MdevSelector(types=("nvidia-223",)), MdevSelector(names=("GRID T4-2Q",))))
+    wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
+    found = explain.explain(UUID, turn.first(facts(host(mdev()), wish)))
+    assert found is not None
+    assert found.verdict == "not offered"
+    assert found.rules == (
+        (
+            "rule a.b/two",
+            "; or ".join(
+                (
+                    "types: it has nvidia-222, the rule wants nvidia-223",
+                    "names: it has GRID T4-1Q, the rule wants GRID T4-2Q",
+                )
+            ),
+        ),
+        ("rule a.b/none", "has no selectors, so it takes nothing"),
+        ("discovery", "discovery is switched off"),
+    )
+
+
+def test_a_vf_without_a_vgpu_type_says_so() -> None:
+    found = told(vgpu(A, vgpu_type="0"), wish=Desired())
+    assert found.rules == (("discovery", "it is a VF without a vGPU type"),)

@@ -149,7 +149,7 @@ def test_without_isolation_only_the_device_itself_counts() -> None:
 
 
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
-    bundle = Terms(Isolation.BUNDLE, resource=GPU, functions=(A, B))
+    bundle = Terms(Isolation.BUNDLE, resource=GPU, parts=(A, B))
     opened = (replace(CARD, enable=1), replace(SIBLING, enable=1))
     assert {code(each, bundle, members=opened, holders=holders(A)) for each in opened} == {None}
     assert {code(each, bundle, members=opened, settling=frozenset({A})) for each in opened} == {None}

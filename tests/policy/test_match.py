@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.desired import PciRule, PciSelector
+from nodeagent.model.desired import MdevSelector, PciRule, PciSelector
 from nodeagent.policy import match
-from tests.policy.made import function
+from tests.policy.made import function, mdev, vgpu
 
 T4 = function("0000:86:00.0", group=12, numa_node=1)
 
@@ -98,3 +98,41 @@ def test_classes_are_prefixes(prefix: str, fits: bool) -> None:
 def test_a_subsystem_may_be_named_by_its_vendor_alone() -> None:
     assert match.mismatch(PciSelector(subsystems=("10de",)), T4) is None
     assert match.mismatch(PciSelector(subsystems=("12a2",)), T4) is not None
+
+
+@pytest.mark.parametrize(
+    ("type_name", "selected"),
+    [
+        ("GRID T4-1Q", "GRID_T4-1Q"),
+        ("GRID T4-1Q", "GRID T4-1Q"),
+        ("GRID  T4-1Q", "GRID__T4-1Q"),
+        ("GRID T4-1Q", "GRID_T4-1Q_"),  # KubeVirt's form of a name with a blank at its end
+        ("NVIDIA A100-1-5CME", "NVIDIA_A100-1-5CME"),
+        (None, "nvidia-222"),
+        ("GRID T4-1Q", "nvidia-222"),
+    ],
+)
+def test_type_names_are_compared_as_kubevirt_does(type_name: str | None, selected: str) -> None:
+    assert match.mdev_mismatch(MdevSelector(names=(selected,)), mdev(type_name=type_name)) is None
+
+
+@pytest.mark.parametrize("selected", ["grid t4-1q", "GRID T4-2Q", "T4-1Q", "nvidia-22"])
+def test_another_name_is_refused_in_words(selected: str) -> None:
+    told = match.mdev_mismatch(MdevSelector(names=(selected,)), mdev())
+    assert told == f"names: it has GRID T4-1Q, the rule wants {selected}"
+
+
+def test_types_and_names_of_one_selector_must_both_fit() -> None:
+    both = MdevSelector(types=("nvidia-222",), names=("GRID T4-2Q",))
+    assert match.mdev_mismatch(both, mdev()) is not None
+    assert match.mdev_mismatch(both, mdev(type_name="GRID T4-2Q")) is None
+    assert match.mdev_mismatch(MdevSelector(types=("nvidia-22",)), mdev()) is not None
+
+
+@pytest.mark.parametrize("wanted", ["1147", "nvidia-1147", "NVIDIA A40-1B", "NVIDIA_A40-1B"])
+def test_a_vgpu_type_has_a_number_and_a_name(wanted: str) -> None:
+    selector, names = PciSelector(vgpu_types=("1", wanted)), {"vgpu:1147": "NVIDIA A40-1B"}
+    assert match.mismatch(selector, vgpu(), names) is None
+    assert match.mismatch(selector, vgpu(vgpu_type="1148"), names) is not None
+    told = match.mismatch(PciSelector(vgpu_types=(wanted,)), vgpu(vgpu_type="0"), names)
+    assert told == f"vgpuTypes: it has none, the rule wants {wanted}"

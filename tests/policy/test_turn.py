@@ -210,7 +210,7 @@ def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
     outcome = turns(host(function(A), function(B)), wish=bundle)
     found = outcome.offer_of(A)
     assert found is not None
-    assert found.functions == (PciAddress(A), PciAddress(B))
+    assert found.parts == (PciAddress(A), PciAddress(B))
     assert outcome.offer_of(B) is None
     assert outcome.offer_of("kvm-0") is None
     assert ids(outcome.resources[ResourceName(GPU)].devices) == [A]

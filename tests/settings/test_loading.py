@@ -219,15 +219,13 @@ MISTAKES = [
     ("node: {name: 'My Node'}", "node.name:", "kubectl"),
     ("node: {labels: {a: 'b c'}}", "node.labels.a:", "63"),
     ("log: {level: verbose}", "log.level:", "info"),
-    ("mdevs: {types: [nvidia-222]}", "mdevs.types: not supported by this version yet", "remove"),
-    ("mdevs: {manage: true}", "mdevs.manage: not supported by this version yet", "remove"),
     ("mdevs: {types: [{type: x, count: 0}]}", "mdevs.types[0].count: 0 is out", "from 1"),
-    ("mdevs: {nodes: [{nodeSelector: {a: b}, types: [x]}]}", "mdevs.nodes: not supported", "remove"),
+    ("mdevs: {types: ['']}", "mdevs.types[0]: an empty text", "leave the entry out"),
+    ("mdevs: {types: [{count: 4}]}", "mdevs.types[0].type: is missing", "write it"),
+    ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type: unknown key", "types"),
+    ("mdevs: {vgpuConfigFile: vgpu.yaml}", "mdevs.vgpuConfigFile:", "'/'"),
     ("passthrough: [{match: [{vendors: [10de]}], driver: vfio-pci}]", "passthrough: not supported", "remove"),
-    ("sriov: [{match: [{vendors: [10de]}], numVFs: 8}]", "sriov: not supported", "remove"),
     ("kubevirt: {enabled: auto}", "kubevirt.enabled: not supported", "remove"),
-    ("resources: [{name: a.b/c, mdev: [{types: [x]}]}]", "resources[0].mdev: not supported", "remove"),
-    ("resources: [{name: a.b/c, pci: [{vgpuTypes: [x]}]}]", "vgpuTypes: not supported", "remove"),
 ]
 
 

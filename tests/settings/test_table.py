@@ -80,15 +80,7 @@ def test_the_reader_knows_every_part_of_the_file_format(tmp_path: Path) -> None:
         settings.check_file(str(path))
     refused = {error.what.split(": ")[1] for error in caught.value.errors}
     assert all("not supported by this version yet" in error.what for error in caught.value.errors)
-    assert refused == {
-        "resources[1].mdev",
-        "mdevs.manage",
-        "mdevs.types",
-        "mdevs.nodes",
-        "passthrough",
-        "sriov",
-        "kubevirt.enabled",
-    }
+    assert refused == {"passthrough", "kubevirt.enabled"}
 
 
 def test_a_file_with_every_default_written_out_changes_nothing(tmp_path: Path) -> None:
@@ -116,7 +108,7 @@ def test_flags_are_named_after_their_keys_and_come_back_as_texts() -> None:
         "timing.settle": "2s",
     }
     assert "--log-level" in parser.format_help()
-    assert "--mdevs-manage" not in parser.format_help()
+    assert "--kubevirt-enabled" not in parser.format_help()
 
 
 def test_no_two_settings_share_a_flag_or_a_variable() -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from nodeagent.model.desired import Desired
 from nodeagent.model.host import Hints, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import explain as policy
 from nodeagent.policy import turn
 from nodeagent.policy.explain import Explanation
 from nodeagent.show import explain
-from tests.policy.made import GPU, facts, function, holders, host
+from tests.policy.made import GPU, UUID, facts, function, holders, host, mdev
 
 A = PciAddress("0000:65:00.0")
 NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
@@ -82,3 +83,28 @@ def test_the_data_say_the_same_as_the_text() -> None:
     assert document["members"] == [{"address": A, "driver": None, "role": "unbound"}]
     assert document["rules"] == [{"rule": f"rule {GPU}", "says": "takes it"}]
     assert explain.document(told(function(A, vendor="8086")))["healthy"] is None
+
+
+def test_an_mdev_has_a_story_too() -> None:
+    here = host(mdev())
+    found = policy.explain(UUID, turn.first(facts(here, Desired(), names=NAMES)))
+    assert found is not None
+    assert explain.text(found).splitlines() == [
+        f"{UUID}  offered as nvidia.com/GRID_T4-1Q, Healthy",
+        "",
+        "  device  mdev  NVIDIA Corporation GRID T4-1Q",
+        "  type    nvidia-222",
+        "  driver  nvidia-vgpu-vfio",
+        "  numa    0",
+        "  parent  0000:65:00.0",
+        "",
+        "  group   50  its own",
+        "",
+        "  rules",
+        "          discovery: takes it",
+        "",
+        f"  a pod would get  MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q={UUID}",
+        "                   /dev/vfio/vfio /dev/vfio/50",
+    ]
+    document = explain.document(found)
+    assert (document["uuid"], document["type"], document["parent"]) == (UUID, "nvidia-222", "0000:65:00.0")

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from nodeagent.model.host import Host, Mdev
+from nodeagent.model.desired import Desired, MdevRule, MdevSelector
+from nodeagent.model.host import Host, MdevType
 from nodeagent.policy import turn
 from nodeagent.show import scan
-from tests.policy.made import GPU, facts, function, host
+from tests.policy.made import GPU, UUID, facts, function, host, mdev, vgpu
 
 READY = function("0000:65:00.0", 2)
 BLOCKED = function("0000:66:00.0", 1)
@@ -42,14 +43,32 @@ def test_a_function_that_cannot_be_read_says_so_even_where_nothing_wants_it() ->
 
 
 def test_below_the_table_are_the_facts_of_the_host() -> None:
-    uuid = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
-    found = lines(host(READY, mdevs={uuid: Mdev(uuid, "mtty", "mtty-1")}))
-    assert found[-4:] == [
-        "1 functions, 1 IOMMU groups, 1 mdevs",
+    assert lines(host(READY))[-3:] == [
+        "1 functions, 1 IOMMU groups, 0 mdevs",
         "IOMMU: active",
         "nodes: /dev/vfio/vfio",
-        f"mdev {uuid}  mtty-1 on mtty",
     ]
+
+
+def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None:
+    types = {"0000:65:00.0": (MdevType("nvidia-222", "GRID T4-1Q", 15), MdevType("nvidia-223"))}
+    free = vgpu(vgpu_type="0", vgpu_types=(("1147", "NVIDIA A40-1B"),))
+    found = lines(host(READY, free, mdev(), mdev_parents=types))
+    (row,) = (line for line in found if line.startswith(UUID))
+    assert row.split() == [UUID, "50", "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "nvidia-vgpu-vfio", "0"]
+    begin = next(number for number, line in enumerate(found) if line.startswith("PARENT"))
+    assert [line.split() for line in found[begin + 1 : begin + 4]] == [
+        ["0000:65:00.0", "nvidia-222", "GRID", "T4-1Q", "15"],
+        ["0000:65:00.0", "nvidia-223", "-", "-"],
+        ["0000:65:00.4", "1147", "NVIDIA", "A40-1B", "1"],
+    ]
+
+
+def test_an_mdev_says_what_becomes_of_it() -> None:
+    rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
+    outcome = turn.first(facts(host(mdev(driver=None)), Desired(rules=(rule,))))
+    (row,) = (line for line in scan.text(outcome).splitlines() if line.startswith(UUID))
+    assert row.endswith("a.b/c: it has no driver any more: nobody can use this instance")
 
 
 def test_an_empty_host_is_told_as_such() -> None:

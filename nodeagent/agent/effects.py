@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that changes the host: plans anew after each change, and has the steps carried out, card by card.
+
+Cards are worked on at the same time, a card's steps one after the other. A batch ends at the first surprise,
+at new wishes and at new holders; then the card is looked at again and planned anew. Nothing is remembered
+that the host shows, so a crash at any point loses nothing. A turn that finds nothing to do touches no file.
+Decides nothing: that is ``policy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nodeagent.agent import made, users
+from nodeagent.agent.observe import Observe
+from nodeagent.agent.retries import BACKOFF, Key
+from nodeagent.agent.users import Users
+from nodeagent.agent.writing import DEADLINE, Writer
+from nodeagent.base import log, threads
+from nodeagent.base.backoff import Backoff
+from nodeagent.base.latest import Latest
+from nodeagent.kernel import identity
+from nodeagent.kernel.root import Root
+from nodeagent.model.action import Action, ClearVgpuType, RemoveMdev, SetNumVfs, Step
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy import mdevs, sriov
+from nodeagent.policy.mdevs import Plan
+from nodeagent.policy.stands import Facts
+
+NO_MACHINE = f"no machine id in {identity.PATH}: mdevs are neither made nor removed without one"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that a plan depends on; large parts are immutable, so that identity tells whether they changed."""
+
+    host: Host
+    desired: Desired
+    allocations: Allocations
+    record: made.Record
+    machine: str
+    labels: Mapping[str, str]
+    in_use: frozenset[str]
+    failed: Mapping[Key, str]
+    busy: frozenset[str]  # cards that are being worked on, and devices whose write has not returned
+
+    def same(self, other: Inputs | None) -> bool:
+        """True if a plan from these is the plan from those."""
+        return (
+            other is not None
+            and self.host is other.host
+            and self.same_wishes(other)
+            and self.record is other.record
+            and (self.in_use, self.failed, self.busy) == (other.in_use, other.failed, other.busy)
+        )
+
+    def same_wishes(self, other: Inputs) -> bool:
+        """True if neither the operator nor the pods want anything else."""
+        return (
+            self.desired is other.desired
+            and self.allocations is other.allocations
+            and (self.machine, self.labels) == (other.machine, other.labels)
+        )
+
+
+class Effects:
+    """Owns all changes of the host; reads the cells that it is given. ``wake``: one of them has changed."""
+
+    def __init__(
+        self,
+        root: Root,
+        observe: Observe,
+        wake: Latest[None],
+        desired: Latest[Desired],
+        allocations: Latest[Allocations],
+        settling: Latest[frozenset[str]],
+        *,
+        labels: Callable[[], Mapping[str, str]] = dict,
+        recheck: float = 5.0,
+        deadline: float = DEADLINE,
+        backoff: Backoff = BACKOFF,
+        on_waiting: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """``recheck``: seconds between two looks whether what is open has been closed.
+
+        ``on_waiting`` is told whether anything waits: a pod that ends has no event of its own.
+        """
+        self.plan = Plan()
+        self.writer = Writer(root, backoff, self._written, deadline)
+        self._root = root
+        self._observe = observe
+        self._wake = wake
+        self._desired = desired
+        self._allocations = allocations
+        self._settling = settling
+        self._labels = labels
+        self._on_waiting = on_waiting
+        self._recheck = recheck
+        self._open: Latest[frozenset[str]] = Latest(frozenset(), wake.touch)
+        self._working: frozenset[str] = frozenset()
+        self._machine = ""
+        self._inputs: Inputs | None = None
+        self._told: Mapping[str, str] = {}
+
+    @property
+    def working(self) -> frozenset[str]:
+        """The cards that are being worked on."""
+        return self._working
+
+    async def run(self) -> None:
+        """Plan and carry out, for ever."""
+        self._working, self._inputs = frozenset(), None
+        self._machine = await threads.call(identity.machine_id, self._root)
+        await self.writer.open()
+        async with anyio.create_task_group() as group:
+            self.writer.resume(group)
+            group.start_soon(self._follow_users, name="users of devices")
+            while True:
+                seen = self._wake.version
+                self.one_turn(group)
+                with anyio.move_on_after(self.writer.retries.next_due(anyio.current_time())):
+                    await self._wake.newer(seen)
+
+    def one_turn(self, group: TaskGroup) -> None:
+        """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
+        inputs = self._gather()
+        if inputs.same(self._inputs):
+            return
+        self._inputs = inputs
+        before, self.plan = self.plan, self._decide(inputs)
+        self._tell(before)
+        self._on_waiting(bool(self._told))
+        for card, steps in self._batches().items():
+            self._working |= {card}
+            group.start_soon(self._work, card, steps, inputs, group, name=f"work on {card}")
+
+    def _gather(self) -> Inputs:
+        host = self._observe.host.get()
+        self.writer.learn(host)
+        return Inputs(
+            host,
+            self._desired.get(),
+            self._allocations.get(),
+            self.writer.record,
+            self._machine,
+            self._labels(),
+            self._open.get() | self._settling.get(),
+            self.writer.retries.waiting(anyio.current_time()),
+            self._working | self.writer.devices,
+        )
+
+    def _decide(self, inputs: Inputs) -> Plan:
+        """The plan of all kinds: VFs before what is made on them."""
+        wanted, host = inputs.desired, inputs.host
+        if not wanted.mdevs.manage and not wanted.sriov:
+            return Plan()
+        facts = _facts(inputs)
+        virtual = sriov.plan(host, wanted.sriov, facts)
+        split = mdevs.plan(host, wanted.mdevs, facts)
+        if wanted.mdevs.manage and not inputs.machine:
+            split = Plan(problems=(NO_MACHINE,))
+        split_cards = {card.address for card in split.cards}
+        self.writer.retries.keep(lambda key: key[0] in (split_cards if key[1] else host.functions))
+        return Plan(
+            (*virtual.steps, *split.steps),
+            (*virtual.waiting, *split.waiting),
+            split.cards,
+            split.problems,
+        )
+
+    def _batches(self) -> Mapping[str, Sequence[Step]]:
+        """The steps by card, without those that must wait for work that is under way."""
+        batches: dict[str, list[Step]] = {}
+        for step in self.plan.steps:
+            if step.card not in self._working and step.action.device not in self.writer.devices:
+                batches.setdefault(step.card, []).append(step)
+        return batches
+
+    def _tell(self, before: Plan) -> None:
+        """Say what is new among what waits and what cannot be meant; a refusal is told when it comes."""
+        for text in self.plan.problems:
+            if text not in before.problems:
+                log.event(log.PLAN_PROBLEM, text=text)
+        failing = {card for card, _ in self.writer.retries.failures}
+        told = {each.action.describe(): each.why for each in self.plan.waiting if each.card not in failing}
+        for action, why in told.items():
+            if self._told.get(action) != why:
+                log.event(log.ACTION_WAITING, action=action, why=why)
+        self._told = told
+
+    async def _work(self, card: str, steps: Sequence[Step], inputs: Inputs, group: TaskGroup) -> None:
+        """One batch: the steps in their order, until one does not go as planned."""
+        ends = {step: _ends(step.action, inputs.host) for step in steps}
+        asked = Users(self._root, {each for found in ends.values() for each in found})
+        for step in steps:
+            if not self._gather().same_wishes(inputs):
+                break
+            if ends[step] and await self._used(ends[step], asked):
+                continue
+            if not await self.writer.take(step, group):
+                break
+        await self._observe.look_at(_places(card, inputs.host))
+        self._open.set((self._open.get() - asked.ids) | asked.found)
+        self._working -= {card}
+        self._wake.touch()
+
+    async def _used(self, devices: frozenset[str], asked: Users) -> bool:
+        return await asked.have(devices) or bool(devices & self._settling.get())
+
+    def _written(self, step: Step) -> None:
+        self._observe.wake(frozenset({step.action.key}))
+        self._wake.touch()
+
+    async def _follow_users(self) -> None:
+        """While something waits for a device to be closed, look from time to time: closing has no event."""
+        seen = -1
+        while True:
+            if self._open.get():
+                await anyio.sleep(self._recheck)
+                self._open.set(await users.ask(self._root, self._open.get()))
+            else:
+                seen, _ = await self._open.newer(seen)
+
+
+def _facts(inputs: Inputs) -> Facts:
+    return Facts(
+        machine_id=inputs.machine,
+        labels=inputs.labels,
+        holders=inputs.allocations.holders,
+        holders_known=inputs.allocations.known,
+        in_use=inputs.in_use,
+        failed=inputs.failed,
+        made=inputs.record.types,
+        vgpu_names=inputs.record.names,
+    )
+
+
+def _ends(action: Action, host: Host) -> frozenset[str]:
+    """The devices that the action takes away from whoever uses them."""
+    if isinstance(action, RemoveMdev | ClearVgpuType):
+        return frozenset((action.key,))
+    if isinstance(action, SetNumVfs) and not action.count:
+        function = host.functions.get(PciAddress(action.address))
+        return frozenset(function.vfs if function is not None else ())
+    return frozenset()
+
+
+def _places(card: str, host: Host) -> frozenset[str]:
+    """What to look at after work on a card: itself, and its VFs, which share its room."""
+    function = host.functions.get(PciAddress(card))
+    return frozenset((card, *function.vfs)) if function is not None else frozenset((card,))

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out one step after the other: each write in a thread of its own, the deadline kept outside.
+
+Two writes never work on one device at a time. A write that is late is told, and left alone: it cannot be
+taken back, and ends when the kernel lets it. Then its result counts as any other. What was refused is kept
+in ``retries``, and the vGPU types that we set in ``record``; the record is on disk before the write begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nodeagent.agent import made
+from nodeagent.agent.retries import Key, Retries
+from nodeagent.base import log, threads
+from nodeagent.base.backoff import Backoff
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel import apply
+from nodeagent.kernel.root import Root
+from nodeagent.model.action import ClearVgpuType, SetVgpuType, Step
+from nodeagent.model.host import Host
+
+DEADLINE = 10.0  # seconds after which a write is told to be late
+
+Call = threads.Call[None]
+
+
+class Writer:
+    """Writes to one host. ``on_written`` is told each step whose write has returned."""
+
+    def __init__(
+        self, root: Root, backoff: Backoff, on_written: Callable[[Step], None], deadline: float = DEADLINE
+    ) -> None:
+        self.retries = Retries(backoff)
+        self.record = made.Record()
+        self.writes = 0
+        self._root = root
+        self._deadline = deadline
+        self._on_written = on_written
+        self._locks: dict[str, anyio.Lock] = {}
+        self._under_way: dict[str, tuple[Step, Call]] = {}
+        self._overdue: frozenset[Step] = frozenset()
+        self._recording = anyio.Lock()
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices on which a write is under way."""
+        return frozenset(device for device, (_, call) in self._under_way.items() if not call.ended)
+
+    @property
+    def under_way(self) -> tuple[Step, ...]:
+        """The steps whose write is under way."""
+        return tuple(step for step, call in self._under_way.values() if not call.ended)
+
+    @property
+    def late(self) -> tuple[Step, ...]:
+        """Those that have been under way for longer than the deadline."""
+        return tuple(step for step in self.under_way if step in self._overdue)
+
+    async def open(self) -> None:
+        """Read what is remembered since boot."""
+        self.record = await threads.call(made.read, self._root.path(made.PATH))
+
+    def learn(self, host: Host) -> None:
+        """Remember the names of vGPU types, and forget VFs that are gone: new ones are nobody's yet."""
+        listed = {kind for function in host.functions.values() for kind in function.vgpu_types}
+        gone = self.record.types.keys() - host.functions.keys()
+        if gone or not listed <= self.record.names.items():
+            types = {vf: kind for vf, kind in self.record.types.items() if vf not in gone}
+            self.record = made.Record(types, {**self.record.names, **dict(sorted(listed))})
+
+    async def take(self, step: Step, group: TaskGroup) -> bool:
+        """Make the change; False if it is not made, or not yet: then all that follows is to be planned anew.
+
+        ``group`` waits for a write that is late.
+        """
+        device = step.action.device
+        async with self._locks.setdefault(device, anyio.Lock()):
+            if device in self.devices:
+                return False
+            try:
+                await self._remember(step)
+            except KernelRefused as error:
+                self._refused(step, error)
+                return False
+            call = self._begin(step)
+            with anyio.move_on_after(self._deadline):
+                await call.wait()
+        if call.ended:
+            return await self._end(step, call)
+        self._overdue |= {step}
+        why = f"the kernel has not answered for {self._deadline:g} s"
+        log.event(log.ACTION_WAITING, action=step.action.describe(), why=why, pci_address=step.card)
+        group.start_soon(self._end, step, call, name=f"late write to {device}")
+        return False
+
+    def resume(self, group: TaskGroup) -> None:
+        """Wait again for the writes that were under way when the last run ended."""
+        for step, call in tuple(self._under_way.values()):
+            group.start_soon(self._end, step, call, name=f"late write to {step.action.device}")
+
+    def _begin(self, step: Step) -> Call:
+        self.writes += 1
+        call = threads.start(apply.apply, self._root, step.action)
+        self._under_way[step.action.device] = (step, call)
+        return call
+
+    async def _end(self, step: Step, call: Call) -> bool:
+        await call.wait()
+        self._overdue -= {step}
+        self._under_way.pop(step.action.device, None)
+        try:
+            await call.result()
+        except KernelRefused as error:
+            self._refused(step, error)
+            return False
+        else:
+            self._done(step)
+            return True
+        finally:
+            self._on_written(step)
+
+    def _done(self, step: Step) -> None:
+        self.retries.succeeded(key(step))
+        if isinstance(step.action, ClearVgpuType):
+            types = {vf: kind for vf, kind in self.record.types.items() if vf != step.action.address}
+            self.record = made.Record(types, self.record.names)
+        log.event(log.ACTION_DONE, action=step.action.describe(), why=step.why, pci_address=step.card)
+
+    def _refused(self, step: Step, error: KernelRefused) -> None:
+        if not self.retries.refused(key(step), error, anyio.current_time()):
+            return
+        if self.retries.failures[key(step)].count == 1:
+            log.event(
+                log.ACTION_FAILED,
+                action=step.action.describe(),
+                error=error.what,
+                hint=error.hint,
+                pci_address=step.card,
+            )
+
+    async def _remember(self, step: Step) -> None:
+        """Put a vGPU type on record, on disk; one writer of the file at a time."""
+        if not isinstance(step.action, SetVgpuType):
+            return
+        async with self._recording:
+            types: Mapping[str, str] = {**self.record.types, step.action.address: step.action.type_id}
+            self.record = made.Record(types, self.record.names)
+            await threads.call(made.write, self._root.path(made.PATH), self.record)
+
+
+def key(step: Step) -> Key:
+    """What the back-off of a step goes by."""
+    return step.card, step.type_id or ""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In use: which mdevs and VFs something on this host has open, before a write that would wait for it.
+
+What cannot be seen counts as in use. Nothing is opened to find out: an open group node alone makes a
+starting virtual machine fail with EBUSY. Closing has no event, so the answer is good for a moment only.
+Pods are not known here; who holds what for them is the kubelet's to say. May block: for a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from nodeagent.kernel import scan_mdev, scan_pci
+from nodeagent.kernel.apply import NO_TYPE, VGPU_TYPE
+from nodeagent.kernel.root import Root
+from nodeagent.model.ids import PciAddress, mdev_uuid
+
+_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
+
+Node = tuple[int, int, int]  # what tells a node: its device number, else its file system and inode
+
+
+def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
+    """Those of the mdevs (by UUID) and VFs (by address) that are open, or of which that is not known.
+
+    What does not exist is not open.
+    """
+    asked: dict[str, tuple[Node, ...]] = {}
+    taken: set[str] = set()
+    for each in ids:
+        verdict = _mdev(root, each) if mdev_uuid(each) else _function(root, PciAddress(each))
+        if isinstance(verdict, tuple):
+            asked[each] = verdict
+        elif verdict:
+            taken.add(each)
+    if asked:
+        opened = _open_nodes(root)
+        taken |= {each for each, nodes in asked.items() if opened is None or opened.intersection(nodes)}
+    return frozenset(taken)
+
+
+def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
+    """False: not open; True: taken for open; else the nodes through which it would be.
+
+    The use count of the parent driver's module is the number of its open instances (Linux 6.1 and 6.12).
+    """
+    path = f"{scan_mdev.DEVICES}/{uuid}"
+    if not root.exists(path):
+        return False
+    module = root.link(f"{path}/driver/module")
+    if module is not None and _use_count(root, module) == 0:
+        return False
+    alive = root.exists(f"{path}/driver")  # what no driver has, and no node leads to, nobody can open
+    return _nodes(root, path) or alive
+
+
+def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
+    """A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
+
+    A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be.
+    """
+    function = scan_pci.function(root, address)
+    if function is None:
+        return False
+    if function.unreadable is not None:
+        return True
+    if function.driver is None or function.vfio:
+        return function.enable is None or function.enable > 0
+    path = f"{scan_pci.DEVICES}/{address}"
+    vgpu = root.text(f"{path}/{VGPU_TYPE}")
+    if vgpu is None:
+        return True
+    return False if vgpu == NO_TYPE else _nodes(root, path) or True
+
+
+def _use_count(root: Root, module: str) -> int | None:
+    """The third column of the module's line in /proc/modules."""
+    lines = (line.split() for line in (root.text("/proc/modules") or "").splitlines())
+    return next((int(words[2]) for words in lines if len(words) > 2 and words[0] == module), None)
+
+
+def _nodes(root: Root, device: str) -> tuple[Node, ...]:
+    """The nodes of a device that exist: its group's, and its own."""
+    group = root.link(f"{device}/iommu_group")
+    paths = [] if group is None else [f"{scan_pci.VFIO}/{group}", f"{scan_pci.VFIO}/noiommu-{group}"]
+    paths += [f"{scan_pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
+    found = (_node(root.path(path)) for path in paths)
+    return tuple(node for node in found if node is not None)
+
+
+def _node(path: str) -> Node | None:
+    """By number, not by name: a holder in a container has the node under a path of its own."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - thousands of them, and a Path costs five times more
+    except OSError:
+        return None
+    return (found.st_rdev, 0, 0) if found.st_rdev else (0, found.st_dev, found.st_ino)
+
+
+def _open_nodes(root: Root) -> frozenset[Node] | None:
+    """All nodes that any process has open; None if not every process of the host can be seen."""
+    if root.is_host and root.target("/proc/self/ns/pid") != _HOST_PIDS:
+        return None
+    found: set[Node] = set()
+    for process in root.names("/proc"):
+        if process.isdecimal() and not _add_nodes(root.path(f"/proc/{process}/fd"), found):
+            return None
+    return frozenset(found)
+
+
+def _add_nodes(path: str, found: set[Node]) -> bool:
+    """Note what one process has open; False if that may not be seen. One that has ended has nothing open."""
+    try:
+        names = os.listdir(path)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    nodes = (_node(f"{path}/{name}") for name in names)
+    found.update(node for node in nodes if node is not None)
+    return True

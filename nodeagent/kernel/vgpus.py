@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of NVIDIA's vGPU types, which a VF shows by number once one is set.
+
+Two sources: the list of creatable types of VFs that have none yet, and the file in which the vGPU manager
+describes all types (one element ``vgpuType`` with ``id`` and ``name`` each). The file is searched, not
+parsed: it has some hundred kilobytes, and a broken one gives fewer names, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from nodeagent.kernel.root import Root
+from nodeagent.model.host import Host
+
+FILE = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
+_TYPE = re.compile(r"<vgpuType\b([^>]*)>")
+_ATTRIBUTE = re.compile(r"\b(id|name)\s*=\s*\"([^\"]*)\"")
+
+
+def seen(host: Host) -> dict[str, str]:
+    """Number → name of all types that VFs list or have; "" where only the number is known."""
+    found: dict[str, str] = {}
+    for function in host.functions.values():
+        if function.vgpu_type is not None:
+            found.setdefault(function.vgpu_type, "")
+            found.update(function.vgpu_types)
+    found.pop("0", None)
+    return found
+
+
+def named(root: Root, host: Host) -> dict[str, str]:
+    """Number → name of the types that are seen; what a VF lists wins over the file."""
+    types = seen(host)
+    described = _described(root) if "" in types.values() else {}
+    return {number: name or described.get(number, "") for number, name in types.items()}
+
+
+def _described(root: Root) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for match in _TYPE.finditer(root.text(FILE) or ""):
+        attributes = dict(_ATTRIBUTE.findall(match[1]))
+        if {"id", "name"} <= attributes.keys():
+            found[attributes["id"]] = unescape(attributes["name"])
+    return found

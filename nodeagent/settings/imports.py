@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What files of other tools want of mdevs: definitions of mdevctl, a configuration of vgpu-device-manager.
+
+Read whenever the settings are, below the root prefix. A broken definition is a warning, since mdevctl keeps
+one file for each device; a broken configuration is an error, since nothing would be left of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.settings import mdevctl, sources, vgpuconfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.model.desired import CardTypes, MdevDefinition
+    from nodeagent.settings.problems import Problems
+
+LABEL = "nvidia.com/vgpu.config"
+"""The label by which vgpu-device-manager chooses a node's configuration."""
+
+
+def read(
+    root_prefix: str, values: Mapping[str, Any], problems: Problems, warnings: list[str]
+) -> tuple[tuple[MdevDefinition, ...], tuple[CardTypes, ...]]:
+    """The definitions and the lists for cards that the settings ask for."""
+    directory = sources.below(root_prefix, mdevctl.DIRECTORY)
+    definitions = mdevctl.read(directory, warnings) if values["mdevs.mdevctl"] else ()
+    return definitions, _cards(root_prefix, values, problems)
+
+
+def _cards(root_prefix: str, values: Mapping[str, Any], problems: Problems) -> tuple[CardTypes, ...]:
+    path, label = values["mdevs.vgpuConfigFile"], values["mdevs.vgpuConfig"]
+    if not path:
+        return ()
+    chosen = label or values["node.labels"].get(LABEL)
+    if not chosen:
+        hint = f"name one of that file, or set the label {LABEL} in node.labels"
+        problems.add("", "mdevs.vgpuConfig", "mdevs.vgpuConfigFile is set, but no configuration", hint)
+        return ()
+    try:
+        return vgpuconfig.read(sources.below(root_prefix, path), chosen)
+    except ConfigError as error:
+        problems.add_error(error)
+        return ()

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wanted becomes what is, whatever comes in between; nothing is done that must not be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import anyio
+
+from nodeagent.agent import made
+from nodeagent.base import log
+from nodeagent.demo.mdevs import Card, Type
+from nodeagent.demo.vfs import SimulatedVfs, vf_addresses
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
+from nodeagent.policy import ownership
+from tests.agent.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
+from tests.conftest import Said
+
+FOREIGN = "00000000-0000-4000-8000-000000000001"
+VGPUS = (Type("1", 4, "NVIDIA A40-12Q"), Type("2", 2, "NVIDIA A40-24Q"))
+
+
+def uuid(card: str, type_id: str, index: int) -> str:
+    return ownership.uuid_of(MACHINE, card, type_id, index)
+
+
+def create_file(changing: Changing, card: str, type_id: str) -> Path:
+    return Path(changing.root.path(f"/sys/class/mdev_bus/{card}/mdev_supported_types/{type_id}/create"))
+
+
+async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path: Path) -> None:
+    cards = t4(FIRST, SECOND, THIRD)
+    async with node(tmp_path, cards, "nvidia-222", "nvidia-228") as changing, changing.run():
+        await changing.until_counts(
+            (FIRST, "nvidia-222", 16), (SECOND, "nvidia-228", 2), (THIRD, "nvidia-222", 16)
+        )
+        await changing.until_at_rest()
+        assert changing.effects.writer.writes == changing.cards.writes == 34
+        assert uuid(SECOND, "nvidia-228", 0) in changing.cards.instances
+
+
+async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run() as group:
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        plan, looks, writes = changing.effects.plan, changing.observe.looks, changing.effects.writer.writes
+        for _ in range(20):
+            changing.wake.touch()
+            changing.effects.one_turn(group)
+            await anyio.lowlevel.checkpoint()
+        assert changing.effects.plan is plan
+        assert (changing.observe.looks, changing.effects.writer.writes) == (looks, writes)
+
+
+async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223") as changing:
+        changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
+        async with changing.run():
+            await changing.until_counts((SECOND, "nvidia-223", 8))
+            key = (FIRST, "nvidia-223")
+            retries = changing.effects.writer.retries
+            await changing.until(lambda: key in retries.failures and retries.failures[key].count >= 3)
+            assert "Input/output error" in retries.failures[key].error.what
+            (line,) = said(log.ACTION_FAILED)
+            assert line["pci_address"] == FIRST
+            changing.cards.mend(FIRST, "nvidia-223")
+            await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-223", 8))
+            await changing.until(lambda: key not in retries.failures)
+
+
+async def test_a_kernel_that_says_both_room_and_no_room_is_not_asked_in_a_loop(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
+        changing.cards.fail(FIRST, "nvidia-223", errno.ENOSPC)
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            await changing.until(lambda: not changing.effects.working and bool(changing.effects.plan.waiting))
+            assert changing.effects.writer.writes == 2
+
+
+async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        held = uuid(FIRST, "nvidia-223", 3)
+        changing.hold(held)
+        changing.want("nvidia-228")
+        await changing.until_counts((FIRST, "nvidia-223", 1))
+        await changing.until_at_rest()
+        assert list(changing.cards.instances) == [held]
+        (waiting,) = changing.effects.plan.waiting
+        assert "held by ns/vm" in waiting.why
+        assert [line for line in said(log.ACTION_WAITING) if held in str(line["action"])]
+        changing.hold()
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        opened = uuid(FIRST, "nvidia-223", 0)
+        changing.cards.hold(opened)
+        changing.want("nvidia-228")
+        await changing.until_counts((FIRST, "nvidia-223", 1))
+        assert list(changing.cards.instances) == [opened]
+        await changing.until(lambda: bool(changing.effects.plan.waiting))
+        changing.cards.release(opened)
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        fresh = uuid(FIRST, "nvidia-228", 1)
+        changing.settling.set(frozenset({fresh}))
+        changing.want()
+        await changing.until_counts((FIRST, "nvidia-228", 1))
+        await changing.until_at_rest()
+        assert list(changing.cards.instances) == [fresh]
+
+
+async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        changing.allocations.set(Allocations({}, known=False))
+        changing.want("nvidia-223")
+        await changing.until(lambda: len(changing.effects.plan.waiting) == 2)
+        await changing.until_at_rest()
+        assert changing.counts() == [(FIRST, "nvidia-228", 2)]
+        changing.hold()
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+
+
+async def test_after_a_crash_between_any_two_writes_the_end_is_the_same(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223", "nvidia-228") as changing:
+        for writes in (1, 3, 6, 9):
+            changing.effects = changing.fresh()
+            async with changing.run():
+                await changing.until(lambda writes=writes: changing.cards.writes >= writes)  # type: ignore[misc]
+        changing.effects = changing.fresh()
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-228", 2))
+            changing.want("nvidia-222")
+            await changing.until(lambda: changing.cards.writes >= 14)
+        changing.effects = changing.fresh()
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-222", 16), (SECOND, "nvidia-222", 16))
+
+
+async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        changing.cards.unload(FIRST)
+        await changing.until(lambda: changing.effects.plan.cards == () and not changing.effects.working)
+        assert changing.counts() == []
+        changing.cards.load(FIRST)
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_type_without_room_passes_the_card_on_and_room_is_topped_up(tmp_path: Path) -> None:
+    mixed = [Card(FIRST, T4_TYPES, mixed=True)]
+    async with node(tmp_path, mixed, "nvidia-222", "nvidia-228") as changing:
+        changing.cards.switch_off(FIRST, "nvidia-222")
+        changing.cards.create(FIRST, "nvidia-223", FOREIGN)
+        async with changing.run():
+            await changing.until_at_rest()
+            assert changing.counts() == [(FIRST, "nvidia-223", 1)], "nothing is made beside what is foreign"
+            changing.cards.kernel.remove(FOREIGN)
+            changing.cards.show()
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+            changing.cards.kernel.remove(uuid(FIRST, "nvidia-228", 1))
+            changing.cards.show()
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST, SECOND), "nvidia-228") as changing:
+        path = create_file(changing, FIRST, "nvidia-228")
+        path.unlink()
+        os.mkfifo(path)
+        changing.effects = changing.fresh(deadline=0.1)
+        async with changing.run():
+            await changing.until_counts((SECOND, "nvidia-228", 2))
+            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            assert any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
+            await changing.until(lambda: not changing.effects.working)
+            assert changing.effects.writer.writes == 3
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            changing.cards.create(FIRST, "nvidia-228", uuid(FIRST, "nvidia-228", 0))
+            path.unlink()
+            path.touch()
+            await changing.until_counts((FIRST, "nvidia-228", 2), (SECOND, "nvidia-228", 2))
+            os.close(reader)
+            await changing.until(lambda: not changing.effects.writer.late)
+
+
+async def test_without_a_machine_id_nothing_is_made_and_that_is_said(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        (tmp_path / "etc/machine-id").write_text("uninitialized\n")
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.plan.problems))
+            assert changing.counts() == []
+            (line,) = said(log.PLAN_PROBLEM)
+            assert "/etc/machine-id" in str(line["text"])
+
+
+async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
+    override = NodeTypes((("zone", "b"),), (WantedType("nvidia-228"),))
+    async with node(tmp_path, t4(FIRST)) as changing, changing.run():
+        types = (WantedType("GRID T4-2B"),)
+        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        changing.labels = {"zone": "b"}
+        changing.wake.touch()
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_vfs_that_share_the_room_of_a_card_cause_no_failure(tmp_path: Path, said: Said) -> None:
+    card = Card(FIRST, (Type("nvidia-500", 2, "NVIDIA A2-8Q"),), vfs=vf_addresses(FIRST, 6))
+    async with node(tmp_path, [card], "nvidia-500") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-500", 2))
+        await changing.until_at_rest()
+        assert said(log.ACTION_FAILED) == []
+        assert changing.cards.writes == 2
+
+
+async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "NVIDIA A40-12Q") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "1", 4))
+            await changing.until_at_rest()
+        record = made.read(changing.root.path(made.PATH))
+        assert record == made.Record(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"})
+        changing.effects = changing.fresh()
+        changing.want("NVIDIA A40-24Q")
+        changing.cards.hold(vfs[1])
+        async with changing.run():
+            await changing.until_counts((FIRST, "1", 1))
+            changing.cards.release(vfs[1])
+            await changing.until_counts((FIRST, "2", 2))
+
+
+async def test_a_vgpu_type_that_somebody_else_has_set_stays(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "1") as changing:
+        changing.cards.kernel.set_vgpu_type(vfs[0], "2")
+        changing.cards.show()
+        async with changing.run():
+            await changing.until_at_rest()
+            assert changing.counts() == [(FIRST, "2", 1)]
+
+
+async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    card = Card(FIRST, VGPUS, vfs=vfs, vgpu=True)
+    rule = SriovRule((PciSelector(addresses=(FIRST,)),), 4)
+    async with node(tmp_path, [Card(FIRST, ())], "1") as changing, changing.run():
+        changing.cards.kernel.cards[:] = [card]
+        changing.cards.host.write(FIRST, "sriov_numvfs", "0")
+        changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
+        changing.observe.wake(frozenset({FIRST}))
+        SimulatedVfs(
+            changing.cards.host,
+            FIRST,
+            changing.watching,
+            group=50,
+            driver="nvidia",
+            on_change=lambda: changing.cards.load(FIRST),
+        )
+        changing.want("1", sriov=(rule,))
+        await changing.until_counts((FIRST, "1", 4))
+        await changing.until_at_rest()
+        assert changing.effects.plan.waiting == ()

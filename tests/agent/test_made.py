@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of vGPU types: whole or as before, and never a reason to fail when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.agent import made
+from nodeagent.base.errors import KernelRefused
+
+RECORD = made.Record({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"})
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "run/nodeagent/vgpu-types.json"
+    made.write(str(path), RECORD)
+    assert made.read(str(path)) == RECORD
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"types": 3}', '{"types": {"a": 1}, "names": []}', "\udcff", '{"types": null}']
+)
+def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert made.read(str(path)) == made.Record()
+
+
+def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
+    assert made.read(str(tmp_path / "none.json")) == made.Record()
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where a directory should be")
+    with pytest.raises(KernelRefused, match="cannot be written"):
+        made.write(str(tmp_path / "run/vgpu-types.json"), RECORD)

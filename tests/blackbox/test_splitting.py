@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that the daemon splits: seen by the kubelet, by pods, and by whoever asks for its status."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from nodeagent.demo import cards, files
+from nodeagent.demo.cards import SimulatedCards
+from nodeagent.demo.kubelet import Kubelet
+from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from tests.blackbox.harness import Node, eventually, health, pod, within
+
+TYPES = (Type("nvidia-222", 16, "GRID T4-1B"), Type("nvidia-228", 2, "GRID T4-8A"))
+SMALL, LARGE = "nvidia.com/GRID_T4-1B", "nvidia.com/GRID_T4-8A"
+FIRST, SECOND = "0000:3b:00.0", "0000:5e:00.0"
+
+
+def configure(node: Node, *types: str) -> None:
+    wanted = f"mdevs: {{manage: true, types: [{', '.join(types)}]}}"
+    node.configure(f"apiVersion: nodeagent/v1\n{wanted}\n")
+
+
+@asynccontextmanager
+async def two_cards(node: Node) -> AsyncIterator[SimulatedCards]:
+    """Two Tesla T4 that answer to writes."""
+    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    split = [Card(FIRST, TYPES), Card(SECOND, TYPES)]
+    for number, card in enumerate(split):
+        cards.add_card(node.host, card, 10 + number)
+    async with cards.simulated(node.host, MdevKernel(split)) as made:
+        yield made
+
+
+def listed(kubelet: Kubelet, resource: str) -> int:
+    return list(health(kubelet, resource).values()).count("Healthy")
+
+
+async def test_the_list_is_complete_after_the_last_instance_without_a_second_trigger(node: Node) -> None:
+    configure(node, "nvidia-222", "nvidia-228")
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "600s"):
+        await kubelet.until(lambda: (listed(kubelet, SMALL), listed(kubelet, LARGE)) == (16, 2), 15)
+        assert kubelet.statistics.lists[SMALL][-1].when - made.last_bind < 1.0
+        assert (made.types_on(FIRST), made.types_on(SECOND)) == (["nvidia-222"] * 16, ["nvidia-228"] * 2)
+        assert made.writes == 18
+
+
+async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> None:
+    configure(node, "nvidia-222")
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon() as daemon:
+        await kubelet.until_listed(SMALL, 32, 15)
+        vm = pod("vm", {SMALL: 1})
+        await kubelet.admit(vm)
+        (held,) = vm.result.ids[SMALL]
+        configure(node, "nvidia-228")
+        await eventually(lambda: [*made.types_on(FIRST), *made.types_on(SECOND)].count("nvidia-222") == 1)
+        assert held in made.instances
+        told = await node.until_told(lambda document: bool(document["changes"]["waiting"]))
+        (waiting,) = told["changes"]["waiting"]
+        assert "held by ns/vm" in waiting["why"]
+        await daemon.logged("action-waiting")
+        kubelet.delete(vm)
+        await kubelet.until_listed(LARGE, 4, 15)
+        assert held not in made.instances
+
+
+async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
+    configure(node, "nvidia-228")
+    async with two_cards(node) as made, node.kubelet() as kubelet:
+        made.fail(FIRST, "nvidia-228", errno.EIO)
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(LARGE, 2, 15)
+            told = await node.until_told(lambda document: bool(document["changes"]["failing"]))
+            (failing,) = told["changes"]["failing"]
+            assert (failing["card"], failing["type"]) == (FIRST, "nvidia-228")
+            assert failing["what"].endswith("Input/output error")
+            assert any(failing["what"] in problem for problem in told["problems"])
+            await daemon.logged("action-failed")
+            made.mend(FIRST, "nvidia-228")
+            await kubelet.until_listed(LARGE, 4, 15)
+            told = await node.until_told(lambda document: not document["changes"]["failing"])
+            assert len(daemon.lines("action-failed")) == 1
+
+
+async def test_killed_while_it_makes_vgpus_it_goes_on_with_the_same_ids(node: Node) -> None:
+    configure(node, "nvidia-222")
+    async with two_cards(node) as made, node.kubelet() as kubelet:
+        async with node.daemon(ready=False) as daemon:
+            await eventually(lambda: made.writes >= 5)
+            await daemon.end(signal.SIGKILL)
+        before = set(made.instances)
+        assert len(before) >= 5
+        async with node.daemon():
+            await kubelet.until_listed(SMALL, 32, 15)
+        assert before <= set(made.instances)
+        assert len(made.instances) == 32, "what was made stays when the daemon ends"
+
+
+async def test_a_write_that_never_returns_does_not_hold_up_the_end(node: Node) -> None:
+    configure(node, "nvidia-228")
+    async with two_cards(node) as made, node.kubelet() as kubelet:
+        files.replace_by_fifo(made.create_file(FIRST, "nvidia-228"))
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(LARGE, 2, 15)
+            assert made.types_on(FIRST) == []
+            assert await within(5, daemon.end()) == 0
+
+
+async def test_without_leave_to_manage_nothing_is_written(node: Node) -> None:
+    node.configure("apiVersion: nodeagent/v1\nmdevs: {types: [nvidia-228]}\n")
+    async with two_cards(node) as made, node.kubelet(), node.daemon():
+        await eventually(lambda: node.has("/run/nodeagent/status.sock"))
+        told = await node.status()
+        assert (made.writes, told["changes"]["writes"]) == (0, 0)
+        assert told["problems"] == []

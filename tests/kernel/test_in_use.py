@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has what open: told by counts and nodes, never by opening; what cannot be seen is in use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.demo import files
+from nodeagent.demo.cards import SimulatedCards, add_card, simulated
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.demo.vfs import vf_addresses
+from nodeagent.kernel import in_use
+from nodeagent.kernel.root import Root
+
+T4, A40, NIC = "0000:3b:00.0", "0000:86:00.0", "0000:af:00.2"
+VFS = vf_addresses(A40, 2)
+ONE = "11111111-2222-5333-8444-555555555555"
+TWO = "11111111-2222-5333-8444-666666666666"
+DRIVER = "/sys/bus/mdev/drivers/nvidia-vgpu-vfio"
+
+
+@pytest.fixture
+async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
+    """Two mdevs on a T4, and a vGPU type on the first VF of an A40."""
+    split = [
+        Card(T4, (Type("nvidia-228", 2),)),
+        Card(A40, (Type("557", 2, "NVIDIA A40-24Q"),), vfs=VFS, vgpu=True),
+    ]
+    host = SimulatedHost(tmp_path)
+    for number, card in enumerate(split):
+        add_card(host, card, 10 + 10 * number)
+    async with simulated(host, MdevKernel(split)) as made:
+        made.create(T4, "nvidia-228", ONE)
+        made.create(T4, "nvidia-228", TWO)
+        made.kernel.set_vgpu_type(VFS[0], "557")
+        made.show()
+        yield made
+
+
+def used(cards: SimulatedCards, *ids: str) -> set[str]:
+    return set(in_use.in_use(Root(cards.host.directory), ids))
+
+
+def nodes(cards: SimulatedCards) -> list[Path]:
+    """The nodes of the mdevs' groups."""
+    return sorted(Path(cards.host.path("/dev/vfio")).glob("1*"))
+
+
+async def test_what_nobody_has_open_is_not_in_use(cards: SimulatedCards) -> None:
+    assert used(cards, ONE, TWO, *VFS) == set()
+
+
+async def test_a_process_that_has_the_node_open_is_found(cards: SimulatedCards) -> None:
+    cards.hold(TWO)
+    cards.hold(VFS[0])
+    assert used(cards, ONE, TWO, *VFS) == {TWO, VFS[0]}
+    cards.release(TWO)
+    assert used(cards, ONE, TWO, *VFS) == {VFS[0]}
+
+
+async def test_the_name_under_which_a_holder_has_the_node_does_not_matter(cards: SimulatedCards) -> None:
+    node = nodes(cards)[0]
+    aside = Path(cards.host.path("/mnt/host/dev/vfio/14"))
+    aside.parent.mkdir(parents=True)
+    os.link(node, aside)
+    files.link(cards.host.path("/proc/77/fd/9"), str(aside))
+    assert len(used(cards, ONE, TWO)) == 1
+
+
+async def test_a_use_count_of_zero_needs_no_search(cards: SimulatedCards) -> None:
+    cards.hold(ONE)
+    files.link(cards.host.path(f"{DRIVER}/module"), "../../../../module/nvidia_vgpu_vfio")
+    modules = "nvidia_vgpu_vfio 57344 {} - Live 0x0000000000000000\nmdev 20480 1 nvidia_vgpu_vfio, Live 0x0\n"
+    files.write(cards.host.path("/proc/modules"), modules.format(0))
+    assert used(cards, ONE, TWO) == set()
+    files.write(cards.host.path("/proc/modules"), modules.format(1))
+    assert used(cards, ONE, TWO) == {ONE}
+
+
+async def test_an_instance_whose_node_cannot_be_seen_is_in_use(cards: SimulatedCards) -> None:
+    for node in nodes(cards):
+        node.unlink()
+    assert used(cards, ONE) == {ONE}
+
+
+async def test_what_does_not_exist_is_not_in_use(cards: SimulatedCards) -> None:
+    assert used(cards, "99999999-2222-5333-8444-555555555555", "0000:99:00.0") == set()
+
+
+async def test_a_dead_instance_without_a_node_can_be_open_to_nobody(cards: SimulatedCards) -> None:
+    real = cards.real(f"/sys/bus/mdev/devices/{ONE}")
+    files.remove(cards.host.path(f"{real}/driver"))
+    files.remove(cards.host.path(f"{real}/iommu_group"))
+    files.remove_tree(cards.host.path(f"{real}/vfio-dev"))
+    assert used(cards, ONE) == set()
+
+
+async def test_a_vf_on_vfio_is_in_use_by_its_count(cards: SimulatedCards) -> None:
+    cards.host.add_function(
+        NIC, vendor="15b3", device="101e", pci_class="020000", driver="vfio-pci", group=70
+    )
+    assert used(cards, NIC) == set()
+    cards.host.hold(NIC)
+    assert used(cards, NIC) == {NIC}
+
+
+async def test_a_vf_on_a_driver_of_the_host_counts_as_used(cards: SimulatedCards) -> None:
+    cards.host.add_function(
+        NIC, vendor="15b3", device="101e", pci_class="020000", driver="mlx5_core", group=70
+    )
+    assert used(cards, NIC) == {NIC}
+    cards.host.bind(NIC, None)
+    assert used(cards, NIC) == {NIC}, "its enable count is not 0"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards with a list of their own, instances that mdevctl defines, and vGPUs of a vendor's driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.model.action import ClearVgpuType, SetVgpuType
+from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
+from nodeagent.policy import mdevs
+from tests.policy.splitting import T4_TYPES, facts, planned, settle, short, t4, v100, wanted
+
+FIRST = "0000:01:00.0"
+FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+T4_8 = WantedType("T4-1B", 8, short=True)
+
+
+def given(*cards: CardTypes, types: tuple[str, ...] = ()) -> MdevsWanted:
+    return replace(wanted(*types), cards=cards)
+
+
+def test_a_card_with_a_list_of_its_own_is_left_out_of_the_round() -> None:
+    kernel = MdevKernel([t4(1), t4(2), t4(3)])
+    settle(kernel, given(CardTypes((1,), types=(T4_8,)), types=("223", "224")))
+    assert short(kernel) == ["8×223", "8×222", "8×224"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ((("10de", "1eb8", None, None),), ["8×222"]),
+        ((("10de", "25b6", None, None), ("10de", "1eb8", None, None)), ["8×222"]),
+        ((("10de", "1eb8", "10de", "14a9"),), ["-"]),
+        ((("10de", "25b6", None, None),), ["-"]),
+    ],
+)
+def test_a_filter_on_ids_picks_cards(
+    filters: tuple[tuple[str, str, str | None, str | None], ...], expected: list[str]
+) -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, given(CardTypes(None, filters, (T4_8,))))
+    assert short(kernel) == expected
+
+
+def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    settle(kernel, wanted("228"))
+    plan = settle(kernel, given(CardTypes(types=(T4_8,)), CardTypes((0,))))
+    assert short(kernel) == ["-", "8×222"]
+    assert plan.cards[0].notes == ("it is to be empty",)
+
+
+def test_a_short_name_is_the_last_word_of_a_name() -> None:
+    kernel = MdevKernel([v100(1)])
+    settle(kernel, given(CardTypes(types=(WantedType("V100-8Q", 2, short=True),))))
+    assert short(kernel) == ["2×108"]
+    plan = settle(kernel, given(CardTypes(types=(WantedType("8Q", 2, short=True),))))
+    assert plan.problems == ('no card of this node offers the type "8Q"',)
+
+
+def defined(*definitions: tuple[str, str, str]) -> MdevsWanted:
+    found = tuple(MdevDefinition(uuid, parent, f"nvidia-{number}") for uuid, parent, number in definitions)
+    return replace(wanted("223"), definitions=found)
+
+
+def uuids(count: int) -> list[str]:
+    return [f"0000000{number}-0000-4000-8000-000000000000" for number in range(count)]
+
+
+def test_defined_instances_are_made_under_their_own_ids_and_stay_when_the_definitions_go() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    wish = defined(*((uuid, FIRST, "228") for uuid in uuids(2)))
+    settle(kernel, wish)
+    assert short(kernel) == ["2×228", "8×223"]
+    assert set(uuids(2)) < kernel.instances.keys()
+    settle(kernel, wanted("223"))
+    assert short(kernel) == ["2×228", "8×223"]
+
+
+def test_what_is_on_a_card_of_ours_gives_way_to_what_is_defined() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("223"))
+    settle(kernel, defined((FOREIGN, FIRST, "228")))
+    assert list(kernel.instances) == [FOREIGN]
+
+
+def test_defined_instances_stay_where_adopting_is_allowed() -> None:
+    kernel = MdevKernel([t4(1)])
+    wish = replace(defined((FOREIGN, FIRST, "228")), adopt=True)
+    kernel.create(FIRST, "nvidia-228", uuids(1)[0])
+    settle(kernel, wish)
+    assert list(kernel.instances) == [FOREIGN]
+
+
+def test_definitions_that_cannot_be_met_are_told() -> None:
+    kernel = MdevKernel([t4(1)])
+    one, two, three, four, five = uuids(5)
+    rows = [(one, FIRST, "228"), (two, FIRST, "228"), (three, FIRST, "228"), (four, FIRST, "222")]
+    plan = settle(kernel, defined(*rows, (five, "0000:99:00.0", "228")))
+    assert short(kernel) == ["2×228"]
+    assert sorted(plan.problems) == [
+        f"{FIRST}: 3 of nvidia-228 are wanted, and 2 fit",
+        f"the definition {four} would mix nvidia-222 with nvidia-228 on {FIRST}",
+        f"the definition {five} names the parent 0000:99:00.0, which is not on this node",
+    ]
+
+
+def vgpu_card(bus: str = "81") -> Card:
+    """A card of the vendor-specific framework: four VFs, types by number."""
+    types = tuple(Type(kind.id.removeprefix("nvidia-"), kind.most, kind.name) for kind in T4_TYPES[:4])
+    return Card(
+        f"0000:{bus}:00.0", types, tuple(f"0000:{bus}:00.{number}" for number in (4, 5, 6, 7)), vgpu=True
+    )
+
+
+@pytest.mark.parametrize("name", ["nvidia-228", "228", "GRID_T4-8A", "GRID T4-8A"])
+def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
+    kernel = MdevKernel([vgpu_card("81"), vgpu_card("82")])
+    made: dict[str, str] = {}
+    settle(kernel, wanted(name, "nvidia-223"), made=made)
+    assert short(kernel) == ["2×228", "4×223"]
+    settle(kernel, wanted("nvidia-223"), made=made)
+    assert short(kernel) == ["4×223", "4×223"]
+    settle(kernel, wanted(), made=made)
+    assert short(kernel) == ["-", "-"]
+    assert made == {}
+
+
+def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    vf = kernel.cards[0].vfs[0]
+    kernel.set_vgpu_type(vf, "222")
+    assert planned(kernel, wanted("223")).steps == ()
+    (step,) = planned(kernel, replace(wanted("223"), adopt=True)).steps
+    assert step.action == ClearVgpuType(vf)
+
+
+def test_a_vgpu_that_a_pod_holds_waits() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    made: dict[str, str] = {}
+    settle(kernel, wanted(WantedType("222", 1)), made=made)
+    (vf,) = made
+    kernel.hold(vf)
+    plan = mdevs.plan(kernel.host(), wanted("223"), facts(kernel, made=made))
+    assert plan.steps == ()
+    assert plan.waiting[0].action == ClearVgpuType(vf)
+
+
+def test_a_count_holds_for_the_vfs_of_a_card() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    actions = [step.action for step in planned(kernel, wanted(WantedType("nvidia-222", 3))).steps]
+    assert actions == [SetVgpuType(vf, "222") for vf in kernel.cards[0].vfs[:3]]
+
+
+def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
+    here = MdevKernel([t4(1)]).host()
+    blind = {
+        parent: tuple(replace(kind, available=None) for kind in kinds)
+        for parent, kinds in here.mdev_parents.items()
+    }
+    plan = mdevs.plan(replace(here, mdev_parents=blind), wanted("222"), facts(MdevKernel([])))
+    assert plan.steps == ()
+    assert plan.cards[0].notes == (
+        "no wanted type has room on it",
+        "available_instances of a type cannot be read, and counts as 0",
+    )

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb ``plan`` on saved hosts and on a tree of files; that the daemon refuses what only it can use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeagent import cli
+from nodeagent.demo.mdevs import MdevKernel
+from nodeagent.model import host_json
+from tests.policy.splitting import MACHINE, settle, t4, wanted
+
+Run = Callable[..., tuple[int, str, str]]
+MANAGE = "mdevs: {manage: true, types: [nvidia-222, GRID T4-8A]}\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "etc/nodeagent").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def run(root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["--root", str(root), *arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def saved(root: Path, kernel: MdevKernel) -> str:
+    path = root / "host.json"
+    path.write_text(json.dumps(host_json.dump(kernel.host())))
+    return str(path)
+
+
+def test_a_plan_for_a_saved_host_is_shown(root: Path, run: Run) -> None:
+    (root / "etc/nodeagent/config.yaml").write_text(MANAGE)
+    path = saved(root, MdevKernel([t4(1), t4(2)]))
+    code, out, err = run("plan", "--host", path, "--machine-id", MACHINE)
+    assert (code, err) == (0, "")
+    assert "0000:02:00.0  is for nvidia-228, has nothing" in out
+    assert out.splitlines()[-1] == "to do: 18, waiting: 0"
+
+
+def test_the_machine_id_tells_what_is_ours(root: Path, run: Run) -> None:
+    (root / "etc/nodeagent/config.yaml").write_text(MANAGE)
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("222"))
+    path = saved(root, kernel)
+    (root / "etc/machine-id").write_text(f"{MACHINE}\n")
+    ours = json.loads(run("plan", "--host", path, "-o", "json")[1])
+    theirs = json.loads(run("plan", "--host", path, "-o", "json", "--machine-id", "other")[1])
+    assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
+    assert {each["own"] for each in theirs["cards"][0]["exists"]} == {False}
+    assert ours["manage"] is True
+    assert ours["steps"] == theirs["steps"] == []
+
+
+@pytest.mark.parametrize("text", ["", "uninitialized\n"])
+def test_without_a_machine_id_nothing_can_be_planned(root: Path, run: Run, text: str) -> None:
+    (root / "etc/machine-id").write_text(text)
+    code, out, err = run("plan")
+    assert (code, out) == (2, "")
+    assert "--machine-id" in err
+
+
+def test_a_node_without_a_wish_is_told_so(root: Path, run: Run) -> None:
+    (root / "etc/machine-id").write_text(MACHINE)
+    for path in ("sys/bus/pci/devices", "dev"):
+        (root / path).mkdir(parents=True)
+    code, out, _ = run("plan")
+    assert code == 0
+    assert out.splitlines() == [
+        "mdevs.manage is false: no mdev or vGPU is made or removed",
+        "",
+        "nothing to do",
+    ]
+
+
+def test_a_definition_that_is_not_used_is_named(root: Path, run: Run) -> None:
+    (root / "etc/nodeagent/config.yaml").write_text("mdevs: {manage: true, mdevctl: true}\n")
+    (root / "etc/mdevctl.d/mtty").mkdir(parents=True)
+    (root / "etc/mdevctl.d/mtty/x").write_text("{}")
+    _, _, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", MACHINE)
+    assert err.startswith("nodeagent: ")
+    assert "etc/mdevctl.d/mtty/x is not used: its name is no UUID" in err
