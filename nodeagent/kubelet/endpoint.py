@@ -76,6 +76,7 @@ class Endpoint:
         self._poke: Latest[None] = Latest(None)
         self._kubelet: Identity | None = None  # with which this life registers
         self._quick_ends = 0
+        self._complained = False  # of a refusal, since it was accepted last
 
     async def run(self) -> None:
         """Live again and again, for ever."""
@@ -135,23 +136,30 @@ class Endpoint:
 
     async def _tried(self, server: SocketServer, name: str) -> bool:
         """Register once; False if it failed, or if our or the kubelet's socket was replaced meanwhile."""
-        accepted = False
+        answers: list[bool] = []
+
+        async def call() -> None:
+            answers.append(await self._accepted(name))
+            self._poke.touch()
+
+        # A task of its own: grpclib ends a lost call by cancelling the task that waits for it, and a
+        # cancellation that comes too late must not hit the one that keeps this resource going.
         async with anyio.create_task_group() as tasks:
-
-            async def give_up() -> None:
-                await self._until(lambda: not self._same_kubelet() or not server.present)
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(give_up, name=f"give up registering {self.resource}")
-            try:
-                await self._registrar.register(self.resource, name, plugin.options(self._answers))
-                accepted = True
-            except register.KubeletAway as error:
-                self.standing.last_error = error.what  # said once for all resources
-            except KubeletUnavailable as error:
-                self._failed(error.what)
+            tasks.start_soon(call, name=f"register {self.resource}")
+            await self._until(lambda: bool(answers) or not self._same_kubelet() or not server.present)
             tasks.cancel_scope.cancel()
-        return accepted
+        return answers == [True]
+
+    async def _accepted(self, name: str) -> bool:
+        try:
+            await self._registrar.register(self.resource, name, plugin.options(self._answers))
+        except register.KubeletAway as error:
+            self.standing.last_error = error.what  # said once for all resources, by the registrar
+        except KubeletUnavailable as error:
+            self._failed(error.what)
+        else:
+            return True
+        return False
 
     async def _hold(self, server: SocketServer, service: Plugin) -> End:
         """Wait until this registration is no longer good."""
@@ -193,13 +201,15 @@ class Endpoint:
         return condition()
 
     def _failed(self, error: str) -> None:
-        if self.standing.last_error is None:
+        if not self._complained:
             log.event(log.REGISTER_FAILING, resource=self.resource, error=error)
+        self._complained = True
         self.standing.last_error = error
 
     def _succeeded(self) -> None:
         self.standing.registered = True
         self.standing.registrations += 1
         self.standing.last_error = None
+        self._complained = False
         self.on_registered()
         log.event(log.RESOURCE_REGISTERED, resource=self.resource, devices=len(self.listing.cell.get()))
