@@ -219,8 +219,10 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _machine_id(root: Root) -> str:
-    found = (root.text("/etc/machine-id") or "").strip()
-    if not found or found == "uninitialized":  # systemd's word for an image that was never booted
+    from nodeagent.kernel import identity
+
+    found = identity.machine_id(root)
+    if not found:
         raise ConfigError(
             "/etc/machine-id is empty or missing: which mdevs are ours cannot be told",
             "make it with systemd-machine-id-setup, or give --machine-id",

@@ -26,8 +26,14 @@ def text(document: Mapping[str, Any]) -> str:
     ]
     lines += [""] if document["holders"] else []
     lines += [f"{device} held by {held['pod']}" for device, held in document["holders"].items()]
+    lines += [f"waiting on {each['card']}: {each['action']}: {each['why']}" for each in _waiting(document)]
     lines += ["", "all is well"] if not document["problems"] else ["", "to look at:"]
     return "\n".join([*lines, *(f"  {problem}" for problem in document["problems"])])
+
+
+def _waiting(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Changes of the host that wait for somebody to let go."""
+    return list(document["changes"]["waiting"])
 
 
 def _row(resource: Mapping[str, Any], holders: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import anyio
+import pytest
 
 from nodeagent.agent import made
 from nodeagent.base import log
@@ -18,6 +19,8 @@ from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector
 from nodeagent.policy import ownership
 from tests.agent.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
 from tests.conftest import Said
+
+pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
 
 FOREIGN = "00000000-0000-4000-8000-000000000001"
 VGPUS = (Type("1", 4, "NVIDIA A40-12Q"), Type("2", 2, "NVIDIA A40-24Q"))
@@ -157,6 +160,18 @@ async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path)
         assert changing.counts() == []
         changing.cards.load(FIRST)
         await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_card_that_comes_back_does_not_wait_for_what_it_was_refused_before(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        changing.cards.fail(FIRST, "nvidia-228", errno.EIO)
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            changing.cards.unload(FIRST)
+            await changing.until(lambda: not changing.effects.writer.retries.failures)
+            changing.cards.load(FIRST)
+            await changing.until_counts((FIRST, "nvidia-228", 2))
 
 
 async def test_a_type_without_room_passes_the_card_on_and_room_is_topped_up(tmp_path: Path) -> None:

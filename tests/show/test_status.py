@@ -21,6 +21,7 @@ DOCUMENT: dict[str, Any] = {
     "host": {"functions": 3, "groups": 2, "events": {"source": "netlink"}},
     "resources": [RESOURCE],
     "holders": {"0000:65:00.0": {"pod": "ns/vm", "resource": "nvidia.com/gpu"}},
+    "changes": {"waiting": []},
     "problems": [],
 }
 
@@ -40,6 +41,12 @@ def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
 
 def test_problems_are_listed_last() -> None:
     assert lines(problems=["one", "two"])[-3:] == ["to look at:", "  one", "  two"]
+
+
+def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
+    waiting = {"card": "0000:3b:00.0", "action": "remove mdev x", "why": "held by ns/vm"}
+    found = lines(changes={"waiting": [waiting]})
+    assert found[-3:] == ["waiting on 0000:3b:00.0: remove mdev x: held by ns/vm", "", "all is well"]
 
 
 def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
