@@ -130,6 +130,8 @@ class Effects:
 
     def one_turn(self, group: TaskGroup) -> None:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
+        if not self._asked_for() and self._inputs is None:
+            return
         inputs = self._gather()
         if inputs.same(self._inputs):
             return
@@ -140,6 +142,14 @@ class Effects:
         for card, steps in self._batches().items():
             self._working |= {card}
             group.start_soon(self._work, card, steps, inputs, group, name=f"work on {card}")
+
+        if not self._asked_for():
+            self._inputs = None  # nothing is to be followed any more
+
+    def _asked_for(self) -> bool:
+        """True if the operator wants nodeagent to change anything at all."""
+        wanted = self._desired.get()
+        return wanted.mdevs.manage or bool(wanted.sriov)
 
     def _gather(self) -> Inputs:
         host = self._observe.host.get()
@@ -158,9 +168,9 @@ class Effects:
 
     def _decide(self, inputs: Inputs) -> Plan:
         """The plan of all kinds: VFs before what is made on them."""
-        wanted, host = inputs.desired, inputs.host
-        if not wanted.mdevs.manage and not wanted.sriov:
+        if not self._asked_for():
             return Plan()
+        wanted, host = inputs.desired, inputs.host
         facts = _facts(inputs)
         virtual = sriov.plan(host, wanted.sriov, facts)
         split = mdevs.plan(host, wanted.mdevs, facts)

@@ -18,8 +18,9 @@ def text(told: Explanation) -> str:
     lines += ["", f"  device  {_name(told)}"]
     lines += [f"  {key:<7} {value}" for key, value in _facts(told.part)]
     lines += ["", f"  group   {_group(told)}"]
-    rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in told.members]
-    lines += [table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          ")] if rows else []
+    if told.part.group is not None and told.members:
+        rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in told.members]
+        lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in told.rules]
     if told.env is not None:
         lines += ["", f"  a pod would get  {told.env}", f"                   {' '.join(told.nodes)}"]
