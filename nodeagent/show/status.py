@@ -33,7 +33,7 @@ def text(document: Mapping[str, Any]) -> str:
 
 def _waiting(document: Mapping[str, Any]) -> list[dict[str, str]]:
     """Changes of the host that wait for somebody to let go."""
-    return list(document["changes"]["waiting"])
+    return list(document.get("changes", {}).get("waiting", ()))
 
 
 def _row(resource: Mapping[str, Any], holders: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm import kernels, machine
+from tests.vm import kernels, machine, samples
 from tests.vm.kernels import Missing
 
 _HERE = Path(__file__).parent
 _PROGRAMS = (
     *("qemu-system-x86_64", "cpio", "gzip", "modprobe", "depmod", "zstd", "setpriv", "unshare"),
-    *("timeout", "nice", "apt-get", "dpkg-deb"),
+    *("timeout", "nice", "apt-get", "dpkg-deb", "gcc", "make", "xz"),
 )
-_PACKAGES = "qemu-system-x86, busybox-static, cpio, kmod, zstd and util-linux"
+_PACKAGES = "qemu-system-x86, busybox-static, cpio, kmod, zstd, util-linux, gcc, make and xz-utils"
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +48,7 @@ def _prepare() -> None:
     if absent := _absent():
         raise Missing(f"not on this machine: {', '.join(absent)}. Install {_PACKAGES} (Debian's names)")
     for kind in kernels.KINDS:
-        kernels.kernel(kind)
+        samples.build(kind)
 
 
 def _absent() -> list[str]:

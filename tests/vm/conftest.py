@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm import kernels, machine
+from tests.vm import kernels, machine, samples
 from tests.vm.machine import Boot
 
 _OWN = Path(__file__).with_name("pytest.ini")
@@ -25,6 +25,6 @@ def boot(request: pytest.FixtureRequest) -> Iterator[Boot]:
     """What a boot of that kernel has left."""
     kernel = kernels.kernel(request.param)
     with tempfile.TemporaryDirectory(prefix="nodeagent-vm-") as folder:
-        done = machine.boot(kernel, Path(folder) / "job")
+        done = machine.boot(kernel, samples.build(request.param), Path(folder) / "job")
         print(f"\nLinux {kernel.version}: {done.seconds:.0f} s")
         yield done

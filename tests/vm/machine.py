@@ -97,9 +97,13 @@ class Boot:
         return "\n".join(parts)
 
 
-def boot(kernel: Kernel, job: Path) -> Boot:
-    """Boot the kernel with all devices, run the scenarios, wait for the end."""
+def boot(kernel: Kernel, drivers: Path, job: Path) -> Boot:
+    """Boot the kernel with all devices, run the scenarios, wait for the end.
+
+    ``drivers`` is a folder with modules of this kernel that the guest finds in /job/samples.
+    """
     (job / "results").mkdir(parents=True, exist_ok=True)
+    shutil.copytree(drivers, job / "samples")
     start = _START.format(
         checkout=shlex.quote(str(CHECKOUT)),
         python=shlex.quote(sys.executable),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's sample mdev drivers (mtty, mdpy, mbochs), built for an unpacked kernel.
+"""The kernel's sample mdev drivers (mtty, mdpy), built for an unpacked kernel.
 
 Debian ships mdev.ko but no driver that makes mediated devices. The sources are those of samples/vfio-mdev
 in the kernel's linux-source package; headers and sources are unpacked, never installed.
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.vm import kernels
 from tests.vm.kernels import Missing
 
-DRIVERS = ("mtty", "mdpy", "mbochs")
+DRIVERS = ("mtty", "mdpy")
 
 
 def build(kind: str) -> Path:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ import anyio.to_thread
 from nodeagent.base import jsonsocket
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.demo.kubelet_state import ListSeen
-from tests.vm.guest import pci
+from tests.vm.guest import mdev, pci
 from tests.vm.guest.monitor import Monitor
 
 PATIENCE = 20.0  # seconds until a wait fails; the machine may be slow
 PROMISED = 1.0  # seconds from a change to the list at the kubelet
-_RESOURCES = 6  # in the configuration below
+MDEV_TYPES = {"single": "mtty-1", "dual": "mtty-2", "xga": "mdpy-xga", "hd": "mdpy-hd"}
+_RESOURCES = 6 + len(MDEV_TYPES)  # in the configuration below
+_CONFIGURATION = Path("/etc/nodeagent/config.yaml")
 LOOK = 0.02  # seconds between two looks at what gives no event
 
 HEALTHY, UNHEALTHY, ABSENT = "Healthy", "Unhealthy", None
@@ -70,8 +72,8 @@ class Node:
         trio = (self.first, self.second, self.third)
         return (self.alone, self.plugged, self.below_port, self.faulty, *trio)
 
-    def configure(self) -> None:
-        """Write the configuration; JSON is YAML."""
+    def configure(self, types: Sequence[str] | None = None) -> None:
+        """Write the configuration, with these types of mdevs to make (None: leave mdevs alone); JSON is YAML."""
         selectors: dict[str, dict[str, list[str]]] = {
             "pair": {"addresses": [self.first, self.second]},
             "hot": {"addresses": [self.plugged]},
@@ -80,16 +82,25 @@ class Node:
             "net": {"addresses": [self.faulty]},
             "disk": {"devices": ["0010"], "drivers": [pci.VFIO]},
         }
+        resources = [
+            *({"name": f"example.com/{key}", "pci": [pick]} for key, pick in selectors.items()),
+            *(
+                {"name": f"example.com/{key}", "mdev": [{"types": [kind]}]}
+                for key, kind in MDEV_TYPES.items()
+            ),
+        ]
         settings = {
             "apiVersion": "nodeagent/v1",
             "discovery": {"enabled": False},
-            "resources": [{"name": f"example.com/{key}", "pci": [pick]} for key, pick in selectors.items()],
+            "resources": resources,
+            "mdevs": {"manage": types is not None, "types": list(types or ())},
             "timing": {"settle": "300ms", "holders": "200ms"},
             "log": {"format": "json"},
         }
-        path = Path("/etc/nodeagent/config.yaml")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(settings))
+        _CONFIGURATION.parent.mkdir(parents=True, exist_ok=True)
+        fresh = _CONFIGURATION.with_suffix(".new")
+        fresh.write_text(json.dumps(settings))
+        fresh.replace(_CONFIGURATION)  # so that nobody reads half of it
 
     async def run_daemon(self, mode: Mode) -> None:
         """Have the daemon run in that mode; returns when its lists are at the kubelet."""
@@ -131,6 +142,8 @@ class Node:
             await self.until(address, HEALTHY)
 
     def _mend(self) -> None:
+        self.configure()
+        mdev.unload_all()
         virtual = pci.path(self.physical, "sriov_numvfs")
         if virtual.read_text().strip() != "0":
             virtual.write_text("0")
@@ -176,6 +189,10 @@ class Node:
         while (found := (await self.events())["events"]) < count:
             assert time.monotonic() < deadline, f"{found} events, not {count}"
             await anyio.sleep(LOOK)
+
+    def logged(self, event: str) -> int:
+        """How often the daemon has logged that event so far."""
+        return self._log.read_text().count(f'"{event}"')
 
     async def status(self) -> Any:
         """What the daemon tells of itself."""

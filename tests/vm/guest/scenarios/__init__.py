@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tests.vm.guest.node import Mode, Node
-from tests.vm.guest.scenarios import binding, bursts, errors, groups, holders, plugging, virtual
+from tests.vm.guest.scenarios import binding, bursts, errors, groups, holders, mediated, plugging, virtual
 
 
 class Scenario(NamedTuple):
@@ -41,6 +41,12 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             holders.an_unbind_under_a_holder_is_known_from_events_when_the_kernel_tells,
             holders.a_virtual_machine_gets_the_device_and_its_siblings_are_marked,
             binding.the_list_follows_when_vfio_is_unloaded_and_loaded_again,
+            mediated.a_parent_that_appears_is_filled_and_listed_at_once,
+            mediated.an_instance_that_is_open_keeps_its_card_from_a_new_type_until_it_is_closed,
+            mediated.an_instance_of_a_pod_outlives_a_new_list_of_types_until_the_pod_has_gone,
+            mediated.room_that_others_take_meanwhile_is_no_failure_and_their_instances_stay,
+            mediated.a_card_with_a_foreign_instance_is_left_as_it_is,
+            mediated.a_parent_driver_that_is_loaded_again_gets_the_same_instances,
         ),
     ),
     (
