@@ -7,7 +7,6 @@ decides anew, and only then answers. A resource that fails is built anew by its 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.cdi import CdiFiles
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.reconcile import Reconcile
-from nodeagent.base import log
+from nodeagent.base import log, memory
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
@@ -29,7 +28,7 @@ from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
 from nodeagent.policy import allocate, prefer
 
-TIDY = 1.0  # seconds after the last registration of a burst
+TIDY = 0.15  # seconds after the last end of a burst of connections, before the new kubelet comes
 
 MakeEndpoint = Callable[[str, Listing, "ResourceAnswers"], Endpoint]
 
@@ -154,7 +153,7 @@ class Plugins:
         """Follow the Resources, for ever."""
         seen = -1
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tidy, name="tidy after registrations")
+            group.start_soon(self._tidy, name="tidy after connections")
             try:
                 while True:
                     seen, resources = await self._reconcile.resources.newer(seen)
@@ -187,7 +186,7 @@ class Plugins:
         listing = Listing(resource.devices)
         answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._allocated, listing)
         endpoint = self._make(name, listing, answers)
-        endpoint.on_registered = self._burst.touch
+        endpoint.on_end = self._burst.touch
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended
@@ -219,7 +218,7 @@ class Plugins:
                     seen, _ = await self._burst.newer(seen)
                     continue
                 break
-            gc.collect()
+            memory.tidy()
 
 
 def _log_changes(before: Resource | None, now: Resource) -> None:

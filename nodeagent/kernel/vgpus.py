@@ -9,7 +9,6 @@ parsed: it has some hundred kilobytes, and a broken one gives fewer names, never
 from __future__ import annotations
 
 import re
-from html import unescape
 
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
@@ -38,6 +37,8 @@ def named(root: Root, host: Host) -> dict[str, str]:
 
 
 def _described(root: Root) -> dict[str, str]:
+    from html import unescape  # rarely needed, and its table of entities is large
+
     found: dict[str, str] = {}
     for match in _TYPE.finditer(root.text(FILE) or ""):
         attributes = dict(_ATTRIBUTE.findall(match[1]))

@@ -69,7 +69,7 @@ class Endpoint:
         self.listing = listing
         self.standing = Standing()
         self.grace = GRACE  # shortened at shutdown
-        self.on_registered: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None  # of each life, when its connections are closed
         self._answers = answers
         self._directory = directory
         self._registrar = registrar
@@ -91,6 +91,7 @@ class Endpoint:
                 if self._directory.kubelet.get() != kubelet:
                     end = End.KUBELET_CHANGED  # whatever was seen first: a restart also removes our socket
                 self.standing.registered = False
+                self.on_end()
                 await self._pause(end, time.monotonic() - began)
         finally:
             self._directory.unsubscribe(token)
@@ -211,5 +212,4 @@ class Endpoint:
         self.standing.registrations += 1
         self.standing.last_error = None
         self._complained = False
-        self.on_registered()
         log.event(log.RESOURCE_REGISTERED, resource=self.resource, devices=len(self.listing.cell.get()))

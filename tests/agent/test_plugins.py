@@ -272,11 +272,11 @@ async def test_a_resource_that_fails_is_served_again_and_the_others_go_on(agent:
     def broken() -> None:
         raise ValueError("made to fail")
 
-    agent.plugins.endpoints[GPU].on_registered = broken
+    agent.plugins.endpoints[GPU].on_end = broken
     await agent.kubelet.restart()
     await agent.kubelet.until_listed(KVM, 3)
     await agent.kubelet.until(lambda: len(said(log.SUBSYSTEM_FAILED)) >= 1)
-    agent.plugins.endpoints[GPU].on_registered = lambda: None
+    agent.plugins.endpoints[GPU].on_end = lambda: None
     await agent.kubelet.until_listed(GPU, 2)
     assert {event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)} == {f"resource {GPU}"}
 

@@ -85,15 +85,23 @@ def why(said: Said) -> list[str | int]:
 
 
 async def test_a_resource_is_registered_and_its_changes_arrive(node: Node, said: Said) -> None:
-    told: list[int] = []
-    node.endpoint.on_registered = lambda: told.append(1)
     async with living(node):
         await node.until_registered(1)
         assert node.endpoint.standing.registered
         node.endpoint.listing.show((device("a", BROKEN),))
         await node.kubelet.until(lambda: node.kubelet.capacity(ONE) == (1, 0))
-    assert told == [1]
     assert said(log.RESOURCE_REGISTERED) == [{"resource": ONE, "devices": 1}]
+
+
+async def test_the_end_of_a_life_is_told_when_its_connections_are_closed(node: Node) -> None:
+    told: list[int] = []
+    node.endpoint.on_end = lambda: told.append(1)
+    async with living(node):
+        await node.until_registered(1)
+        assert told == []
+        await node.kubelet.restart()
+        await node.until_registered(2)
+        assert told == [1]
 
 
 async def test_ending_removes_the_socket_and_ends_the_stream(node: Node) -> None:

@@ -73,7 +73,7 @@ class Node:
         return (self.alone, self.plugged, self.below_port, self.faulty, *trio)
 
     def configure(self, types: Sequence[str] | None = None) -> None:
-        """Write the configuration, with these types of mdevs to make (None: leave mdevs alone); JSON is YAML."""
+        """Write the configuration; JSON is YAML. ``types``: the mdevs to make; None leaves them alone."""
         selectors: dict[str, dict[str, list[str]]] = {
             "pair": {"addresses": [self.first, self.second]},
             "hot": {"addresses": [self.plugged]},
@@ -137,6 +137,8 @@ class Node:
 
     async def reset(self) -> None:
         """Bring everything back to where a scenario starts, and wait for the kubelet to see it."""
+        for pod in tuple(self.kubelet.state.pods.values()):
+            self.kubelet.delete(pod)
         await anyio.to_thread.run_sync(self._mend)
         for address in self.offered:
             await self.until(address, HEALTHY)

@@ -63,6 +63,7 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             holders.an_unbind_that_waits_for_the_holder_shows_as_going_away,
             plugging.an_unplug_that_waits_for_the_holder_shows_as_going_away,
             virtual.virtual_functions_that_cannot_go_stop_no_scan,
+            mediated.an_instance_that_is_removed_by_hand_while_open_is_made_again_once_it_is_closed,
         ),
     ),
     (Mode.USERS, (binding.without_events_changes_are_found_by_asking,)),
