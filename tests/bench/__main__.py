@@ -87,7 +87,9 @@ async def start_and_restart(figures: list[Figure]) -> None:
             await allocates(kubelet, figures)
             await events(host, kubelet, figures)
             await many_restarts(kubelet, daemon, figures)
-            figures.append(Figure("SIGTERM to exit", (await threads.call(daemon.stop)) * 1e3, "ms", "<= 2000"))
+            figures.append(
+                Figure("SIGTERM to exit", (await threads.call(daemon.stop)) * 1e3, "ms", "<= 2000")
+            )
 
 
 async def restarts(kubelet: Kubelet, figures: list[Figure]) -> None:

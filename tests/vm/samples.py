@@ -60,4 +60,6 @@ def _make(headers: Path, folder: Path) -> None:
         check=False,
     )
     if done.returncode:
-        raise Missing(f"the sample drivers cannot be built (gcc and make are needed):\n{done.stderr}")
+        raise Missing(
+            f"the sample drivers cannot be built (make and the gcc of that kernel are needed):\n{done.stderr}"
+        )

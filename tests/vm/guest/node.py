@@ -72,8 +72,11 @@ class Node:
         trio = (self.first, self.second, self.third)
         return (self.alone, self.plugged, self.below_port, self.faulty, *trio)
 
-    def configure(self, types: Sequence[str] | None = None) -> None:
-        """Write the configuration; JSON is YAML. ``types``: the mdevs to make; None leaves them alone."""
+    def configure(self, types: Sequence[str] | None = None) -> bool:
+        """Write the configuration (JSON is YAML); False if it is the same as before.
+
+        ``types``: the mdevs to make; None leaves them alone.
+        """
         selectors: dict[str, dict[str, list[str]]] = {
             "pair": {"addresses": [self.first, self.second]},
             "hot": {"addresses": [self.plugged]},
@@ -97,10 +100,13 @@ class Node:
             "timing": {"settle": "300ms", "holders": "200ms"},
             "log": {"format": "json"},
         }
-        _CONFIGURATION.parent.mkdir(parents=True, exist_ok=True)
-        fresh = _CONFIGURATION.with_suffix(".new")
-        fresh.write_text(json.dumps(settings))
-        fresh.replace(_CONFIGURATION)  # so that nobody reads half of it
+        return _renew(_CONFIGURATION, json.dumps(settings))
+
+    async def wish(self, types: Sequence[str] | None) -> None:
+        """Have these types of mdevs wanted from now on; returns when the daemon says that it knows."""
+        before = self.logged("config-reloaded")
+        if await anyio.to_thread.run_sync(self.configure, types):
+            await until(lambda: self.logged("config-reloaded") > before, f"{types} are in force")
 
     async def run_daemon(self, mode: Mode) -> None:
         """Have the daemon run in that mode; returns when its lists are at the kubelet."""
@@ -139,12 +145,12 @@ class Node:
         """Bring everything back to where a scenario starts, and wait for the kubelet to see it."""
         for pod in tuple(self.kubelet.state.pods.values()):
             self.kubelet.delete(pod)
+        await self.wish(None)
         await anyio.to_thread.run_sync(self._mend)
         for address in self.offered:
             await self.until(address, HEALTHY)
 
     def _mend(self) -> None:
-        self.configure()
         mdev.unload_all()
         virtual = pci.path(self.physical, "sriov_numvfs")
         if virtual.read_text().strip() != "0":
@@ -224,6 +230,17 @@ class Node:
     async def ask_monitor(self, command: str) -> str:
         """A command for QEMU."""
         return await anyio.to_thread.run_sync(self.monitor.command, command)
+
+
+def _renew(path: Path, text: str) -> bool:
+    """Replace a file in one step, so that nobody reads half of it; False if it says so already."""
+    if path.exists() and path.read_text() == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+    return True
 
 
 def _start_of_run(lists: list[ListSeen], address: str, wanted: str | None) -> float:

@@ -23,12 +23,14 @@ from tests.vm.guest import mdev, pci, vfio
 from tests.vm.guest.node import HEALTHY, LOOK, PATIENCE, PROMISED, UNHEALTHY, Node, until
 
 _SINGLE, _DUAL, _XGA, _HD = (f"example.com/{name}" for name in ("single", "dual", "xga", "hd"))
+_VARIABLE = "MDEV_PCI_RESOURCE_EXAMPLE_COM_XGA"
 _FULL = {_SINGLE: 24, _DUAL: 12, _XGA: 4, _HD: 4}
 
 
 async def a_parent_that_appears_is_filled_and_listed_at_once(node: Node) -> None:
     """From the parent's event on nothing else is needed; the next turns write nothing."""
-    await _wish(node, "mtty-2", "mtty-1")
+    await node.wish(["mtty-2", "mtty-1"])
+    before = (await _changes(node))["writes"]
     async with _binds() as binds:
         loaded = await node.change(mdev.load, "mtty")
         listed = await _until_listed(node, _DUAL, _FULL[_DUAL])
@@ -39,11 +41,12 @@ async def a_parent_that_appears_is_filled_and_listed_at_once(node: Node) -> None
     )
     assert listed - binds[-1] <= PROMISED
     assert _listed(node, _DUAL) == set(mdev.instances("mtty-2"))
-    assert _no_room(node) == errno.ENOSPC
+    assert _no_room() == errno.ENOSPC
     await _turns_that_find_nothing_to_do(node)
+    assert (await _changes(node))["writes"] == before + _FULL[_DUAL]
 
 
-def _no_room(node: Node) -> int | None:
+def _no_room() -> int | None:
     """What the kernel says to one instance too many, of a type that shares the room."""
     assert mdev.available("mtty", "mtty-1") == 0
     try:
@@ -55,56 +58,56 @@ def _no_room(node: Node) -> int | None:
 
 async def _turns_that_find_nothing_to_do(node: Node) -> None:
     """The host changes elsewhere, so that it is planned anew."""
-    before = (await _changes(node))["writes"]
     await node.change(pci.unbind, node.second)
     await node.until(node.second, UNHEALTHY)
     await node.change(pci.bind, node.second, pci.VFIO)
     await node.until(node.second, HEALTHY)
-    assert (await _changes(node))["writes"] == before == _FULL[_DUAL]
 
 
 async def an_instance_that_is_open_keeps_its_card_from_a_new_type_until_it_is_closed(node: Node) -> None:
     """Its card waits, and the other card does not wait with it."""
-    await _wish(node, "mtty-2", "mdpy-xga")
+    await node.wish(["mtty-2", "mdpy-xga"])
     await node.change(mdev.load, *mdev.DRIVERS)
     await _until_listed(node, _DUAL, _FULL[_DUAL])
     await _until_listed(node, _XGA, _FULL[_XGA])
     held = mdev.instances("mtty-2")[3]
     with vfio.held(held, mdev.group(held)):
-        await _wish(node, "mtty-1", "mdpy-hd")
+        await node.wish(["mtty-1", "mdpy-hd"])
         await _until_listed(node, _HD, _FULL[_HD])
         await until(lambda: mdev.instances("mtty-2") == [held], "only the one that is open is left")
         await _until_waiting(node, held, "something on this host has it open")
         assert mdev.instances("mtty-1") == []
-    await _becomes_single(node, time.monotonic())
+    await _becomes(node, _DUAL, _SINGLE)
 
 
 async def an_instance_of_a_pod_outlives_a_new_list_of_types_until_the_pod_has_gone(node: Node) -> None:
     """The pod gets one instance, by variable and node; nothing has it open."""
-    await _wish(node, "mtty-2")
-    await node.change(mdev.load, "mtty")
-    await _until_listed(node, _DUAL, _FULL[_DUAL])
-    pod = await node.kubelet.admit(Pod("ns", "vm", [{_DUAL: 1}]))
+    await node.wish(["mdpy-xga"])
+    await node.change(mdev.load, "mdpy")
+    await _until_listed(node, _XGA, _FULL[_XGA])
+    pod = await node.kubelet.admit(Pod("ns", "vm", [{_XGA: 1}]))
     assert pod.phase == "Running", pod.message
-    held = pod.result.envs["MDEV_PCI_RESOURCE_EXAMPLE_COM_DUAL"]
+    assert set(pod.result.envs) == {_VARIABLE}
+    held = pod.result.envs[_VARIABLE]
     nodes = [host for host, _, _ in pod.result.devices]
     assert nodes == ["/dev/vfio/vfio", f"/dev/vfio/{mdev.group(held)}"]
     with vfio.held(held, mdev.group(held)):
         pass  # what was given can be opened
-    await _wish(node, "mtty-1")
-    await _until_listed(node, _DUAL, 1)
+    await node.wish(["mdpy-hd"])
+    await _until_listed(node, _XGA, 1)
     await _until_waiting(node, held, "held by ns/vm")
-    assert _listed(node, _DUAL) == set(mdev.instances("mtty-2")) == {held}
-    assert mdev.instances("mtty-1") == []
+    assert _listed(node, _XGA) == set(mdev.instances("mdpy-xga")) == {held}
+    assert mdev.instances("mdpy-hd") == []
     node.kubelet.delete(pod)
-    await _becomes_single(node, time.monotonic())
+    await _becomes(node, _XGA, _HD)
 
 
-async def _becomes_single(node: Node, released: float) -> None:
-    listed = await _until_listed(node, _SINGLE, _FULL[_SINGLE])
+async def _becomes(node: Node, old: str, new: str) -> None:
+    """The card has nothing but the new type, to the maximum, and nothing is left to do."""
+    released = time.monotonic()
+    listed = await _until_listed(node, new, _FULL[new])
     print(f"    the new type is complete {listed - released:.2f} s after the release", flush=True)
-    assert mdev.instances("mtty-2") == []
-    await _until_listed(node, _DUAL, 0)
+    await _until_listed(node, old, 0)
     changes = await _changes(node)
     assert (changes["waiting"], changes["failing"]) == ([], [])
 
@@ -112,18 +115,19 @@ async def _becomes_single(node: Node, released: float) -> None:
 async def room_that_others_take_meanwhile_is_no_failure_and_their_instances_stay(node: Node) -> None:
     """Five of another type are made by hand while the daemon stands still in the middle of its work."""
     foreign = _by_hand(5)
-    await _wish(node, "mtty-2")
+    left = (_FULL[_SINGLE] - len(foreign)) // 2
+    await node.wish(["mtty-2"])
     await node.change(mdev.load, "mtty")
     await until(lambda: bool(mdev.instances("mtty-2")), "the first instance")
     node.pause_daemon(True)
     try:
-        assert len(mdev.instances("mtty-2")) < _FULL[_DUAL] // 2, "it was too quick"
+        assert len(mdev.instances("mtty-2")) <= left, "it was too quick"
         for each in foreign:
             await node.change(mdev.create, "mtty", "mtty-1", each)
     finally:
         node.pause_daemon(False)
     await _until_listed(node, _SINGLE, len(foreign))
-    await _until_listed(node, _DUAL, (24 - len(foreign)) // 2)
+    await _until_listed(node, _DUAL, left)
     await _until_left_alone(node)
     assert (await _changes(node))["failing"] == []
     for each in foreign:
@@ -136,14 +140,14 @@ async def a_card_with_a_foreign_instance_is_left_as_it_is(node: Node) -> None:
     [foreign] = _by_hand(1)
     await node.change(mdev.load, "mtty")
     await node.change(mdev.create, "mtty", "mtty-1", foreign)
-    await _wish(node, "mtty-2")
+    await node.wish(["mtty-2"])
     await _until_left_alone(node)
     await _until_listed(node, _SINGLE, 1)
-    await _wish(node)
+    await node.wish([])
     changes = await _changes(node)
     assert (mdev.instances("mtty-1"), mdev.instances("mtty-2")) == ([foreign], [])
     assert changes["underWay"] == changes["waiting"] == []
-    await _wish(node, "mtty-2")
+    await node.wish(["mtty-2"])
     done = await node.change(mdev.remove, foreign)
     listed = await _until_listed(node, _DUAL, _FULL[_DUAL])
     print(f"    filled and listed {listed - done:.2f} s after the foreign one went", flush=True)
@@ -151,7 +155,7 @@ async def a_card_with_a_foreign_instance_is_left_as_it_is(node: Node) -> None:
 
 async def a_parent_driver_that_is_loaded_again_gets_the_same_instances(node: Node) -> None:
     """Unloading takes idle instances along; nobody tries to make them meanwhile."""
-    await _wish(node, "mtty-2")
+    await node.wish(["mtty-2"])
     await node.change(mdev.load, "mtty")
     await _until_listed(node, _DUAL, _FULL[_DUAL])
     before, failures = _listed(node, _DUAL), node.logged("action-failed")
@@ -172,7 +176,7 @@ def _by_hand(count: int) -> list[str]:
 
 async def an_instance_that_is_removed_by_hand_while_open_is_made_again_once_it_is_closed(node: Node) -> None:
     """Until then its id cannot be used again and its room is not free: nothing is tried."""
-    await _wish(node, "mtty-2")
+    await node.wish(["mtty-2"])
     await node.change(mdev.load, "mtty")
     await _until_listed(node, _DUAL, _FULL[_DUAL])
     failures, everything = node.logged("action-failed"), _listed(node, _DUAL)
@@ -219,13 +223,6 @@ async def _until_listed(node: Node, resource: str, count: int) -> float:
     except TimeoutError:
         raise AssertionError(f"{resource}: {lists[-1].health}, not {count}: {await _changes(node)}") from None
     return lists[-1].when
-
-
-async def _wish(node: Node, *types: str) -> None:
-    """Have these types wanted from now on; returns when the daemon says that it knows."""
-    before = node.logged("config-reloaded")
-    await node.change(node.configure, types)
-    await until(lambda: node.logged("config-reloaded") > before, f"{types} are in force")
 
 
 async def _changes(node: Node) -> Any:
