@@ -31,7 +31,7 @@ T4_TYPES = (
 )
 FIRST, SECOND, THIRD = "0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0"
 MACHINE = "0123456789abcdef0123456789abcdef"
-PATIENCE = 10.0
+PATIENCE = 30.0
 QUICK = Backoff(first=0.05, limit=0.2)
 SLOW = Backoff(first=60.0, limit=60.0)
 
