@@ -7,10 +7,14 @@ old or the new text. Knows nothing of devices.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import shutil
+import threading
+import time
 from pathlib import Path
+
+SERVED = 3.0  # seconds in which late readers of a former FIFO are served
 
 
 def directory(path: str) -> None:
@@ -81,13 +85,24 @@ def replace_by_fifo(path: str) -> None:
 
 
 def replace_fifo(path: str, content: bytes) -> None:
-    """Put a file with that content in the FIFO's place, and give the content to readers that wait."""
+    """Put a file with that content in the FIFO's place, and give the content to each reader that waits.
+
+    Readers are served for a while: one may have found the FIFO, but not opened it yet.
+    """
     aside = path + ".new"
     Path(aside).write_bytes(content)
-    with contextlib.suppress(OSError):  # ENXIO: nobody reads
-        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        os.replace(aside, path)  # noqa: PTH105 - before the readers wake up and look again
-        os.write(fd, content)
-        os.close(fd)
-    if Path(aside).exists():
-        Path(aside).replace(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    os.replace(aside, path)  # noqa: PTH105 - before the readers wake up and look again
+    threading.Thread(target=_feed, args=(fd, content or b"\n"), daemon=True).start()
+
+
+def _feed(fifo: int, content: bytes) -> None:
+    """A copy for each reader, never two at once, until nobody can be left."""
+    end = time.monotonic() + SERVED
+    try:
+        while time.monotonic() < end:
+            if not select.select([fifo], [], [], 0)[0]:
+                os.write(fifo, content)
+            time.sleep(0.001)
+    finally:
+        os.close(fifo)
