@@ -7,6 +7,7 @@ saw of it, and what /proc tells of its process. Nothing here knows how it works 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -233,11 +234,14 @@ class Node:
         return await run("--root", str(self.root), *arguments)
 
     async def status(self) -> dict[str, Any]:
-        """What the daemon tells of itself."""
-        found: dict[str, Any] = await threads.call(
-            jsonsocket.ask, str(self.root / "run/nodeagent/status.sock")
-        )
-        return found
+        """What the daemon tells of itself, as soon as it can be asked: bound is not yet listening."""
+        path = str(self.root / "run/nodeagent/status.sock")
+        with anyio.fail_after(PATIENCE):
+            while True:
+                with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                    found: dict[str, Any] = await threads.call(jsonsocket.ask, path)
+                    return found
+                await anyio.sleep(POLL)
 
     async def until_told(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until the daemon's status is as wanted."""
