@@ -47,12 +47,13 @@ async def _serve_in(short: str, path: str, answer: Callable[[], object], ready: 
                 with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
                     await stream.send(json.dumps(answer()).encode())
 
+    aside = f"{short}.{os.getpid()}"
     try:
         _forget_stale(Path(short))
-        with anyio.CancelScope(
-            shield=True
-        ):  # else the file stays behind: bound, and not yet known to be ours
-            listener = await anyio.create_unix_listener(short, mode=0o600)
+        # Shielded: else the file stays behind, bound, and not yet known to be ours.
+        with anyio.CancelScope(shield=True):
+            listener = await anyio.create_unix_listener(aside, mode=0o600)
+            _publish(aside, short)
     except OSError as error:
         raise _refused(path, error) from error
     ours = _identity(Path(short))
@@ -62,6 +63,11 @@ async def _serve_in(short: str, path: str, answer: Callable[[], object], ready: 
             await listener.serve(reply)
     finally:
         _forget_own(Path(short), ours)
+
+
+def _publish(aside: str, short: str) -> None:
+    """Give the socket its name only now that it listens: whoever finds it can ask."""
+    Path(aside).rename(short)
 
 
 def _forget_stale(path: Path) -> None:
