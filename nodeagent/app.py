@@ -21,6 +21,7 @@ from nodeagent import __version__
 from nodeagent.agent import status
 from nodeagent.agent.allocations import AllocationsLoop
 from nodeagent.agent.cdi import CdiFiles
+from nodeagent.agent.custody import Custody
 from nodeagent.agent.desire import Desire
 from nodeagent.agent.effects import Effects
 from nodeagent.agent.observe import Observe
@@ -68,8 +69,10 @@ class Agent:
             node_paths=settings.desired.node_paths,
             on_change=self.wake.touch,
         )
+        self.custody = Custody(self.wake.touch)
         self.allocations = AllocationsLoop(
             functools.partial(podresources.holders, root.path(settings.kubelet.pod_resources)),
+            self.custody,
             settle=settings.timing.settle,
             resync=settings.timing.resync,
             waiting=settings.timing.holders,
@@ -82,7 +85,7 @@ class Agent:
             self.desire.cell,
             self.observe.names,
             self.allocations.cell,
-            self.allocations.settling,
+            self.custody.settling,
         )
         self.effects = Effects(
             root,
@@ -90,7 +93,7 @@ class Agent:
             self.wake,
             self.desire.cell,
             self.allocations.cell,
-            self.allocations.settling,
+            self.custody,
             labels=self._labels,
             recheck=settings.timing.holders,
             on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
@@ -101,7 +104,7 @@ class Agent:
             CdiFiles(root.path(settings.cdi_spec_dir)),
             self.supervisor,
             self._endpoint,
-            self.allocations.allocated,
+            self.allocations.give,
         )
 
     async def run(self) -> None:

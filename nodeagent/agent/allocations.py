@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import anyio
 
+from nodeagent.agent.custody import Custody
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
@@ -29,11 +30,12 @@ AskHolders = Callable[[], Awaitable[Mapping[str, Holder]]]
 
 
 class AllocationsLoop:
-    """Owns the cells of allocations and of ids whose Allocate was a moment ago."""
+    """Owns the cell of allocations; says when an id whose Allocate was a moment ago has settled."""
 
     def __init__(
         self,
         ask: AskHolders,
+        custody: Custody,
         *,
         settle: float,
         resync: float,
@@ -46,9 +48,9 @@ class AllocationsLoop:
         Closing a device has no event: who was told of the release first would find it still open.
         """
         self.cell: Latest[Allocations] = Latest(Allocations(), on_change)
-        self.settling: Latest[frozenset[str]] = Latest(frozenset(), on_change)
         self.error: str | None = None
         self._ask = ask
+        self._custody = custody
         self._before_release = before_release
         self._settle = settle
         self._resync = resync
@@ -65,12 +67,15 @@ class AllocationsLoop:
         self._hinted = True
         self._wake.touch()
 
-    def allocated(self, ids: tuple[str, ...]) -> None:
-        """An Allocate has given these ids away: their pod may take more of the group for a moment."""
+    def give(self, ids: tuple[str, ...]) -> None:
+        """An Allocate gives these ids away: their pod may take more of the group for a moment.
+
+        Raises Refused if one of them is being removed.
+        """
+        self._custody.give(ids)
         settled = time.monotonic() + self._settle
         first = not self._recent
         self._recent.update(dict.fromkeys(ids, settled))
-        self.settling.set(frozenset(self._recent))
         if first:
             self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
 
@@ -135,8 +140,10 @@ class AllocationsLoop:
 
     def _end_settling(self, asked: float) -> None:
         """Forget the ids that had settled before the kubelet was asked: the answer covers them."""
-        self._recent = {device_id: end for device_id, end in self._recent.items() if end > asked}
-        self.settling.set(frozenset(self._recent))
+        settled = {device_id for device_id, end in self._recent.items() if end <= asked}
+        for device_id in settled:
+            del self._recent[device_id]
+        self._custody.settled(settled)
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint, after a question at ``asked``."""

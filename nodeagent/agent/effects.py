@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent.agent import made, users
+from nodeagent.agent.custody import Custody
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.retries import BACKOFF, Key
 from nodeagent.agent.users import Users
@@ -80,7 +82,7 @@ class Effects:
         wake: Latest[None],
         desired: Latest[Desired],
         allocations: Latest[Allocations],
-        settling: Latest[frozenset[str]],
+        custody: Custody,
         *,
         labels: Callable[[], Mapping[str, str]] = dict,
         recheck: float = 5.0,
@@ -99,12 +101,13 @@ class Effects:
         self._wake = wake
         self._desired = desired
         self._allocations = allocations
-        self._settling = settling
+        self._custody = custody
         self._labels = labels
         self._on_waiting = on_waiting
         self._recheck = recheck
         self._open: Latest[frozenset[str]] = Latest(frozenset(), wake.touch)
         self._working: frozenset[str] = frozenset()
+        self._taking: dict[Step, frozenset[str]] = {}  # what each has withdrawn and not given back
         self._machine = ""
         self._inputs: Inputs | None = None
         self._told: Mapping[str, str] = {}
@@ -121,6 +124,8 @@ class Effects:
         await self.writer.open()
         async with anyio.create_task_group() as group:
             self.writer.resume(group)
+            for step in self._taking:
+                group.start_soon(self._restore, step, name="give back what was withdrawn")
             group.start_soon(self._follow_users, name="users of devices")
             while True:
                 seen = self._wake.version
@@ -161,10 +166,14 @@ class Effects:
             self.writer.record,
             self._machine,
             self._labels(),
-            self._open.get() | self._settling.get(),
+            self._open.get() | self._custody.settling.get(),
             self.writer.retries.waiting(anyio.current_time()),
-            self._working | self.writer.devices,
+            self._working | self._busy(),
         )
+
+    def _busy(self) -> frozenset[str]:
+        """Devices whose write has not returned, or was not looked at yet."""
+        return self.writer.devices | {step.action.device for step in self._taking}
 
     def _decide(self, inputs: Inputs) -> Plan:
         """The plan of all kinds: VFs before what is made on them."""
@@ -188,8 +197,9 @@ class Effects:
     def _batches(self) -> Mapping[str, Sequence[Step]]:
         """The steps by card, without those that must wait for work that is under way."""
         batches: dict[str, list[Step]] = {}
+        busy = self._busy()
         for step in self.plan.steps:
-            if step.card not in self._working and step.action.device not in self.writer.devices:
+            if step.card not in self._working and step.action.device not in busy:
                 batches.setdefault(step.card, []).append(step)
         return batches
 
@@ -214,15 +224,41 @@ class Effects:
                 break
             if ends[step] and await self._used(ends[step], asked):
                 continue
-            if not await self.writer.take(step, group):
+            withdraw = partial(self._withdraw, step, ends[step], inputs)
+            if not await self.writer.take(step, group, withdraw):
                 break
+        late = self.writer.under_way
         await self._observe.look_at(_places(card, inputs.host))
         self._open.set((self._open.get() - asked.ids) | asked.found)
+        self._end_taking(steps, late, group)
         self._working -= {card}
         self._wake.touch()
 
     async def _used(self, devices: frozenset[str], asked: Users) -> bool:
-        return await asked.have(devices) or bool(devices & self._settling.get())
+        return await asked.have(devices) or bool(devices & self._custody.settling.get())
+
+    def _withdraw(self, step: Step, ids: frozenset[str], inputs: Inputs) -> bool:
+        """Right before the write: False if anybody has got one of the ids, or wants anything else, by now."""
+        if not self._gather().same_wishes(inputs) or not self._custody.withdraw(ids):
+            return False
+        if ids:
+            self._taking[step] = ids
+        return True
+
+    def _end_taking(self, steps: Sequence[Step], late: Sequence[Step], group: TaskGroup) -> None:
+        """After a look at the card: what was removed is known to be gone, the rest may be given again."""
+        for step in steps:
+            if step not in late:
+                self._custody.restore(self._taking.pop(step, frozenset()))
+            elif step in self._taking:
+                group.start_soon(self._restore, step, name="give back what was withdrawn")
+
+    async def _restore(self, step: Step) -> None:
+        """The same for a write that is late: when it has returned, and the host was looked at since."""
+        while step in self.writer.under_way:
+            await self._wake.newer(self._wake.version)
+        await self._observe.look_at(self._taking[step])
+        self._custody.restore(self._taking.pop(step))
 
     def _written(self, step: Step) -> None:
         self._observe.wake(frozenset({step.action.key}))

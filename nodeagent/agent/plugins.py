@@ -42,7 +42,7 @@ class ResourceAnswers:
         observe: Observe,
         reconcile: Reconcile,
         cdi: CdiFiles,
-        allocated: Callable[[tuple[str, ...]], None],
+        give: Callable[[tuple[str, ...]], None],
         listing: Listing,
     ) -> None:
         self._name = name
@@ -50,7 +50,7 @@ class ResourceAnswers:
         self._observe = observe
         self._reconcile = reconcile
         self._cdi = cdi
-        self._allocated = allocated
+        self._give = give
 
     @property
     def preferring(self) -> bool:
@@ -78,7 +78,7 @@ class ResourceAnswers:
         if resource.cdi:
             await self._cdi.ensure(resource, device_ids, outcome)
         grant = allocate.grant(resource, device_ids, outcome)
-        self._allocated(tuple(device_ids))
+        self._give(tuple(device_ids))
         log.event(log.ALLOCATED, resource=self._name, devices=",".join(device_ids))
         return grant
 
@@ -126,14 +126,14 @@ class Plugins:
         cdi: CdiFiles,
         supervisor: Supervisor,
         make: MakeEndpoint,
-        allocated: Callable[[tuple[str, ...]], None],
+        give: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._observe = observe
         self._reconcile = reconcile
         self._cdi = cdi
         self._supervisor = supervisor
         self._make = make
-        self._allocated = allocated
+        self._give = give
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
         self._shown: Mapping[ResourceName, Resource] = {}
@@ -184,7 +184,7 @@ class Plugins:
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
         listing = Listing(resource.devices)
-        answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._allocated, listing)
+        answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._give, listing)
         endpoint = self._make(name, listing, answers)
         endpoint.on_end = self._burst.touch
         scope = anyio.CancelScope()

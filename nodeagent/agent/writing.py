@@ -72,10 +72,10 @@ class Writer:
             types = {vf: kind for vf, kind in self.record.types.items() if vf not in gone}
             self.record = made.Record(types, {**self.record.names, **dict(sorted(listed))})
 
-    async def take(self, step: Step, group: TaskGroup) -> bool:
+    async def take(self, step: Step, group: TaskGroup, allowed: Callable[[], bool] = lambda: True) -> bool:
         """Make the change; False if it is not made, or not yet: then all that follows is to be planned anew.
 
-        ``group`` waits for a write that is late.
+        ``allowed`` is asked in the very moment of the write. ``group`` waits for one that is late.
         """
         device = step.action.device
         async with self._locks.setdefault(device, anyio.Lock()):
@@ -85,6 +85,8 @@ class Writer:
                 await self._remember(step)
             except KernelRefused as error:
                 self._refused(step, error)
+                return False
+            if not allowed():
                 return False
             call = self._begin(step)
             with anyio.move_on_after(self._deadline):

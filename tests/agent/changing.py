@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
+from nodeagent.agent.custody import Custody
 from nodeagent.agent.effects import Effects
 from nodeagent.agent.observe import Observe
 from nodeagent.base.backoff import Backoff
@@ -60,7 +61,7 @@ class Changing:
         )
         self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
         self.allocations: Latest[Allocations] = Latest(Allocations({}, known=True), self.wake.touch)
-        self.settling: Latest[frozenset[str]] = Latest(frozenset(), self.wake.touch)
+        self.custody = Custody(self.wake.touch)
         self.labels: Mapping[str, str] = {}
         self.effects = self.fresh()
         self._group: TaskGroup | None = None
@@ -73,7 +74,7 @@ class Changing:
             self.wake,
             self.desired,
             self.allocations,
-            self.settling,
+            self.custody,
             labels=lambda: self.labels,
             recheck=0.05,
             deadline=deadline,

@@ -12,6 +12,7 @@ import anyio
 
 from nodeagent.agent import allocations
 from nodeagent.agent.allocations import AllocationsLoop
+from nodeagent.agent.custody import Custody
 from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
@@ -46,9 +47,13 @@ class Kubelet:
 
 
 def made(
-    kubelet: Kubelet, settle: float = 1.0, resync: float = 60.0, waiting: float = 60.0
+    kubelet: Kubelet,
+    settle: float = 1.0,
+    resync: float = 60.0,
+    waiting: float = 60.0,
+    custody: Custody | None = None,
 ) -> AllocationsLoop:
-    return AllocationsLoop(kubelet.ask, settle=settle, resync=resync, waiting=waiting)
+    return AllocationsLoop(kubelet.ask, custody or Custody(), settle=settle, resync=resync, waiting=waiting)
 
 
 @asynccontextmanager
@@ -100,29 +105,31 @@ async def test_a_young_kubelet_proves_only_presence() -> None:
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
-    loop = made(Kubelet(), settle=0.05)
-    loop.allocated(("a", "b"))
-    assert loop.settling.get() == {"a", "b"}
+    custody = Custody()
+    loop = made(Kubelet(), settle=0.05, custody=custody)
+    loop.give(("a", "b"))
+    assert custody.settling.get() == {"a", "b"}
     await loop.one_turn()
-    assert loop.settling.get() == {"a", "b"}
+    assert custody.settling.get() == {"a", "b"}
     await anyio.sleep_until(anyio.current_time() + 0.06)
-    loop.allocated(("c",))
+    loop.give(("c",))
     await loop.one_turn()
-    assert loop.settling.get() == {"c"}
+    assert custody.settling.get() == {"c"}
 
 
 async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
     kubelet = Kubelet()
-    loop = made(kubelet, settle=0.5)
+    custody = Custody()
+    loop = made(kubelet, settle=0.5, custody=custody)
     async with running(loop):
         await kubelet.until_asked(1)
         began = anyio.current_time()
-        loop.allocated(("a",))
+        loop.give(("a",))
         await kubelet.until_asked(2)
         seen, ids = -1, frozenset({"a"})
         with anyio.fail_after(5):
             while ids:
-                seen, ids = await loop.settling.newer(seen)
+                seen, ids = await custody.settling.newer(seen)
         times = [when - began for when in kubelet.asked.get()[1:]]
     assert len(times) == 1, "the kubelet has no news before the settle time is over"
     assert 0.5 <= times[0] < 0.8
@@ -184,7 +191,7 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
     async def look(ids: Collection[str]) -> None:
         looked.append((set(ids), set(loop.cell.get().holders)))
 
-    loop = AllocationsLoop(kubelet.ask, settle=1, resync=60, waiting=5, before_release=look)
+    loop = AllocationsLoop(kubelet.ask, Custody(), settle=1, resync=60, waiting=5, before_release=look)
     await loop.one_turn()
     assert looked == []
     del kubelet.holders["a"]
@@ -196,8 +203,8 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
 async def test_changes_are_told() -> None:
     told: list[int] = []
     loop = AllocationsLoop(
-        Kubelet(a=POD).ask, settle=1, resync=60, waiting=5, on_change=lambda: told.append(1)
+        Kubelet(a=POD).ask, Custody(), settle=1, resync=60, waiting=5, on_change=lambda: told.append(1)
     )
     await loop.one_turn()
-    loop.allocated(("a",))
-    assert told == [1, 1]
+    await loop.one_turn()
+    assert told == [1]

@@ -12,6 +12,7 @@ import pytest
 
 from nodeagent.agent import made
 from nodeagent.base import log
+from nodeagent.base.errors import Refused
 from nodeagent.demo.mdevs import Card, Type
 from nodeagent.demo.vfs import SimulatedVfs, vf_addresses
 from nodeagent.model.allocation import Allocations
@@ -32,6 +33,10 @@ def uuid(card: str, type_id: str, index: int) -> str:
 
 def create_file(changing: Changing, card: str, type_id: str) -> Path:
     return Path(changing.root.path(f"/sys/class/mdev_bus/{card}/mdev_supported_types/{type_id}/create"))
+
+
+def remove_file(changing: Changing, instance: str) -> Path:
+    return Path(changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove"))
 
 
 async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path: Path) -> None:
@@ -117,11 +122,59 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.settling.set(frozenset({fresh}))
+        changing.custody.give([fresh])
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
         assert list(changing.cards.instances) == [fresh]
+
+
+@pytest.mark.parametrize("checkpoints", range(12))
+async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_device(
+    tmp_path: Path, checkpoints: int
+) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        first, second = (uuid(FIRST, "nvidia-228", index) for index in (0, 1))
+        changing.want()
+        while second in changing.cards.instances and first in changing.cards.instances:
+            await anyio.lowlevel.checkpoint()  # each turn of the loop counts here
+        for _ in range(checkpoints):
+            await anyio.lowlevel.checkpoint()
+        try:
+            changing.custody.give([second])
+        except Refused:
+            await changing.until_counts()
+        else:
+            await changing.until_at_rest()
+            assert list(changing.cards.instances) == [second]
+
+
+async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_returned(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+        first = uuid(FIRST, "nvidia-228", 0)
+        path = remove_file(changing, first)
+        path.unlink()
+        os.mkfifo(path)  # the write waits for a reader, as the kernel's for the last user
+        changing.effects = changing.fresh(deadline=0.1)
+        async with changing.run():
+            changing.want()
+            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            await changing.until(lambda: not changing.effects.working)
+            with pytest.raises(Refused):
+                changing.custody.give([first])
+        async with changing.run():  # its supervisor begins it again after a failure
+            with pytest.raises(Refused):
+                changing.custody.give([first])
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            await changing.until(lambda: not changing.custody.withdrawn.get())
+            changing.custody.give([first])
+            os.close(reader)
 
 
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:

@@ -84,8 +84,9 @@ class Boot:
 
     @property
     def ended_by_itself(self) -> bool:
-        """False after a panic, a hang, or the limit."""
-        return (self.job / "code").exists()
+        """False after a panic, a hang, or the limit, and if the guest's program failed."""
+        code = self.job / "code"
+        return code.exists() and code.read_text().strip() == "0"
 
     def tails(self, lines: int = 25) -> str:
         """The ends of all logs, for the messages of failed tests."""

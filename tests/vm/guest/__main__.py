@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of the guest: sets the node up, runs all scenarios, leaves one JSON file for each.
 
-A scenario that fails does not hinder the next: what it left behind is mended before.
+A scenario that fails does not hinder the next: what it left behind is mended, for a fresh daemon.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ async def _outcome(node: Node, scenario: Scenario) -> dict[str, object]:
             await scenario.run(node)
     except Exception:  # noqa: BLE001 - whatever it was, it is this scenario's result
         failure = traceback.format_exc()
+        node.mode = None  # the next one gets a fresh daemon
     seconds = time.monotonic() - began
     print(f"  {'failed' if failure else 'passed'} after {seconds:.1f} s", flush=True)
     return {"failure": failure, "seconds": round(seconds, 1)}

@@ -109,10 +109,15 @@ class Node:
             await until(lambda: self.logged("config-reloaded") > before, f"{types} are in force")
 
     async def run_daemon(self, mode: Mode) -> None:
-        """Have the daemon run in that mode; returns when its lists are at the kubelet."""
+        """Have the daemon run in that mode; returns when its lists are at the kubelet.
+
+        One that is started finds everything where a scenario starts, also after one that failed.
+        """
         if self.mode is mode and self._daemon is not None and self._daemon.poll() is None:
             return
         await self.stop_daemon()
+        self.configure()
+        await anyio.to_thread.run_sync(self._mend)
         prefix, resync = mode.value
         command = [*prefix, sys.executable, "-m", "nodeagent", "run", "--timing-resync", resync]
         registered = len(self.kubelet.statistics.registrations)

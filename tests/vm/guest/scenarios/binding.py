@@ -74,7 +74,9 @@ async def a_node_that_is_deleted_and_made_again_is_noticed_within_a_second(node:
     path = f"/dev/vfio/{pci.group(node.alone)}"
     number = os.stat(path).st_rdev
     done = await node.change(os.unlink, path)
-    await node.promised(node.alone, UNHEALTHY, done)
-    await node.until_reason(node.alone, "node-missing")
-    done = await node.change(os.mknod, path, stat.S_IFCHR | 0o600, number)
+    try:
+        await node.promised(node.alone, UNHEALTHY, done)
+        await node.until_reason(node.alone, "node-missing")
+    finally:
+        done = await node.change(os.mknod, path, stat.S_IFCHR | 0o600, number)
     await node.promised(node.alone, HEALTHY, done)

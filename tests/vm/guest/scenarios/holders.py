@@ -84,12 +84,14 @@ async def a_virtual_machine_gets_the_device_and_its_siblings_are_marked(node: No
     siblings = {node.first, node.second, node.third} - {address}
     command = [*_QEMU, "-device", f"vfio-pci,host={address},rombar=0"]
     async with await anyio.open_process(command, stderr=subprocess.STDOUT) as machine:
-        await _shows_device(machine)
-        assert pci.opened(address) == 1
-        for sibling in siblings:
-            await node.until_reason(sibling, "group-held", "ns/vm")
-        assert node.health(address) == HEALTHY
-        machine.terminate()
+        try:
+            await _shows_device(machine)
+            assert pci.opened(address) == 1
+            for sibling in siblings:
+                await node.until_reason(sibling, "group-held", "ns/vm")
+            assert node.health(address) == HEALTHY
+        finally:
+            machine.terminate()
     await until(lambda: pci.opened(address) == 0, "the virtual machine has let go")
     node.kubelet.delete(pod)
     for sibling in siblings:

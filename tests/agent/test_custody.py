@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An id is given away or removed, whichever comes first, and never both."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.agent.custody import Custody
+from nodeagent.base.errors import Refused
+
+
+def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_request_is_marked() -> None:
+    custody = Custody()
+    assert custody.withdraw(["b"])
+    with pytest.raises(Refused, match="b is being removed"):
+        custody.give(["a", "b"])
+    assert custody.settling.get() == frozenset()
+
+
+def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with_it() -> None:
+    custody = Custody()
+    custody.give(["b"])
+    assert not custody.withdraw(["a", "b"])
+    assert custody.withdrawn.get() == frozenset()
+    custody.settled(["b"])
+    assert custody.withdraw(["a", "b"])
+
+
+def test_what_was_restored_can_be_given_away_again() -> None:
+    custody = Custody()
+    custody.withdraw(["a", "b"])
+    custody.restore(["a"])
+    custody.give(["a"])
+    assert custody.settling.get() == frozenset({"a"})
+    assert custody.withdrawn.get() == frozenset({"b"})
+
+
+def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
+    wakes: list[None] = []
+    custody = Custody(lambda: wakes.append(None))
+    custody.give(["a"])
+    custody.give(["a"])
+    assert len(wakes) == 1
+    custody.withdraw(["b"])
+    custody.withdraw([])
+    assert len(wakes) == 2
