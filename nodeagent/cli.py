@@ -195,8 +195,8 @@ def _scan(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from nodeagent.agent import inspect
     from nodeagent.policy import mdevs, sriov
-    from nodeagent.policy.stands import Facts
     from nodeagent.show import plan as shown
 
     root = _root(options)
@@ -204,12 +204,8 @@ def _plan(options: argparse.Namespace) -> int:
     for warning in loaded.warnings:
         print(f"nodeagent: {warning}", file=sys.stderr)
     seen = _inspected(options, loaded=loaded).facts
-    facts = Facts(
-        options.machine_id or _machine_id(root),
-        labels=dict(loaded.node.labels),
-        holders=seen.holders,
-        holders_known=seen.holders_known,
-    )
+    record = inspect.record(root) if options.host is None else None
+    facts = inspect.to_plan(seen, options.machine_id or _machine_id(root), loaded.node.labels, record)
     plan = mdevs.plan(seen.host, loaded.desired.mdevs, facts)
     vfs = sriov.plan(seen.host, loaded.desired.sriov, facts)
     manage = loaded.desired.mdevs.manage

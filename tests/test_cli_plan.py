@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli
-from nodeagent.demo.mdevs import MdevKernel
+from nodeagent.agent import made
+from nodeagent.base.watching import Watching
+from nodeagent.demo.cards import SimulatedCards, add_card
+from nodeagent.demo.host import SimulatedHost
+from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.demo.vfs import vf_addresses
 from nodeagent.model import host_json
 from tests.policy.splitting import MACHINE, settle, t4, wanted
 
@@ -90,3 +95,31 @@ def test_a_definition_that_is_not_used_is_named(root: Path, run: Run) -> None:
     _, _, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", MACHINE)
     assert err.startswith("nodeagent: ")
     assert "etc/mdevctl.d/mtty/x is not used: its name is no UUID" in err
+
+
+def full_vgpu_card(root: Path) -> list[str]:
+    """A card whose VFs all have a vGPU type, and list none any more; return the VFs."""
+    vfs = vf_addresses("0000:3b:00.0", 2)
+    card = Card("0000:3b:00.0", (Type("1", 2, "NVIDIA A40-24Q"),), vfs=vfs, vgpu=True)
+    host = SimulatedHost(root)
+    add_card(host, card, 10)
+    watching = Watching()
+    kernel = MdevKernel([card])
+    for vf in vfs:
+        kernel.set_vgpu_type(vf, "1")
+    SimulatedCards(host, kernel, watching)
+    watching.close()
+    return list(vfs)
+
+
+def test_what_the_daemon_remembers_of_vgpu_types_is_planned_with(root: Path, run: Run) -> None:
+    vfs = full_vgpu_card(root)
+    (root / "etc/machine-id").write_text(f"{MACHINE}\n")
+    (root / "etc/nodeagent/config.yaml").write_text("mdevs: {manage: true, types: [NVIDIA A40-24Q]}\n")
+    foreign = json.loads(run("plan", "-o", "json")[1])
+    assert {each["own"] for each in foreign["cards"][0]["exists"]} == {False}
+    record = made.Record(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-24Q"})
+    made.write(str(root / made.PATH.lstrip("/")), record)
+    ours = json.loads(run("plan", "-o", "json")[1])
+    assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
+    assert (ours["steps"], ours["problems"]) == ([], [])

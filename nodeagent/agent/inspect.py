@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a node without a daemon: for ``scan`` and ``explain``. Changes nothing, registers nothing."""
+"""One look at a node without a daemon: for ``scan``, ``explain`` and ``plan``. Changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import anyio
 
+from nodeagent.agent import made
 from nodeagent.base import jsonsocket, threads
 from nodeagent.kernel import hints, vgpus
 from nodeagent.kernel.look import Look
@@ -17,7 +18,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
-from nodeagent.policy import turn
+from nodeagent.policy import stands, turn
 from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
 from nodeagent.settings import Settings
@@ -54,6 +55,30 @@ async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outco
         function = replace(function, hints=await threads.call(hints.read, root, address))
     facts = replace(outcome.facts, host=replace(host, functions={**host.functions, address: function}))
     return turn.first(replace(facts, claimed={}))
+
+
+def record(root: Root) -> made.Record:
+    """What the daemon of this node remembers of vGPU types."""
+    return made.read(root.path(made.PATH))
+
+
+def to_plan(
+    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: made.Record | None = None
+) -> stands.Facts:
+    """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
+
+    What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
+    """
+    known = known or made.Record()
+    listed = {kind for function in seen.host.functions.values() for kind in function.vgpu_types}
+    return stands.Facts(
+        machine_id,
+        labels=dict(labels),
+        holders=seen.holders,
+        holders_known=seen.holders_known,
+        made=known.types,
+        vgpu_names={**known.names, **dict(listed)},
+    )
 
 
 def _names(root: Root, host: Host) -> dict[str, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from nodeagent.settings.flags import add_flags, flags_from
 from nodeagent.settings.loading import check_file, load
 from nodeagent.settings.problems import ConfigErrors
-from nodeagent.settings.sources import watched_paths
 from nodeagent.settings.table import schema
 from nodeagent.settings.tree import Kubelet, Log, Node, Settings, Timing, Value
 
@@ -28,5 +27,4 @@ __all__ = [
     "flags_from",
     "load",
     "schema",
-    "watched_paths",
 ]

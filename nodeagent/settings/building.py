@@ -36,6 +36,7 @@ def settings(
     shown: Sequence[tree.Value],
     warnings: Sequence[str],
     imported: tuple[tuple[MdevDefinition, ...], tuple[CardTypes, ...]] = ((), ()),
+    watched: Sequence[str] = (),
 ) -> tree.Settings:
     """The Settings of a full set of values and of what was imported from files of other tools."""
     wanted = desired.merged(discovery(values), rules(values), aliases(values))
@@ -54,6 +55,7 @@ def settings(
         cdi_spec_dir=values["cdi.specDir"],
         values=tuple(shown),
         warnings=tuple(warnings),
+        watched=tuple(watched),
     )
 
 

@@ -7,6 +7,7 @@ one file for each device; a broken configuration is an error, since nothing woul
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
@@ -29,6 +30,17 @@ def read(
     directory = sources.below(root_prefix, mdevctl.DIRECTORY)
     definitions = mdevctl.read(directory, warnings) if values["mdevs.mdevctl"] else ()
     return definitions, _cards(root_prefix, values, problems)
+
+
+def watched_paths(root_prefix: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The directories of these files, present and to come, and those that links lead to."""
+    found: list[str] = []
+    if values["mdevs.mdevctl"]:
+        found += mdevctl.directories(sources.below(root_prefix, mdevctl.DIRECTORY))
+    if values["mdevs.vgpuConfigFile"]:
+        path = sources.below(root_prefix, values["mdevs.vgpuConfigFile"])
+        found += [os.path.dirname(each) for each in (path, os.path.realpath(path))]  # noqa: PTH120
+    return tuple(found)
 
 
 def _cards(root_prefix: str, values: Mapping[str, Any], problems: Problems) -> tuple[CardTypes, ...]:

@@ -84,7 +84,14 @@ def _settings(
         )
         for setting in table.SETTINGS
     ]
-    return building.settings(values, shown, warnings, found)
+    return building.settings(values, shown, warnings, found, _watched(root_prefix, values))
+
+
+def _watched(root_prefix: str | None, values: Mapping[str, Any]) -> tuple[str, ...]:
+    if root_prefix is None:
+        return ()
+    found = (*sources.watched_paths(root_prefix), *imports.watched_paths(root_prefix, values))
+    return tuple(dict.fromkeys(found))
 
 
 def _contradictions(values: Mapping[str, Any], problems: Problems) -> None:

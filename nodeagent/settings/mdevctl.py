@@ -37,6 +37,12 @@ def read(directory: str, warnings: list[str]) -> tuple[MdevDefinition, ...]:
     return tuple(found)
 
 
+def directories(directory: str) -> list[str]:
+    """Where definitions are, or would be: the directory, and one below it for each parent."""
+    below = (f"{directory}/{name}" for name in _names(directory, []))
+    return [directory, *(path for path in below if os.path.isdir(path))]  # noqa: PTH112  text in, text out
+
+
 def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
     """The definition in a file of that name; None if it is started by hand only. Raises Wrong."""
     uuid = mdev_uuid(name)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. ``warnings`` are whole lines for people: odd, but no error."""
+    """All settings. ``warnings`` are whole lines for people: odd, but no error.
+
+    ``watched`` are the directories, with the root prefix, in which a change means "load again".
+    """
 
     desired: Desired
     kubelet: Kubelet
@@ -67,3 +70,4 @@ class Settings:
     cdi_spec_dir: str
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
+    watched: tuple[str, ...] = field(default=(), compare=False)

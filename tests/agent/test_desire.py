@@ -17,6 +17,8 @@ from tests.conftest import Said
 
 GOOD = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]\n"
 BAD = "apiVersion: nodeagent/v1\nresorces: []\n"
+FIRST, SECOND = "53764d0e-85a0-42b4-af5c-2046b460b1d0", "53764d0e-85a0-42b4-af5c-2046b460b1d1"
+DEFINITION = '{"mdev_type": "nvidia-222", "start": "auto"}'
 
 
 def write(file: Path, text: str) -> None:
@@ -103,3 +105,61 @@ async def test_flags_and_environment_still_win_after_a_reload(tmp_path: Path, fi
     write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 1s, resync: 1s}\n")
     await desire.one_turn()
     assert (desire.settings.timing.settle, desire.settings.timing.resync) == (3.0, 7.0)
+
+
+async def test_files_that_the_configuration_names_count_from_then_on(
+    tmp_path: Path, file: Path, desire: Desire
+) -> None:
+    def defined() -> list[str]:
+        return [each.uuid for each in desire.cell.get().mdevs.definitions]
+
+    async def until_defined(*uuids: str) -> None:
+        with anyio.fail_after(5):
+            seen = -1
+            while defined() != list(uuids):
+                seen, _ = await desire.cell.newer(seen)
+
+    write(file, "mdevs: {manage: true, mdevctl: true}\n")
+    with anyio.fail_after(5):
+        while not desire.cell.get().mdevs.manage:
+            await desire.cell.newer(desire.cell.version)
+    parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
+    parent.mkdir(parents=True)
+    write(parent / FIRST, DEFINITION)
+    await until_defined(FIRST)
+    write(parent / SECOND, DEFINITION)
+    await until_defined(FIRST, SECOND)
+    write(parent / SECOND, DEFINITION.replace("auto", "manual"))
+    await until_defined(FIRST)
+    write(file, "mdevs: {manage: true}\n")
+    await until_defined()
+
+
+async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, said: Said) -> None:
+    desire = Desire(settings.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
+    parent.mkdir(parents=True)
+    write(parent / FIRST, "{")
+    write(file, "mdevs: {mdevctl: true}\n")
+    await desire.one_turn()
+    await desire.one_turn()
+    (warning,) = said(log.CONFIG_WARNING)
+    assert FIRST in str(warning["text"])
+
+
+async def test_what_was_refused_is_read_again_and_told_once(tmp_path: Path, file: Path, said: Said) -> None:
+    desire = Desire(settings.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None, again=0.02)
+    write(file, f"mdevs: {{vgpuConfigFile: /elsewhere.yaml, vgpuConfig: a}}\n{GOOD}")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desire.run)
+        desire.wake()
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(5):
+            while desire.error is None:
+                await anyio.lowlevel.checkpoint()
+        await desire.one_turn()
+        write(tmp_path / "elsewhere.yaml", "version: v1\nvgpu-configs: {a: []}\n")
+        await until_rules(desire, 1)
+        tasks.cancel_scope.cancel()
+    assert desire.error is None
+    assert len(said(log.CONFIG_REFUSED)) == 1

@@ -279,7 +279,7 @@ def test_the_watched_directories_include_those_that_links_lead_to(etc: Etc) -> N
     volume.mkdir()
     (volume / "settings").write_text("timing: {settle: 5s}\n")
     (etc.home / "config.yaml").symlink_to(volume / "settings")
-    assert settings.watched_paths(str(etc.root)) == (str(etc.home), str(etc.home / "conf.d"), str(volume))
+    assert etc.load().watched == (str(etc.home), str(etc.home / "conf.d"), str(volume))
     assert etc.load().timing.settle == 5.0
 
 
