@@ -182,6 +182,16 @@ async def test_what_has_changed_is_in_the_host_before_the_answer(host: Simulated
         assert function(observe).driver == "nouveau"
 
 
+async def test_a_glance_that_gets_no_answer_is_shown_by_the_host_meanwhile(host: SimulatedHost) -> None:
+    async with observing(host) as observe, anyio.create_task_group() as tasks:
+        host.hang(ONE, "enable")
+        tasks.start_soon(observe.unchanged, [ONE])
+        found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
+        assert found.functions[TWO].unreadable is None
+        host.unhang(ONE, "enable")
+        await until(observe, lambda found: found.functions[ONE].unreadable is None)
+
+
 async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         host.hold(ONE)

@@ -46,12 +46,13 @@ async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -
 
 @dataclass(frozen=True)
 class Usage:
-    """What the process costs at one moment: RSS in KiB, CPU in clock ticks."""
+    """What the process costs at one moment: RSS in KiB, CPU in clock ticks, how often its threads slept."""
 
     rss: int
     fds: int
     threads: int
     ticks: int
+    switches: int
     inotify: int
 
 
@@ -108,6 +109,7 @@ class Daemon:
             fds=len(targets),
             threads=int(status["Threads"]),
             ticks=int(numbers[11]) + int(numbers[12]),
+            switches=sum(_sleeps(task) for task in (proc / "task").iterdir()),
             inotify=targets.count("anon_inode:inotify"),
         )
 
@@ -122,6 +124,12 @@ class Daemon:
                 if line.startswith("{"):
                     self.log.append(json.loads(line))
             self._news.touch()
+
+
+def _sleeps(task: Path) -> int:
+    """How often a thread has waited for something."""
+    lines = (task / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 def _target(path: Path) -> str:

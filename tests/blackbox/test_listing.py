@@ -312,7 +312,8 @@ async def test_a_group_that_has_another_number_is_resolved_when_it_is_given(node
 
 
 @pytest.mark.shows("kubelet-43", "KV-23")
-async def test_an_idle_node_is_silent_and_costs_no_processor_time(node: Node) -> None:
+@pytest.mark.timeout(150)
+async def test_a_minute_without_news_is_silent_and_costs_next_to_no_processor_time(node: Node) -> None:
     node.add_gpus(1)
     node.host.node("/dev/kvm")
     node.configure(
@@ -324,11 +325,14 @@ async def test_an_idle_node_is_silent_and_costs_no_processor_time(node: Node) ->
         await daemon.logged("resource-registered", count=8)
         with pytest.raises(TimeoutError):  # tidying up after the registrations
             await kubelet.until(lambda: False, 2.0)
-        lines, lists, ticks = len(daemon.raw), kubelet.statistics.lists_total, daemon.usage().ticks
+        lines, lists, before = len(daemon.raw), kubelet.statistics.lists_total, daemon.usage()
         with pytest.raises(TimeoutError):
-            await kubelet.until(lambda: kubelet.statistics.lists_total > lists, 10.0)
+            await kubelet.until(lambda: kubelet.statistics.lists_total > lists, 60.0)
         assert len(daemon.raw) == lines
-        assert daemon.usage().ticks - ticks <= 2
+        after = daemon.usage()
+        # Slow timers alone: 30 switches and 9 ms here; a poll of once a second would show in both.
+        assert after.switches - before.switches <= 55
+        assert after.ticks - before.ticks <= 10
 
 
 async def test_a_stream_that_opens_late_is_given_the_present_list_at_once(node: Node) -> None:

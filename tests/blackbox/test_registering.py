@@ -76,10 +76,10 @@ async def test_a_stale_socket_that_refuses_is_waited_out_with_one_line(two: Node
 
 
 @pytest.mark.shows("kubelet-7", "KV-2", "NG-2")
-async def test_a_kubelet_that_comes_up_eight_seconds_late_gets_the_full_list_at_once(node: Node) -> None:
+async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_once(node: Node) -> None:
     node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (daemon, kubelet):
-        await kubelet.restart(away=8.0)
+        await kubelet.restart(away=30.0)
         back = kubelet.state.started
         await kubelet.until_listed(T4, 2, PATIENCE)
         assert kubelet.statistics.lists[T4][-1].when - back < 1.0

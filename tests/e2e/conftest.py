@@ -37,10 +37,13 @@ def running() -> Iterator[Cluster]:
 
 @pytest.fixture
 def host(running: Cluster) -> SimulatedHost:
-    """The documentation's node, new for each test, with real device nodes.
+    """The documentation's node, new for each test, with real device nodes and a kubelet that runs.
 
     The directories that the cluster has mounted stay where they are.
     """
+    if not running.kubelet.running:  # it crashed in another test
+        running.kubelet.start()
+        running.kubelet.await_ready()
     for path in running.host.iterdir():
         if path.name not in ("var", "dev"):
             shutil.rmtree(path)
@@ -51,11 +54,12 @@ def host(running: Cluster) -> SimulatedHost:
 
 @pytest.fixture
 def daemon(running: Cluster, host: SimulatedHost) -> Iterator[Daemon]:
-    """The daemon, not started yet."""
+    """The daemon, not started yet. None of its parts may fail."""
     made = Daemon(running.host, running.base / "daemon.log")
     made.log.unlink(missing_ok=True)
     yield made
     made.stop()
+    assert not made.log.exists() or '"subsystem-failed"' not in made.log.read_text()
 
 
 @pytest.fixture

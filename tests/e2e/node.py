@@ -50,6 +50,11 @@ class Kubelet:
         self._process: Process | None = None
         self.started = 0.0
 
+    @property
+    def running(self) -> bool:
+        """True while it lives."""
+        return self._process is not None and self._process.running
+
     def start(self) -> None:
         """Start it; returns at once. ``started`` is the monotonic time of that."""
         self.started = time.monotonic()
@@ -62,7 +67,7 @@ class Kubelet:
         waiting.until(socket.exists, "kubelet.sock is there")
 
     def _healthy(self) -> bool:
-        if self._process is None or not self._process.running:
+        if not self.running:
             raise RuntimeError("the kubelet has ended: " + (self._process.tail() if self._process else ""))
         url = f"http://127.0.0.1:{self._health}/healthz"
         with urllib.request.urlopen(url, timeout=5) as answer:

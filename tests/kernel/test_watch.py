@@ -134,6 +134,21 @@ async def test_nodes_wake_when_they_are_asked_for(watched: Watched) -> None:
     assert wake("/dev/kvm") not in heard.all
 
 
+@pytest.mark.parametrize("directory", ["dev/vfio", "dev/net"])
+async def test_a_directory_of_nodes_that_comes_with_its_nodes_wakes_everything(
+    watched: Watched, tmp_path: Path, directory: str
+) -> None:
+    _, heard, watch = watched
+    there = tmp_path / directory
+    there.mkdir(exist_ok=True)
+    watch.set_nodes(["/dev/net/tun"])
+    there.rename(tmp_path / "elsewhere")
+    await heard.until_told(Wake(everything=True))
+    heard.clear()
+    (tmp_path / "elsewhere").rename(there)
+    await heard.until_told(Wake(everything=True))
+
+
 async def test_an_mdev_wakes_with_its_uuid(watched: Watched, tmp_path: Path) -> None:
     _, heard, _ = watched
     uuid = "00000001-0000-4000-8000-000000000001"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import socket
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import grpc
 import grpc.aio
 import grpclib.server
@@ -272,6 +275,21 @@ async def test_a_peer_that_is_still_connected_is_told_goodbye(tmp_path: Path) ->
         assert isinstance(events[-1], h2.events.ConnectionTerminated)
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_connects_while_the_server_stops_is_not_left_waiting(tmp_path: Path, turns: int) -> None:
+    loop = asyncio.get_running_loop()
+    async with serving(tmp_path) as (served, _):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(served.path))
+            peer.setblocking(False)
+            for _turn in range(turns):  # accepted, or a connection already, or not yet either
+                await anyio.lowlevel.checkpoint()
+            await served.stop(0)
+            with anyio.fail_after(5), contextlib.suppress(ConnectionResetError):
+                while await loop.sock_recv(peer, 4096):
+                    pass
+
+
 async def test_an_empty_authority_is_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
         peer = channel.SocketChannel(served.path, authority="")
@@ -374,6 +392,54 @@ async def test_a_call_that_times_out_leaves_cancel_scopes_in_order(tmp_path: Pat
             scope.cancel()
             await anyio.sleep_forever()
         assert scope.cancelled_caught
+
+
+async def test_a_lost_connection_leaves_its_task_uncancelled(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    counts: list[int] = []
+
+    async def call() -> None:
+        with pytest.raises(KubeletUnavailable, match="Connection lost"):
+            async with channel.open_channel(tmp_path / "p.sock") as peer:
+                await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
+        counts.append(_cancellations())
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.setblocking(False)
+        listening.bind(str(tmp_path / "p.sock"))
+        listening.listen()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            connection, _ = await loop.sock_accept(listening)
+            with connection:
+                await anyio.wait_all_tasks_blocked()  # the call waits for its answer
+    assert counts == [0]
+
+
+async def test_a_cancellation_that_is_not_grpclibs_stays_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, plugin), anyio.create_task_group() as tasks:
+        counts: list[int] = []
+        calling: list[asyncio.Task[Any] | None] = []
+
+        async def call() -> None:
+            calling.append(asyncio.current_task())
+            try:
+                async with channel.open_channel(served.path) as peer:
+                    await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
+            finally:
+                counts.append(_cancellations())
+
+        tasks.start_soon(call)
+        await within(5, plugin.entered.wait)
+        assert calling[0] is not None
+        calling[0].cancel()
+    assert counts == [1]
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
 
 
 async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ for point in dev proc sys; do mount --move /$point /newroot/$point; done
 exec switch_root /newroot /bin/sh /job/start
 """
 
-_START = """for point in /run /dev/shm; do mkdir -p $point; mount -t tmpfs tmpfs $point; done
+# The ids of mdevs are made from the machine's id, which fresh and small systems have none of.
+_START = """echo 6e6f64656167656e7400000000000001 >/etc/machine-id
+for point in /run /dev/shm; do mkdir -p $point; mount -t tmpfs tmpfs $point; done
 mkdir -p /dev/pts; mount -t devpts devpts /dev/pts
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONPATH={checkout}
 export NODEAGENT_VM_ONLY={only}

@@ -117,7 +117,7 @@ class Node:
             return
         await self.stop_daemon()
         self.configure()
-        await anyio.to_thread.run_sync(self._mend)
+        await self._mend()
         prefix, resync = mode.value
         command = [*prefix, sys.executable, "-m", "nodeagent", "run", "--timing-resync", resync]
         registered = len(self.kubelet.statistics.registrations)
@@ -151,19 +151,33 @@ class Node:
         for pod in tuple(self.kubelet.state.pods.values()):
             self.kubelet.delete(pod)
         await self.wish(None)
-        await anyio.to_thread.run_sync(self._mend)
+        await self._mend()
         for address in self.offered:
             await self.until(address, HEALTHY)
 
-    def _mend(self) -> None:
+    async def _mend(self) -> None:
+        await anyio.to_thread.run_sync(self._take_away)
+        if not pci.exists(self.plugged):
+            await self.plug()
+        if not self._complete():
+            await anyio.to_thread.run_sync(pci.rescan)
+            await until(self._complete, "all devices are there")
+        for address in self.offered:
+            await anyio.to_thread.run_sync(pci.bind, address, pci.VFIO)
+
+    def _take_away(self) -> None:
+        """What a scenario has made."""
         mdev.unload_all()
         virtual = pci.path(self.physical, "sriov_numvfs")
         if virtual.read_text().strip() != "0":
             virtual.write_text("0")
-        if not all(map(pci.exists, self.offered)):
-            pci.rescan()
-        for address in self.offered:
-            pci.bind(address, pci.VFIO)
+
+    def _complete(self) -> bool:
+        return all(map(pci.exists, self.offered))
+
+    async def plug(self) -> None:
+        """Plug the card in that scenarios unplug; QEMU refuses it if it is there already."""
+        await self.ask_monitor("device_add e1000e,id=plugged,bus=rp11")
 
     def health(self, address: str) -> str | None:
         """What the kubelet was told last of a device; None: it is not listed."""

@@ -51,6 +51,6 @@ async def a_card_unplugged_from_a_virtual_machine_stays_listed_until_its_pod_has
 
 
 async def _plug(node: Node) -> None:
-    await node.ask_monitor("device_add e1000e,id=plugged,bus=rp11")
+    await node.plug()
     came = await until(lambda: pci.driver(node.plugged) == "e1000e", "plugged, on the host's driver")
     await node.promised(node.plugged, UNHEALTHY, came)
