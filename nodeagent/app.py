@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,11 +24,10 @@ from nodeagent.agent.allocations import AllocationsLoop
 from nodeagent.agent.cdi import CdiFiles
 from nodeagent.agent.custody import Custody
 from nodeagent.agent.desire import Desire
-from nodeagent.agent.effects import Effects
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins, ResourceAnswers
 from nodeagent.agent.reconcile import Reconcile
-from nodeagent.base import jsonsocket, log
+from nodeagent.base import jsonsocket, log, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -38,9 +38,11 @@ from nodeagent.kubelet import podresources
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
 from nodeagent.kubelet.register import Registrar
-from nodeagent.kubelet.registry import RegistryEndpoint
 from nodeagent.kubelet.socketdir import SocketDir
 from nodeagent.settings import Settings
+
+if TYPE_CHECKING:
+    from nodeagent.agent.effects import Effects
 
 HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
@@ -87,17 +89,7 @@ class Agent:
             self.allocations.cell,
             self.custody.settling,
         )
-        self.effects = Effects(
-            root,
-            self.observe,
-            self.wake,
-            self.desire.cell,
-            self.allocations.cell,
-            self.custody,
-            labels=self._labels,
-            recheck=settings.timing.holders,
-            on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
-        )
+        self.effects: Effects | None = None
         self.plugins = Plugins(
             self.observe,
             self.reconcile,
@@ -149,7 +141,7 @@ class Agent:
             ("allocations", self.allocations.run),
             ("configuration", self.desire.run),
             ("reconcile", self.reconcile.run),
-            ("effects", self.effects.run),
+            ("effects", self._change_host),
             ("kubelet", self._follow_kubelet),
             ("checkpoint", self._follow_checkpoint),
             ("results", self._follow_results),
@@ -181,6 +173,26 @@ class Agent:
         with anyio.move_on_after(HOLDERS_AT_START):
             await self.allocations.one_turn()
 
+    async def _change_host(self) -> None:
+        """Change the host as the operator wishes; a node without such wishes never loads the code for it."""
+        seen = -1
+        while self.effects is None:
+            if self.desire.cell.get().changes_host:
+                self.effects = (await threads.call(_effects_class))(
+                    self.root,
+                    self.observe,
+                    self.wake,
+                    self.desire.cell,
+                    self.allocations.cell,
+                    self.custody,
+                    labels=self._labels,
+                    recheck=self.desire.settings.timing.holders,
+                    on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
+                )
+            else:
+                seen, _ = await self.desire.cell.newer(seen)
+        await self.effects.run()
+
     def _labels(self) -> dict[str, str]:
         """The node's labels, as far as the configuration tells them."""
         return dict(self.desire.settings.node.labels)
@@ -194,6 +206,8 @@ class Agent:
 
     def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
         if self.registry is not None:
+            from nodeagent.kubelet.registry import RegistryEndpoint  # here: few nodes register that way
+
             return RegistryEndpoint(name, listing, answers, self.registry, self.registrar)
         return Endpoint(name, listing, answers, self.directory, self.registrar)
 
@@ -252,6 +266,12 @@ class Agent:
             self.plugins.hurry(HURRY)
             group.cancel_scope.cancel()
             return
+
+
+def _effects_class() -> type[Effects]:
+    from nodeagent.agent.effects import Effects
+
+    return Effects
 
 
 def run(root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:

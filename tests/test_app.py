@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -169,3 +171,10 @@ async def test_a_directory_that_another_daemon_took_ends_this_one(
     second.directory.close()
     second.watching.close()
     assert [type(error) for error in raised] == [AlreadyRunning]
+
+
+@pytest.mark.parametrize("module", ["nodeagent.agent.effects", "nodeagent.policy.mdevs", "yaml"])
+def test_a_node_without_wishes_never_loads_the_code_for_them(module: str) -> None:
+    code = f"import sys, nodeagent.cli, nodeagent.app; print({module!r} in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert told.stdout == "False\n"

@@ -135,7 +135,7 @@ class Effects:
 
     def one_turn(self, group: TaskGroup) -> None:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
-        if not self._asked_for() and self._inputs is None:
+        if not self._desired.get().changes_host and self._inputs is None:
             return
         inputs = self._gather()
         if inputs.same(self._inputs):
@@ -148,13 +148,8 @@ class Effects:
             self._working |= {card}
             group.start_soon(self._work, card, steps, inputs, group, name=f"work on {card}")
 
-        if not self._asked_for():
+        if not self._desired.get().changes_host:
             self._inputs = None  # nothing is to be followed any more
-
-    def _asked_for(self) -> bool:
-        """True if the operator wants nodeagent to change anything at all."""
-        wanted = self._desired.get()
-        return wanted.mdevs.manage or bool(wanted.sriov)
 
     def _gather(self) -> Inputs:
         host = self._observe.host.get()
@@ -177,7 +172,7 @@ class Effects:
 
     def _decide(self, inputs: Inputs) -> Plan:
         """The plan of all kinds: VFs before what is made on them."""
-        if not self._asked_for():
+        if not self._desired.get().changes_host:
             return Plan()
         wanted, host = inputs.desired, inputs.host
         facts = _facts(inputs)

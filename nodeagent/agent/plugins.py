@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from nodeagent.agent.cdi import CdiFiles
@@ -177,6 +178,7 @@ class Plugins:
         for name, resource in resources.items():
             if name not in self._running:
                 self._begin(resource, group)
+                await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
             elif resource is not before.get(name):
                 self._running[name].endpoint.listing.show(resource.devices)
                 _log_changes(before.get(name), resource)

@@ -7,12 +7,11 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nodeagent import __version__
 from nodeagent.agent.allocations import AllocationsLoop
 from nodeagent.agent.desire import Desire
-from nodeagent.agent.effects import Effects
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins
 from nodeagent.agent.reconcile import Reconcile
@@ -21,6 +20,19 @@ from nodeagent.kernel.root import Root
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.socketdir import SocketDir
 from nodeagent.model.resource import Device, Resource
+
+if TYPE_CHECKING:
+    from nodeagent.agent.effects import Effects
+
+
+NO_CHANGES: Mapping[str, Any] = {
+    "cards": [],
+    "underWay": [],
+    "waiting": [],
+    "failing": [],
+    "problems": [],
+    "writes": 0,
+}
 
 
 class Parts(Protocol):
@@ -35,7 +47,7 @@ class Parts(Protocol):
     allocations: AllocationsLoop
     reconcile: Reconcile
     plugins: Plugins
-    effects: Effects
+    effects: Effects | None
 
 
 def document(agent: Parts) -> dict[str, Any]:
@@ -51,7 +63,7 @@ def document(agent: Parts) -> dict[str, Any]:
         "kubelet": _kubelet(agent),
         "host": _host(agent),
         "resources": told,
-        "changes": _changes(agent.effects),
+        "changes": NO_CHANGES if agent.effects is None else _changes(agent.effects),
         "holders": {
             device_id: {"pod": str(holder), "resource": holder.resource}
             for device_id, holder in agent.allocations.cell.get().holders.items()
@@ -136,7 +148,7 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
     if agent.allocations.error:
         problems.append(f"who holds what is not known: {agent.allocations.error}")
     problems += agent.plugins.problems
-    problems += _of_changes(agent.effects)
+    problems += [] if agent.effects is None else _of_changes(agent.effects)
     if agent.directory.kubelet.get() is None:
         problems.append(f"the kubelet is away: no {agent.directory.kubelet_path}")
     for resource in resources:

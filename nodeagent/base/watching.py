@@ -25,6 +25,8 @@ _CAME = Mask.CREATE | Mask.MOVED_TO
 _STRUCTURE = _CAME | Mask.DELETE | Mask.MOVED_FROM
 _SELF = Mask.DELETE_SELF | Mask.MOVE_SELF
 _CONTENTS = Mask.CLOSE_WRITE | Mask.ATTRIB
+_PLAIN = _STRUCTURE | _SELF | Mask.ONLYDIR | Mask.MASK_ADD
+_READING = _PLAIN | _CONTENTS
 _BURST = 256  # events between two turns of the event loop
 _RACES = 16  # how often directories may come and go while one is being armed
 
@@ -210,9 +212,8 @@ class Watching:
 
     def _add(self, path: str, contents: bool) -> int | None:
         """The descriptor of a watch on the directory; None if there is none."""
-        mask = _STRUCTURE | _SELF | Mask.ONLYDIR | Mask.MASK_ADD
         try:
-            watch = self._inotify.add_watch(path, mask | _CONTENTS if contents else mask)
+            watch = self._inotify.add_watch(path, _READING if contents else _PLAIN)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
                 return None

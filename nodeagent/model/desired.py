@@ -170,3 +170,8 @@ class Desired:
     def node_paths(self) -> tuple[str, ...]:
         """The device nodes that rules name."""
         return tuple(rule.path for rule in self.rules if isinstance(rule, NodeRule))
+
+    @property
+    def changes_host(self) -> bool:
+        """True if nodeagent is to change anything at all."""
+        return self.mdevs.manage or bool(self.sriov)

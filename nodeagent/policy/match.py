@@ -16,7 +16,7 @@ from typing import Final, TypeGuard
 from nodeagent.model.desired import MdevRule, MdevSelector, PciRule, PciSelector, Rule
 from nodeagent.model.host import Mdev, Part, PciFunction
 from nodeagent.model.ids import vgpu_key
-from nodeagent.policy import groups, wishes
+from nodeagent.policy import groups, naming
 
 _Check = tuple[str, tuple[object, ...], object, bool]
 """A key, what it wants, what there is, and whether that fits."""
@@ -124,7 +124,7 @@ def _any_called(wanted: Iterable[str], called: set[str]) -> bool:
 
 def _called(name: str) -> str:
     """A type's name as it is compared."""
-    return wishes.normalised(name).strip("_")
+    return naming.type_called(name).strip("_")
 
 
 def in_classes(classes: tuple[str, ...], function: PciFunction) -> bool:

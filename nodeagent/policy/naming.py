@@ -153,3 +153,8 @@ def _repaired(name: str, otherwise: str) -> str:
     import hashlib  # here: it loads OpenSSL, and hardly any name is too long
 
     return f"{trimmed[:54]}_{hashlib.sha256(trimmed.encode()).hexdigest()[:8]}"
+
+
+def type_called(name: str) -> str:
+    """A type name as KubeVirt compares it: every blank is an underscore, then the ends are trimmed."""
+    return name.replace(" ", "_").strip()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.policy import naming
 from nodeagent.policy.cards import Card, card_of, order
 
 _GPU_CLASSES = ("0300", "0302")
@@ -31,11 +32,6 @@ class Wish:
     definitions: tuple[MdevDefinition, ...] = ()
 
 
-def normalised(name: str) -> str:
-    """A type name as KubeVirt compares it: every blank is an underscore, then the ends are trimmed."""
-    return name.replace(" ", "_").strip()
-
-
 def names(wanted: WantedType, kind: MdevType) -> bool:
     """True if the wish means this type.
 
@@ -43,9 +39,9 @@ def names(wanted: WantedType, kind: MdevType) -> bool:
     """
     if wanted.short:
         return bool(kind.name) and (kind.name or "").split()[-1:] == [wanted.name]
-    called = normalised(wanted.name)
+    called = naming.type_called(wanted.name)
     ids = {kind.type_id, f"nvidia-{kind.type_id}"} if kind.type_id.isdecimal() else {kind.type_id}
-    return called in ids or (kind.name is not None and called == normalised(kind.name))
+    return called in ids or (kind.name is not None and called == naming.type_called(kind.name))
 
 
 def for_node(wanted: MdevsWanted, labels: Mapping[str, str]) -> tuple[WantedType, ...]:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.settings import mdevctl, sources, vgpuconfig
+from nodeagent.settings import mdevctl, sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +52,8 @@ def _cards(root_prefix: str, values: Mapping[str, Any], problems: Problems) -> t
         hint = f"name one of that file, or set the label {LABEL} in node.labels"
         problems.add("", "mdevs.vgpuConfig", "mdevs.vgpuConfigFile is set, but no configuration", hint)
         return ()
+    from nodeagent.settings import vgpuconfig  # here: few nodes have such a file
+
     try:
         return vgpuconfig.read(sources.below(root_prefix, path), chosen)
     except ConfigError as error:

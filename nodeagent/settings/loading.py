@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.policy import desired, wishes
+from nodeagent.policy import desired, naming
 from nodeagent.settings import building, imports, sources, table
 from nodeagent.settings.entries import Table
 from nodeagent.settings.problems import Problems
@@ -97,9 +97,9 @@ def _watched(root_prefix: str | None, values: Mapping[str, Any]) -> tuple[str, .
 def _contradictions(values: Mapping[str, Any], problems: Problems) -> None:
     """Types that are both wanted and excluded, as far as they are written alike."""
     wanted = building.mdevs(dict(values))
-    shunned = {wishes.normalised(name): name for name in wanted.excluded}
+    shunned = {naming.type_called(name): name for name in wanted.excluded}
     asked = (*wanted.types, *(kind for node in wanted.nodes for kind in node.types))
-    for name in dict.fromkeys(kind.name for kind in asked if wishes.normalised(kind.name) in shunned):
+    for name in dict.fromkeys(kind.name for kind in asked if naming.type_called(kind.name) in shunned):
         problems.add("", "mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.settings import document, reading, table
+from nodeagent.settings import reading, table
 from nodeagent.settings.entries import Entry, Table, is_null
 from nodeagent.settings.problems import Place, Problems, Wrong, nearest
 
@@ -54,6 +54,10 @@ def files(root_prefix: str, problems: Problems, warnings: list[str]) -> Iterator
 
 def file(path: str, short: str, problems: Problems) -> list[Given]:
     """What one file gives; [] if it is absent or cannot be read (then with a problem)."""
+    if not os.path.lexists(path):
+        return []
+    from nodeagent.settings import document  # here: without a file, PyYAML is 1 MiB for nothing
+
     try:
         tables = document.read(path, short)
     except ConfigError as error:
