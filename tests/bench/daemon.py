@@ -53,6 +53,11 @@ class Daemon:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
+    def runtime(self) -> float:
+        """Milliseconds for which its threads have run so far."""
+        tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
+
     def reads(self) -> int:
         """Read system calls so far."""
         lines = Path(f"/proc/{self._process.pid}/io").read_text().splitlines()

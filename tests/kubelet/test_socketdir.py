@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from nodeagent.base.watching import Watching
 from nodeagent.kubelet import socketdir
 from nodeagent.kubelet.socketdir import SocketDir
 from tests.hearing import Heard
+from tests.kubelet.binding import bound
 
 NAME = "nodeagent-0123456789-1-1.sock"
 
@@ -40,13 +40,6 @@ def directory(plugins: Path, watching: Watching) -> Iterator[SocketDir]:
     found = SocketDir(str(plugins), watching)
     yield found
     found.close()
-
-
-def bound(path: Path) -> socket.socket:
-    """A socket file; it listens only if told to."""
-    made = socket.socket(socket.AF_UNIX)
-    made.bind(str(path))
-    return made
 
 
 def made_anew(directory: Path) -> None:
