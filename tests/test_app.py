@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -53,18 +57,28 @@ def status_socket(host: SimulatedHost) -> str:
     return host.path(settings.load(host.directory, {}, {}).status_socket)
 
 
+async def status(host: SimulatedHost) -> dict[str, Any]:
+    """What the daemon tells, as soon as it can be asked: its socket comes after its plugins."""
+    with anyio.fail_after(10):
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                found: dict[str, Any] = await threads.call(jsonsocket.ask, status_socket(host))
+                return found
+            await anyio.sleep(0.01)
+
+
 def _exists(path: str) -> bool:
     return os.path.exists(path)
 
 
-def made(host: SimulatedHost) -> Agent:
-    return Agent(Root(host.directory), settings.load(host.directory, {}, {}), {}, {})
+def made(host: SimulatedHost, **environ: str) -> Agent:
+    return Agent(Root(host.directory), settings.load(host.directory, {}, {}), {}, environ)
 
 
 @asynccontextmanager
-async def running(host: SimulatedHost) -> AsyncIterator[Agent]:
+async def running(host: SimulatedHost, **environ: str) -> AsyncIterator[Agent]:
     """A daemon, stopped by SIGTERM at the end."""
-    agent, ended = made(host), anyio.Event()
+    agent, ended = made(host, **environ), anyio.Event()
 
     async def life() -> None:
         await agent.run()
@@ -89,7 +103,7 @@ async def test_it_serves_works_and_stops_on_a_signal(
         with anyio.fail_after(5):
             while not agent.allocations.cell.get().holders:
                 seen, _ = await agent.allocations.cell.newer(seen)
-        told = await threads.call(jsonsocket.ask, status_socket(host))
+        told = await status(host)
         assert [held["pod"] for held in told["holders"].values()] == ["ns/p"]
         assert told["problems"] == []
         began = anyio.current_time()
@@ -101,6 +115,22 @@ async def test_it_serves_works_and_stops_on_a_signal(
     assert said(log.SUBSYSTEM_FAILED) == []
 
 
+async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
+    host: SimulatedHost, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    loop, told = asyncio.get_running_loop(), list[str]()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        async with running(host, NOTIFY_SOCKET=systemd.getsockname(), WATCHDOG_USEC="100000"):
+            with anyio.fail_after(10):
+                while told.count("WATCHDOG=1") < 3:
+                    told.append((await loop.sock_recv(systemd, 4096)).decode())
+        with anyio.fail_after(5):
+            while told[-1] != "STOPPING=1":
+                told.append((await loop.sock_recv(systemd, 4096)).decode())
+    assert told.count("READY=1") == 1
+
+
 async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubelet) -> None:
     async with running(host):
         await kubelet.until_listed(GPU, 2)
@@ -108,8 +138,7 @@ async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubel
         with pytest.raises(AlreadyRunning):
             second.directory.open()
         second.watching.close()
-        told = await threads.call(jsonsocket.ask, status_socket(host))
-        assert told["resources"][0]["registered"]
+        assert (await status(host))["resources"][0]["registered"]
         assert len(kubelet.statistics.accepted(GPU)) == 1
 
 

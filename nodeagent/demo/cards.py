@@ -153,18 +153,21 @@ class SimulatedCards:
         return os.path.realpath(self.host.path(path)).removeprefix(top)
 
     def show(self, vgpu: str = "") -> None:
-        """Bring the files in step with the rules; those of the VF ``vgpu`` also if nothing has changed."""
+        """Bring the files in step with the rules; those of the VF ``vgpu`` also if nothing has changed.
+
+        A group's end and an instance's beginning come last: who looks then sees the room as it is.
+        """
         before, now = self._shown, self.kernel.host()
         self._shown = now
         gone_groups = before.groups.keys() - now.groups.keys()
         for uuid in before.mdevs.keys() - now.mdevs.keys():
             self._remove(before.mdevs[uuid], gone=before.mdevs[uuid].group in gone_groups)
-        for number in gone_groups:
-            files.remove(self.host.path(f"/dev/vfio/{number}"))
-            files.remove_tree(self.host.path(f"/sys/kernel/iommu_groups/{number}"))
         for parent, types in now.mdev_parents.items():
             if types != before.mdev_parents.get(parent):
                 self._show_room(parent, types)
+        for number in gone_groups:
+            files.remove(self.host.path(f"/dev/vfio/{number}"))
+            files.remove_tree(self.host.path(f"/sys/kernel/iommu_groups/{number}"))
         for uuid in now.mdevs.keys() - before.mdevs.keys():
             self._add(now.mdevs[uuid])
         for address, function in now.functions.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,16 @@ def main(arguments: list[str]) -> int:
     except (Missing, RuntimeError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 1
-    chosen = any(Path(argument.partition("::")[0]).exists() for argument in arguments)
-    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *arguments, *([] if chosen else [str(HERE)])]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is cleaned up then, too
+    where = [] if any(_is_path(argument) for argument in arguments) else [str(HERE)]
+    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *arguments, *where]))
+
+
+def _is_path(argument: str) -> bool:
+    try:
+        return Path(argument.partition("::")[0]).exists()
+    except OSError:  # a long expression after -k is no file name
+        return False
 
 
 def _prepare() -> None:

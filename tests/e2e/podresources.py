@@ -38,8 +38,11 @@ def allocatable(kubelet_directory: Path) -> Counter[str]:
 
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
-    """Device id → who has it."""
-    return anyio.run(podresources.holders, _socket(kubelet_directory))
+    """Device id → who has it; raises OSError while the kubelet does not answer."""
+    try:
+        return anyio.run(podresources.holders, _socket(kubelet_directory))
+    except KubeletUnavailable as error:
+        raise OSError(error.what) from error
 
 
 def _socket(kubelet_directory: Path) -> str:

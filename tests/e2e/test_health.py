@@ -33,4 +33,7 @@ def test_a_device_that_falls_off_the_bus_is_unhealthy_in_the_status_of_its_pod(
     host.unplug(FIRST)
     waiting.until(lambda: health(pods.get("patient")) == {FIRST: "Unhealthy"}, "it is Unhealthy", 30.0)
     running.await_counts(NAME, 1, 0)
+    listed = daemon.device(FIRST)  # for good, and not only for the moment after an Allocate
+    assert listed is not None
+    assert listed["reason"] == "fallen-off-the-bus"
     assert pods.get("patient")["status"]["phase"] == "Running"

@@ -14,7 +14,7 @@ from tests.e2e import podresources, waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Pods
-from tests.e2e.resources import FIRST, GPU, GPU_ENV, GROUPS, only, rule
+from tests.e2e.resources import FIRST, GPU, GPU_ENV, GROUPS, SECOND, only, rule
 
 RESTARTS = 20
 BACK = 2.0  # seconds from the kubelet's start
@@ -95,20 +95,27 @@ def test_a_kubelet_comes_up_although_a_held_device_has_gone(
     running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
 ) -> None:
     name = "example.com/held"
-    daemon.configure(only(rule(name, FIRST)))
+    daemon.configure(only(rule(name, FIRST, SECOND)))
     daemon.start()
-    running.await_counts(name, 1, 1)
-    pods.run("holder", {name: 1})
+    running.await_counts(name, 2, 2)
+    pods.run("holder", {name: 2})
     waiting.until(lambda: FIRST in daemon.status()["holders"], "the daemon knows the holder")
     host.unplug(FIRST)
-    running.await_counts(name, 1, 0)
-    # Kubelet 1.36.2 crashes here if the id is missing: pkg/kubelet/cm/devicemanager/topology_hints.go.
+    running.await_counts(name, 2, 1)
+    # Kubelet 1.36 crashes here if the id is missing and the other one has a NUMA node:
+    # pkg/kubelet/cm/devicemanager/topology_hints.go.
     running.kubelet.stop(signal.SIGKILL)
     running.kubelet.start()
     running.kubelet.await_ready()
     daemon.await_registered()
-    assert daemon.device(FIRST)["healthy"] is False
-    running.await_counts(name, 1, 0)
+    waiting.until(
+        lambda: FIRST in podresources.holders(running.kubelet.directory), "the kubelet has its pod again"
+    )
+    running.await_counts(name, 2, 1)
+    assert running.kubelet.running
+    listed = daemon.device(FIRST)
+    assert listed is not None
+    assert listed["healthy"] is False
     pods.delete("holder")
     # A kubelet may not know its pods for a while after its start: so long nothing is taken for released.
-    running.await_counts(name, 0, 0, seconds=allocations.FRESH_KUBELET + 15)
+    running.await_counts(name, 1, 1, seconds=allocations.FRESH_KUBELET + 15)

@@ -37,7 +37,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_path(argument: str) -> bool:
-    return Path(argument.partition("::")[0]).exists()
+    try:
+        return Path(argument.partition("::")[0]).exists()
+    except OSError:  # a long expression after -k is no file name
+        return False
 
 
 def _prepare() -> None:
