@@ -4,7 +4,7 @@
 Three steps, so that ``look`` can spread the middle one over threads: ``plan`` lists what is to be read,
 ``read`` reads one item (the step that may hang, alone), ``assemble`` joins all into a Host that shares every
 unchanged object with the previous one. Reading an item may show that others are touched (``follow``): the
-group that a function has left, the PF of a VF, the parent of an mdev. Decides nothing, keeps everything.
+group that a function has left, the PF of a VF, the parents of an mdev. Decides nothing, keeps everything.
 """
 
 from __future__ import annotations
@@ -169,7 +169,10 @@ class Scanner:
 
 def follow(plan: Plan, item: Item, found: Found, previous: Host) -> Iterable[Item]:
     """Further items that one reading touches; nothing where everything is read anyway."""
-    if plan.whole or item.kind in ("group", "parent"):
+    if plan.whole or item.kind == "parent":
+        return
+    if item.kind == "group":
+        yield from _follow_group(item.key, found, previous)
         return
     if item.kind == "function":
         yield from _follow_function(item.key, found, previous)
@@ -192,6 +195,17 @@ def _follow_function(key: str, found: Found, previous: Host) -> Iterable[Item]:
             if function.physfn is not None:
                 yield Item("function", function.physfn)
     yield from (Item("function", address) for address in sorted(vfs))
+
+
+def _follow_group(key: str, found: Found, previous: Host) -> Iterable[Item]:
+    """All parents, where an mdev has left its group: room has no event, and its parent is known no more.
+
+    A removal that waits for a holder takes the mdev off its bus first, and gives its room back at the end.
+    """
+    before = previous.groups.get(GroupNumber(int(key)))
+    members = found.members if isinstance(found, Group) else ()
+    if before is not None and any(mdev_uuid(each) for each in before.members if each not in members):
+        yield from (Item("parent", name) for name in previous.mdev_parents)
 
 
 def _group_item(number: GroupNumber | None) -> tuple[Item, ...]:

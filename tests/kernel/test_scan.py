@@ -275,3 +275,44 @@ def test_a_refresh_of_many_devices_reads_few_files(tmp_path: Path) -> None:
     after = scanner.refresh(before, frozenset({nodes.address(7)}))
     changed = [a for a in after.functions if after.functions[a] is not before.functions[a]]
     assert changed == [nodes.address(7)]
+
+
+def test_a_glance_sees_what_differs_from_the_host_and_nothing_else(
+    host: SimulatedHost, scanner: Scanner
+) -> None:
+    known = scanner.full(Host())
+    host.hold(B)
+    assert scanner.unchanged([A], known)
+    assert not scanner.unchanged([A, B], known)
+    assert not scanner.unchanged(["0000:09:00.0"], known)
+
+
+def test_a_glance_sees_a_new_neighbour_in_the_group(host: SimulatedHost, scanner: Scanner) -> None:
+    known = scanner.full(Host())
+    add(host, "0000:01:00.2", driver="nouveau")
+    assert not scanner.unchanged([A], known)
+
+
+def test_a_glance_needs_no_group(host: SimulatedHost, scanner: Scanner) -> None:
+    host.add_function("0000:05:00.0", vendor="10de", device="1eb8", pci_class="030200", group=None)
+    assert scanner.unchanged(["0000:05:00.0"], scanner.full(Host()))
+
+
+def test_when_an_mdev_has_left_its_group_the_room_of_all_parents_is_read_again(
+    host: SimulatedHost, scanner: Scanner, tmp_path: Path
+) -> None:
+    uuid, group = "53764d0e-85a0-42b4-af5c-2046b460b1dc", tmp_path / "sys/kernel/iommu_groups/40"
+    room = tmp_path / "sys/bus/pci/devices" / A / "mdev_supported_types/nvidia-228/available_instances"
+    room.parent.mkdir(parents=True)
+    room.write_text("0\n")
+    (tmp_path / "sys/class/mdev_bus").mkdir()
+    (tmp_path / "sys/class/mdev_bus" / A).symlink_to(f"../../bus/pci/devices/{A}")
+    (group / "devices" / uuid).mkdir(parents=True)  # what is left of an instance while its removal waits
+    before = scanner.full(Host())
+    room.write_text("2\n")
+    key = frozenset({"/dev/vfio/40"})
+    assert scanner.refresh(before, key) is before, "room alone has no event"
+    (group / "devices" / uuid).rmdir()
+    (group / "devices").rmdir()
+    group.rmdir()
+    assert [kind.available for kind in scanner.refresh(before, key).mdev_parents[A]] == [2]
