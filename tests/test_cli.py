@@ -90,6 +90,16 @@ def test_a_saved_scan_is_explained_as_the_host_was(run: Run, host: SimulatedHost
     assert out.startswith(ONE)
 
 
+def test_costly_facts_are_read_of_the_present_host_and_never_for_a_saved_one(
+    run: Run, host: SimulatedHost, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_text(run("scan", "-o", "json")[1])
+    host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
+    assert "2 fatal PCIe errors" in run("explain", ONE)[1]
+    assert "fatal" not in run("explain", ONE, "--host", str(saved))[1]
+
+
 def test_explain_tells_the_same_to_people_and_programs(run: Run, host: SimulatedHost) -> None:
     host.bind(ONE, "nouveau")
     code, text, _ = run("explain", ONE.removeprefix("0000:"))

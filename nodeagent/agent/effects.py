@@ -217,7 +217,7 @@ class Effects:
         for step in steps:
             if not self._gather().same_wishes(inputs):
                 break
-            if ends[step] and await self._used(ends[step], asked):
+            if ends[step] and await asked.have(ends[step]):
                 continue
             withdraw = partial(self._withdraw, step, ends[step], inputs)
             if not await self.writer.take(step, group, withdraw):
@@ -228,9 +228,6 @@ class Effects:
         self._end_taking(steps, late, group)
         self._working -= {card}
         self._wake.touch()
-
-    async def _used(self, devices: frozenset[str], asked: Users) -> bool:
-        return await asked.have(devices) or bool(devices & self._custody.settling.get())
 
     def _withdraw(self, step: Step, ids: frozenset[str], inputs: Inputs) -> bool:
         """Right before the write: False if anybody has got one of the ids, or wants anything else, by now."""

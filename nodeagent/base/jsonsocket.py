@@ -49,7 +49,7 @@ async def _serve_in(short: str, path: str, answer: Callable[[], object], ready: 
 
     aside = f"{short}.{os.getpid()}"
     try:
-        _forget_stale(Path(short))
+        _must_be_free(Path(short))
         # Shielded: else the file stays behind, bound, and not yet known to be ours.
         with anyio.CancelScope(shield=True):
             listener = await anyio.create_unix_listener(aside, mode=0o600)
@@ -70,15 +70,14 @@ def _publish(aside: str, short: str) -> None:
     Path(aside).rename(short)
 
 
-def _forget_stale(path: Path) -> None:
-    """Remove a socket on which nobody listens; raises OSError (EADDRINUSE) for anything else."""
+def _must_be_free(path: Path) -> None:
+    """Raise OSError (EADDRINUSE) for anything but a socket on which nobody listens, which may be replaced."""
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
         return
     if not is_socket or _is_served(path):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    path.unlink(missing_ok=True)
 
 
 def _forget_own(path: Path, ours: tuple[int, int] | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,17 +47,8 @@ class Notifier:
         return None if self._watchdog is None or not self.listening else self._watchdog / 2
 
     def ready(self, status: str = "") -> bool:
-        """The service is up; also the end of ``reloading``."""
+        """The service is up."""
         return self._send("READY=1", *_status(status))
-
-    def status(self, text: str) -> bool:
-        """One line for ``systemctl status``."""
-        return self._send(*_status(text))
-
-    def reloading(self) -> bool:
-        """The settings are being read again; ``ready`` must follow (Type=notify-reload wants the time)."""
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        return self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
 
     def stopping(self, status: str = "") -> bool:
         """The service is going down."""

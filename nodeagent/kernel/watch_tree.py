@@ -80,7 +80,7 @@ class TreeWatch:
 
     def _listed(self, change: Change) -> None:
         directory = self._root.host_path(change.directory)
-        if change.lost or change.name is None:
+        if change.name is None:  # anything may have happened
             self._list_functions()
             self._wake(None)
         elif directory == _DEVICES:
@@ -123,9 +123,7 @@ class TreeWatch:
         self._wake(None)
 
     def _driver_changed(self, change: Change) -> None:
-        if change.lost:
-            self._wake(None)
-        elif change.name is not None and pci_address(change.name):
+        if change.name is not None and pci_address(change.name):
             self._wake(change.name)
 
     def _list_drivers(self) -> None:

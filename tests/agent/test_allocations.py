@@ -208,3 +208,21 @@ async def test_changes_are_told() -> None:
     await loop.one_turn()
     await loop.one_turn()
     assert told == [1]
+
+
+async def test_a_new_kubelet_is_asked_at_once() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = made(kubelet)
+    async with running(loop):
+        await kubelet.until_asked(1)
+        loop.kubelet_changed()
+        await kubelet.until_asked(2)
+
+
+async def test_who_begins_to_wait_for_a_release_has_the_kubelet_asked() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = made(kubelet)
+    async with running(loop):
+        await kubelet.until_asked(1)
+        loop.await_releases(True, by="effects")
+        await kubelet.until_asked(2)

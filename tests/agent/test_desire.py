@@ -61,6 +61,23 @@ async def test_a_file_that_appears_is_read(file: Path, desire: Desire, said: Sai
     assert said(log.CONFIG_RELOADED) == [{"changed": "resources"}]
 
 
+async def test_a_file_that_is_changed_in_place_is_read_again(tmp_path: Path, file: Path) -> None:
+    write(file, GOOD)
+    watching = Watching()
+    desire = Desire(settings.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    desire.watch(watching)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        tasks.start_soon(desire.run)
+        with file.open("r+") as opened:  # neither a new name nor another file under the old one
+            opened.write(GOOD.replace("count: 3", "count: 4"))
+        with anyio.fail_after(5):
+            await desire.cell.newer(0)
+        tasks.cancel_scope.cancel()
+    watching.close()
+    assert desire.error is None
+
+
 async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, desire: Desire, said: Said) -> None:
     write(file, GOOD)
     await until_rules(desire, 1)

@@ -177,6 +177,27 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             os.close(reader)
 
 
+async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+        first = uuid(FIRST, "nvidia-228", 0)
+        path = remove_file(changing, first)
+        path.unlink()
+        os.mkfifo(path)
+        changing.effects = changing.fresh(deadline=0.1)
+        async with changing.run():
+            changing.want()
+            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            await changing.until(lambda: not changing.effects.working)
+            for _ in range(2):
+                await changing.observe.look_at(frozenset({first}))
+            assert first in changing.custody.withdrawn.get()
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            await changing.until(lambda: not changing.custody.withdrawn.get())
+            os.close(reader)
+
+
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))

@@ -14,8 +14,11 @@ from nodeagent.base import jsonsocket
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel.root import Root
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.policy.offers import Facts
 
 ONE = PciAddress(nodes.address(0))
 
@@ -79,3 +82,10 @@ async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
     root = Root(host.directory)
     outcome = await inspect.inspect(root, settings.load(host.directory, {}, {}))
     assert await inspect.with_hints(root, outcome, PciAddress("0000:ff:00.0")) is outcome
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_plan_is_made_with_what_is_known_of_the_holders(known: bool) -> None:
+    held = {"x": Holder("ns", "p", ResourceName("example.com/gpu"))}
+    planned = inspect.to_plan(Facts(Host(), Desired(), {}, holders=held, holders_known=known), "m", ())
+    assert (planned.holders, planned.holders_known) == (held, known)

@@ -15,7 +15,7 @@ import pytest
 from nodeagent.agent.observe import Observe
 from nodeagent.base import log
 from nodeagent.base.watching import Watching
-from nodeagent.demo import nodes
+from nodeagent.demo import files, nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.watch import Wake
@@ -159,6 +159,15 @@ async def test_a_change_of_the_host_is_noticed(host: SimulatedHost) -> None:
         assert observe.statistics.source == "tree"
 
 
+async def test_where_events_come_from_nothing_is_polled(host: SimulatedHost, said: Said) -> None:
+    async with observing(host, events=True) as observe:
+        await observe.listening()
+        assert said(log.EVENTS_UNAVAILABLE) == []
+        before = observe.looks
+        await observe.refresh([ONE])
+        assert observe.looks > before
+
+
 async def test_other_nodes_are_watched_when_the_settings_change(host: SimulatedHost) -> None:
     host.node("/dev/kvm")
     async with observing(host) as observe:
@@ -216,6 +225,16 @@ async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(ho
         assert function(observe).recovery is None
 
 
+async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        observe._verdict(ONE, Recovery.FAILED)
+        await until(observe, lambda found: found.functions[ONE].recovery is Recovery.FAILED)
+        host.write(ONE, "power_state", "D3hot")
+        for _ in range(2):
+            await observe.look_at(frozenset({ONE}))
+        assert (function(observe).power_state, function(observe).recovery) == ("D3hot", Recovery.FAILED)
+
+
 async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         observe._verdict(ONE, Recovery.RUNNING)
@@ -233,6 +252,24 @@ async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: Si
         assert observe.stuck == (ONE,)
         host.unhang(ONE, "vendor")
         await until(observe, lambda found: found.functions[ONE].unreadable is None)
+
+
+async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
+    host: SimulatedHost, said: Said
+) -> None:
+    release = host.path("/proc/sys/kernel/osrelease")
+    host.write_file("/proc/sys/kernel/osrelease", "6.12")
+    async with observing(host) as observe:
+        files.replace_by_fifo(release)
+        host.unplug(TWO)
+        seen = observe.host.version
+        observe.wake(everything=True)
+        with anyio.fail_after(5):
+            await observe.host.newer(seen)
+        assert TWO in observe.host.get().functions
+        assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
+        files.replace_fifo(release, b"6.12\n")
+        await until(observe, lambda found: TWO not in found.functions)
 
 
 async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:

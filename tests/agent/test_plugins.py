@@ -43,6 +43,7 @@ from tests.conftest import Said
 
 GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
 ONE, TWO = nodes.address(0), nodes.address(1)
+NEIGHBOUR = "0000:09:00.0"
 GPUS = PciRule(GPU, (PciSelector(vendors=("10de",)),))
 KVMS = NodeRule(KVM, "/dev/kvm", 3)
 LATER = 3600.0
@@ -221,6 +222,26 @@ async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refu
     assert event["devices"] == asked.ids[0]
 
 
+async def with_a_neighbour(agent: Agent, **facts: Any) -> None:
+    """A third function, in the group of the first, that the daemon has seen."""
+    agent.host.add_function(NEIGHBOUR, group=0, numa=0, **facts)
+    with anyio.fail_after(5):
+        await agent.observe.look_at(frozenset({NEIGHBOUR, "/sys/kernel/iommu_groups/0"}))
+    agent.reconcile.one_turn()
+
+
+async def test_a_neighbour_that_changed_unseen_is_felt_by_an_allocate(agent: Agent) -> None:
+    await with_a_neighbour(agent, vendor="8086", device="15e9", pci_class="0c0330", driver=None)
+    agent.host.bind(NEIGHBOUR, "xhci_hcd")
+    with anyio.fail_after(5), pytest.raises(Refused, match="xhci_hcd"):
+        await agent.answers().allocate([ONE])
+
+
+async def test_devices_of_one_group_are_preferred_together(agent: Agent) -> None:
+    await with_a_neighbour(agent, vendor="10de", device="1000", pci_class="030200", driver="vfio-pci")
+    assert set(agent.answers().prefer([TWO, ONE, NEIGHBOUR], [], 2)) == {ONE, NEIGHBOUR}
+
+
 async def test_the_list_knows_of_a_refusal_as_soon_as_it_is_raised(agent: Agent) -> None:
     listing = Listing(agent.resource().devices)
     agent.host.bind(ONE, "nouveau")
@@ -305,6 +326,9 @@ async def test_a_cdi_file_that_cannot_be_written_refuses_until_it_can(tmp_path: 
         await agent.kubelet.until_listed(GPU, 2)
         pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
         assert "make the CDI directory writable" in pod.message
+        (problem,) = agent.plugins.problems
+        assert problem.startswith(f"{GPU}: the CDI file ")
         in_the_way.unlink()
         pod = await agent.kubelet.admit(Pod("ns", "q", [{GPU: 1}]))
         assert pod.phase == "Running"
+        assert agent.plugins.problems == ()

@@ -74,6 +74,13 @@ def test_each_input_that_was_replaced_is_decided_on(which: str) -> None:
     assert cells.reconcile.one_turn() is not first
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_whether_the_holders_are_known_is_decided_on(known: bool) -> None:
+    cells = Cells()
+    cells.allocations.set(Allocations({"x": Holder("ns", "p", KVM)}, known))
+    assert cells.reconcile.one_turn().facts.holders_known is known
+
+
 async def test_the_loop_turns_when_an_input_changes() -> None:
     cells = Cells()
     async with anyio.create_task_group() as tasks:

@@ -8,18 +8,21 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from nodeagent import __version__, settings
 from nodeagent.agent import status
 from nodeagent.app import Agent
-from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.ids import ResourceName
+from tests.agent.changing import FIRST, node, t4
 
 GPU = ResourceName("example.com/gpu")
 CONFIG = "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, pci: [{vendors: ['10de']}]}]\n"
@@ -78,6 +81,25 @@ async def test_an_unhealthy_device_says_why_and_what_to_do(agent: Agent, host: S
 async def test_holders_are_named(agent: Agent) -> None:
     agent.allocations.cell.set(Allocations({"x": Holder("ns", "p", GPU)}, known=True))
     assert status.document(agent)["holders"] == {"x": {"pod": "ns/p", "resource": GPU}}
+
+
+async def test_a_resource_that_is_not_registered_says_why(agent: Agent) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(agent.plugins.run)
+        with anyio.fail_after(5):
+            while GPU not in agent.plugins.endpoints:
+                await anyio.lowlevel.checkpoint()
+        agent.plugins.endpoints[GPU].standing.last_error = "the name is taken"
+        told = status.document(agent)
+        tasks.cancel_scope.cancel()
+    assert f"{GPU}: not registered: the name is taken" in told["problems"]
+
+
+async def test_what_the_kernel_refuses_on_a_card_is_a_problem(agent: Agent, tmp_path: Path) -> None:
+    async with node(tmp_path / "split", t4(FIRST), "GRID T4-8A") as changing:
+        agent.effects = changing.effects
+        changing.effects.writer.retries.refused((FIRST, "nvidia-228"), KernelRefused("no room"), 0.0)
+        assert f"{FIRST}: no room" in status.document(agent)["problems"]
 
 
 async def test_everything_that_needs_a_person_is_a_problem(agent: Agent) -> None:

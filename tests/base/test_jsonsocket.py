@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
 import stat
@@ -91,6 +93,30 @@ async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
             await jsonsocket.serve(str(path), lambda: "second")
         assert await ask(path) == "first"
+
+
+async def test_who_is_too_busy_to_accept_is_not_taken_for_dead(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with contextlib.ExitStack() as peers:
+        busy = peers.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(path))
+        busy.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(9):  # until its queue is full
+                peer = peers.enter_context(socket.socket(socket.AF_UNIX))
+                peer.setblocking(False)
+                peer.connect(str(path))
+        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use") as caught:
+            await jsonsocket.serve(str(path), lambda: None)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert path.exists()
+
+
+async def test_a_socket_that_somebody_has_removed_is_no_failure_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with serving(path):
+        path.unlink()
+    assert not path.exists()
 
 
 async def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:

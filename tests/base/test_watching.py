@@ -50,10 +50,10 @@ async def test_names_that_come_and_go_are_told(
 ) -> None:
     assert watching.watch(str(tmp_path), heard)
     (tmp_path / "a").touch()
-    await heard.until_told(Change(str(tmp_path), "a"))
+    await heard.until_told(Change(str(tmp_path), "a", lost=False))
     heard.clear()
     (tmp_path / "a").unlink()
-    await heard.until_told(Change(str(tmp_path), "a"))
+    await heard.until_told(Change(str(tmp_path), "a", lost=False))
 
 
 async def test_contents_are_told_only_to_those_who_asked(

@@ -72,6 +72,14 @@ async def test_the_name_under_which_a_holder_has_the_node_does_not_matter(cards:
     assert len(used(cards, ONE, TWO)) == 1
 
 
+async def test_an_instance_that_is_open_through_a_node_of_its_own_is_in_use(cards: SimulatedCards) -> None:
+    real = cards.real(f"/sys/bus/mdev/devices/{ONE}")
+    (name,) = os.listdir(cards.host.path(f"{real}/vfio-dev"))
+    cards.host.node(f"/dev/vfio/devices/{name}")
+    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path(f"/dev/vfio/devices/{name}"))
+    assert used(cards, ONE, TWO) == {ONE}
+
+
 async def test_a_use_count_of_zero_needs_no_search(cards: SimulatedCards) -> None:
     cards.hold(ONE)
     files.link(cards.host.path(f"{DRIVER}/module"), "../../../../module/nvidia_vgpu_vfio")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -22,6 +23,7 @@ from tests.hearing import Heard
 
 DEADLINE = 0.4
 HANGING = nodes.address(3)
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
 @pytest.fixture
@@ -164,6 +166,33 @@ async def test_a_hanging_group_keeps_its_last_known_members(
     assert list(look.stuck) == [str(group)]
     files.replace_fifo(path, b"DMA\n")
     await recovered.until_told(str(group))
+
+
+async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
+    look: Look, host: SimulatedHost, recovered: Heard[str]
+) -> None:
+    name = mdev_below(Path(host.path(f"/sys/bus/pci/devices/{HANGING}")), Path(host.path("/sys/bus/mdev")))
+    before = await look.look(None, Host())
+    files.replace_by_fifo(str(name))
+    after = await look.look(None, before)
+    assert before.mdevs[UUID].type_name == "GRID T4-8A"
+    assert after.mdevs[UUID] == replace(before.mdevs[UUID], unreadable=NOT_READABLE)
+    files.replace_fifo(str(name), b"GRID T4-8A\n")
+    await recovered.until_told(UUID)
+    assert (await look.look(frozenset({UUID}), after)).mdevs == before.mdevs
+
+
+def mdev_below(parent: Path, bus: Path) -> Path:
+    """Make an mdev; the file with the name of its type."""
+    kind = parent.resolve() / "mdev_supported_types/nvidia-228"
+    instance = parent.resolve() / UUID
+    kind.mkdir(parents=True)
+    instance.mkdir()
+    (kind / "name").write_text("GRID T4-8A\n")
+    (instance / "mdev_type").symlink_to(kind)
+    (bus / "devices").mkdir(parents=True)
+    (bus / "devices" / UUID).symlink_to(instance)
+    return kind / "name"
 
 
 async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(

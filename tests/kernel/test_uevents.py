@@ -89,7 +89,8 @@ def test_noise_wakes_nobody_and_all_of_vfio_does(recording: Path) -> None:
     for event in events(recording):
         if event.subsystem in NOISE:
             assert not uevents.concerns(event)
-        if event.subsystem in ("pci", "vfio", "vfio-dev", "mdev"):
+        node = event.keys.get("DEVNAME", "")
+        if event.subsystem in ("pci", "vfio", "vfio-dev", "mdev") or node.startswith("vfio/"):
             assert uevents.concerns(event)
             assert uevents.key(event) is not None
 

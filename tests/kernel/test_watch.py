@@ -158,6 +158,24 @@ async def test_an_mdev_wakes_with_its_uuid(watched: Watched, tmp_path: Path) -> 
     await heard.until_told(wake(uuid))
 
 
+async def test_a_function_whose_directory_goes_before_its_name_wakes_with_it(
+    watched: Watched, tmp_path: Path
+) -> None:
+    _, heard, _ = watched
+    (tmp_path / "sys/bus/pci/devices" / GPU).resolve().rename(tmp_path / "elsewhere")
+    await heard.until_told(wake(GPU))
+
+
+async def test_a_card_that_begins_to_offer_mdevs_wakes_everything(watched: Watched, tmp_path: Path) -> None:
+    _, heard, _ = watched
+    parents = tmp_path / "sys/class/mdev_bus"
+    parents.mkdir(parents=True, exist_ok=True)
+    await heard.until_told(Wake(everything=True))
+    heard.clear()
+    (parents / GPU).symlink_to(f"../../bus/pci/devices/{GPU}")
+    await heard.until_told(Wake(everything=True))
+
+
 async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
     host, heard, watch = watched
     assert watch.statistics().source == "tree"

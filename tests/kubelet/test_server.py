@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server and the channel against each other and against grpcio (C-core) as a strict client."""
+"""The server against our own channel and against grpcio (C-core) as a strict client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -21,84 +18,29 @@ import grpc.aio
 import grpclib.server
 import h2.events
 import pytest
-from grpclib.const import Cardinality, Handler, Status
+from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 from h2.connection import H2Connection
 
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.base.latest import Latest
 from nodeagent.kubelet import channel, server, sockets
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from tests.kubelet.serving import HELLO, LIST, Plugin, options, serving, within
 
 ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
-LIST = "/v1beta1.DevicePlugin/ListAndWatch"
 OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
-HELLO = bytes(v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="a", health="Healthy")]))
-
-
-class Plugin(v1beta1.DevicePluginBase):
-    """A plugin whose Allocate waits for a gate, and whose stream never ends by itself."""
-
-    def __init__(self) -> None:
-        self.gate = anyio.Event()
-        self.entered = anyio.Event()
-        self.ended = Latest(0)
-
-    async def get_device_plugin_options(self, message: v1beta1.Empty) -> v1beta1.DevicePluginOptions:
-        """Answers at once."""
-        return v1beta1.DevicePluginOptions(get_preferred_allocation_available=True)
-
-    async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
-        """Waits for the gate, then answers."""
-        self.entered.set()
-        await self.gate.wait()
-        return v1beta1.AllocateResponse()
-
-    async def _stream(self, stream: Any) -> None:
-        await stream.recv_message()
-        try:
-            await stream.send_message(HELLO)
-            await anyio.sleep_forever()
-        finally:
-            self.ended.set(self.ended.get() + 1)
-
-    def __mapping__(self) -> dict[str, Handler]:
-        """The generated methods, with a stream that sends ready bytes."""
-        raw = Handler(self._stream, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse)
-        return {**super().__mapping__(), LIST: raw}
-
-
-@asynccontextmanager
-async def serving(directory: Path, name: str = "p.sock") -> AsyncIterator[tuple[server.SocketServer, Plugin]]:
-    plugin = Plugin()
-    served = server.SocketServer(directory, name, [plugin])
-    await served.start()
-    try:
-        yield served, plugin
-    finally:
-        await served.stop(0)
-
-
-async def within(seconds: float, wait: Callable[[], Awaitable[Any]]) -> Any:
-    with anyio.fail_after(seconds):
-        return await wait()
-
-
-async def _options(path: Path) -> v1beta1.DevicePluginOptions:
-    async with channel.open_channel(path) as peer:
-        return await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)
 
 
 async def test_a_call_is_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
-        assert (await _options(served.path)).get_preferred_allocation_available
+        assert (await options(served.path)).get_preferred_allocation_available
 
 
 async def test_a_long_prefix_does_not_matter(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 120) / ("y" * 120)
     deep.mkdir(parents=True)
     async with serving(deep) as (served, _):
-        assert (await _options(served.path)).get_preferred_allocation_available
+        assert (await options(served.path)).get_preferred_allocation_available
         assert sockets.is_served(served.path)
 
 
@@ -201,7 +143,7 @@ async def test_a_name_that_is_taken_is_not_stolen(tmp_path: Path) -> None:
         with pytest.raises(KubeletUnavailable):
             await server.SocketServer(tmp_path, "p.sock", [Plugin()]).start()
         assert served.present
-        assert (await _options(served.path)).get_preferred_allocation_available
+        assert (await options(served.path)).get_preferred_allocation_available
 
 
 async def test_the_server_knows_when_its_socket_has_gone(tmp_path: Path) -> None:
@@ -226,7 +168,7 @@ async def test_a_socket_is_published_under_its_name_when_it_can_be_used(tmp_path
     try:
         assert os.listdir(tmp_path) == ["reg.sock"]
         assert served.present
-        assert (await _options(served.path)).get_preferred_allocation_available
+        assert (await options(served.path)).get_preferred_allocation_available
     finally:
         await served.stop(0)
     assert not os.listdir(tmp_path)
@@ -238,8 +180,8 @@ async def test_any_authority_is_served_and_unknown_methods_are_unimplemented(
     tmp_path: Path, authority: str, path: str
 ) -> None:
     async with serving(tmp_path) as (served, _):
-        options = [("grpc.default_authority", authority)] if authority else []
-        async with grpc.aio.insecure_channel(f"unix:{served.path}", options=options) as peer:
+        settings = [("grpc.default_authority", authority)] if authority else []
+        async with grpc.aio.insecure_channel(f"unix:{served.path}", options=settings) as peer:
             call = peer.unary_unary(OPTIONS)
             assert await call(b"", timeout=5) == b"\x10\x01"
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -340,7 +282,7 @@ async def test_a_stranger_is_hung_up_on(tmp_path: Path) -> None:
         served.path.chmod(0o777)
         done = await anyio.run_process([sys.executable, "-c", code], cwd=tmp_path)
         assert done.stdout == b"hung up\n"
-        assert (await _options(served.path)).get_preferred_allocation_available
+        assert (await options(served.path)).get_preferred_allocation_available
 
 
 def test_probing_a_path_tells_whether_somebody_listens(tmp_path: Path) -> None:
@@ -364,7 +306,7 @@ async def _fds() -> int:
 async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path) -> None:
     async def once() -> None:
         async with serving(tmp_path) as (served, _):
-            await _options(served.path)
+            await options(served.path)
 
     await once()
     before = await _fds()
@@ -376,80 +318,7 @@ async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path) 
 async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
         for _ in range(38):
-            await _options(served.path)
+            await options(served.path)
         gc.collect()
         alive = sum(isinstance(thing, grpclib.server.Handler) for thing in gc.get_objects())
     assert alive <= 4
-
-
-async def test_a_call_that_times_out_leaves_cancel_scopes_in_order(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (served, _):
-        with anyio.CancelScope() as scope:
-            with pytest.raises(KubeletUnavailable, match="no answer in time"):
-                async with channel.open_channel(served.path) as peer:
-                    stub = v1beta1.DevicePluginStub(peer)
-                    await stub.allocate(v1beta1.AllocateRequest(), timeout=0.05)
-            scope.cancel()
-            await anyio.sleep_forever()
-        assert scope.cancelled_caught
-
-
-async def test_a_lost_connection_leaves_its_task_uncancelled(tmp_path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    counts: list[int] = []
-
-    async def call() -> None:
-        with pytest.raises(KubeletUnavailable, match="Connection lost"):
-            async with channel.open_channel(tmp_path / "p.sock") as peer:
-                await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
-        counts.append(_cancellations())
-
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.setblocking(False)
-        listening.bind(str(tmp_path / "p.sock"))
-        listening.listen()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call)
-            connection, _ = await loop.sock_accept(listening)
-            with connection:
-                await anyio.wait_all_tasks_blocked()  # the call waits for its answer
-    assert counts == [0]
-
-
-async def test_a_cancellation_that_is_not_grpclibs_stays_counted(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (served, plugin), anyio.create_task_group() as tasks:
-        counts: list[int] = []
-        calling: list[asyncio.Task[Any] | None] = []
-
-        async def call() -> None:
-            calling.append(asyncio.current_task())
-            try:
-                async with channel.open_channel(served.path) as peer:
-                    await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
-            finally:
-                counts.append(_cancellations())
-
-        tasks.start_soon(call)
-        await within(5, plugin.entered.wait)
-        assert calling[0] is not None
-        calling[0].cancel()
-    assert counts == [1]
-
-
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    return task.cancelling()
-
-
-async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(KubeletUnavailable, match="No such file"):
-        await _options(tmp_path / "none.sock")
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(tmp_path / "deaf.sock"))
-        with pytest.raises(KubeletUnavailable, match="Connection refused"):
-            await _options(tmp_path / "deaf.sock")
-        bound.listen()
-        with pytest.raises(KubeletUnavailable, match="no answer in time"):
-            async with channel.open_channel(tmp_path / "deaf.sock") as peer:
-                await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=0.05)

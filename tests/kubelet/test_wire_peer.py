@@ -161,6 +161,7 @@ def _compare(strategy: st.SearchStrategy[Any], peer: ModuleType) -> None:
     def same(ours: Any) -> None:
         theirs = _peer_class(peer, ours).FromString(bytes(ours))
         assert theirs.ByteSize() == len(bytes(ours))
+        theirs.DiscardUnknownFields()  # else what is not understood would come back as well
         again = type(ours).parse(theirs.SerializeToString())
         assert again == ours
         assert _plain(type(theirs).FromString(bytes(again))) == _plain(theirs)

@@ -104,3 +104,9 @@ def test_the_options_of_a_rule_hold_for_discovered_devices_of_that_name() -> Non
     assert claim == claims.Claim(ResourceName(T4), options)
     plain = claims.claim(function(), GROUP, Desired(), NAMES)
     assert plain == claims.Claim(ResourceName(T4), PciRule(T4))
+
+
+def test_the_options_of_a_rule_hold_for_no_other_name() -> None:
+    other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),), cdi=True)
+    claim = claims.claim(function(), GROUP, Desired(rules=(other,)), NAMES)
+    assert claim == claims.Claim(ResourceName(T4), PciRule(T4))

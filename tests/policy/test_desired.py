@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import Discovery, NodeRule, PciRule, PciSelector, Rule
+from nodeagent.model.desired import Discovery, MdevRule, NodeRule, PciRule, PciSelector, Rule
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import desired, nodes
 from nodeagent.policy.desired import Alias
@@ -48,6 +48,8 @@ def test_two_device_nodes_cannot_share_a_name() -> None:
 def test_names_that_share_a_variable_are_refused(one: str, other: str) -> None:
     assert "would share the variable" in told([PciRule(one), PciRule(other)])[0]
     assert "would share the variable" in told([PciRule(one)], Alias("d.e/f", other))[0]
+    assert "would share the variable" in told([MdevRule(one), MdevRule(other)])[0]
+    assert told([PciRule(one), MdevRule(other)]) == []
 
 
 def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:

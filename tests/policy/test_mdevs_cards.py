@@ -10,6 +10,8 @@ import pytest
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import PciAddress
 from nodeagent.policy import mdevs
 from tests.policy.splitting import T4_TYPES, facts, planned, settle, short, t4, v100, wanted
 
@@ -43,6 +45,25 @@ def test_a_filter_on_ids_picks_cards(
     kernel = MdevKernel([t4(1)])
     settle(kernel, given(CardTypes(None, filters, (T4_8,))))
     assert short(kernel) == expected
+
+
+def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    here = kernel.host()
+    others = (
+        PciFunction(PciAddress("0000:00:02.0"), vendor="8086", device="1912", pci_class="030000"),
+        PciFunction(PciAddress("0000:00:03.0"), vendor="10de", device="10f8", pci_class="040300"),
+        PciFunction(
+            PciAddress("0000:00:04.4"),
+            vendor="10de",
+            device="2235",
+            pci_class="030200",
+            physfn=PciAddress("0000:00:04.0"),
+        ),
+    )
+    there = replace(here, functions={**here.functions, **{each.address: each for each in others}})
+    plan = mdevs.plan(there, given(CardTypes((1,), types=(T4_8,))), facts(kernel))
+    assert {step.card for step in plan.steps} == {"0000:02:00.0"}
 
 
 def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() -> None:
@@ -106,6 +127,12 @@ def test_definitions_that_cannot_be_met_are_told() -> None:
         f"the definition {four} would mix nvidia-222 with nvidia-228 on {FIRST}",
         f"the definition {five} names the parent 0000:99:00.0, which is not on this node",
     ]
+
+
+def test_definitions_on_a_node_without_cards_are_told() -> None:
+    wish = replace(defined((FOREIGN, FIRST, "228")), types=())
+    plan = settle(MdevKernel([]), wish)
+    assert plan.problems == ("no card of this node offers mediated devices or vGPU types",)
 
 
 def vgpu_card(bus: str = "81") -> Card:

@@ -185,6 +185,7 @@ MISTAKES = [
     ("resources: [{name: 'GeForce RTX'}]", "resources[0].name: the kubelet refuses", "<domain>"),
     ("resources: [{name: a.b/c, pci: [{}]}]", "resources[0].pci[0]: an empty selector", '["*"]'),
     ("resources: [{name: a.b/c, pci: [{vendors: []}]}]", "an empty selector", '["*"]'),
+    ("resources: [{name: a.b/c, mdev: [{types: []}]}]", "an empty selector would take every mdev", "types"),
     ("resources: [{name: a.b/c, pci: [{vendors: [0x10de]}]}]", "pci[0].vendors[0]:", '"10de"'),
     ("resources: [{name: a.b/c, pci: [{vendors: [nvidia]}]}]", "pci[0].vendors[0]:", '"10de"'),
     ("resources: [{name: a.b/c, pci: [{devices: ['1eb']}]}]", "pci[0].devices[0]:", '"1eb8"'),

@@ -22,9 +22,10 @@ def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -
     assert text.splitlines() == ["  NAME    N    WHAT", "  a       100", "  longer  1    x"]
 
 
-def test_a_row_of_another_length_is_a_mistake_of_ours() -> None:
+@pytest.mark.parametrize("row", [("1",), ("1", "2", "3")])
+def test_a_row_of_another_length_is_a_mistake_of_ours(row: tuple[str, ...]) -> None:
     with pytest.raises((ValueError, IndexError)):
-        table.table(("A", "B"), [("1",)])
+        table.table(("A", "B"), [row])
 
 
 @pytest.mark.parametrize(
