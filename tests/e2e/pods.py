@@ -103,7 +103,9 @@ class Pods:
             raise AssertionError(f"{name} failed: {pod['status'].get('message')}")
         directory = self._logs / f"default_{name}_{pod['metadata']['uid']}" / container_name
         log = directory / f"{start}.log"
-        text = "\n".join(line.split(" ", 3)[3] for line in log.read_text().splitlines())
+        lines = (line.split(" ", 3) for line in log.read_text().splitlines())
+        # What goes to stderr is written by another task of containerd, and may come after the last line.
+        text = "\n".join(words[3] for words in lines if words[1] == "stdout")
         return text if text.endswith("ready") else None
 
     def await_phase(self, name: str, phase: str, seconds: float = 20.0) -> Any:
