@@ -111,8 +111,9 @@ async def test_a_write_that_never_returns_does_not_hold_up_the_end(node: Node) -
 
 async def test_without_leave_to_manage_nothing_is_written(node: Node) -> None:
     node.configure("apiVersion: nodeagent/v1\nmdevs: {types: [nvidia-228]}\n")
-    async with two_cards(node) as made, node.kubelet(), node.daemon():
-        await eventually(lambda: node.has("/run/nodeagent/status.sock"))
+    async with two_cards(node) as made, node.kubelet(), node.daemon() as daemon:
+        node.configure("apiVersion: nodeagent/v1\nmdevs: {types: [nvidia-222]}\n")
+        await daemon.logged("config-reloaded")  # time enough to begin
         told = await node.status()
         assert (made.writes, told["changes"]["writes"]) == (0, 0)
         assert told["problems"] == []
