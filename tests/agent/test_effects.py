@@ -35,8 +35,12 @@ def create_file(changing: Changing, card: str, type_id: str) -> Path:
     return Path(changing.root.path(f"/sys/class/mdev_bus/{card}/mdev_supported_types/{type_id}/create"))
 
 
-def remove_file(changing: Changing, instance: str) -> Path:
-    return Path(changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove"))
+def blocked(changing: Changing, instance: str) -> Path:
+    """The instance's file ``remove``: a write to it waits for a reader, as the kernel's for the last user."""
+    path = Path(changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove"))
+    path.unlink()
+    os.mkfifo(path)
+    return path
 
 
 async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path: Path) -> None:
@@ -158,9 +162,7 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-228", 2))
         first = uuid(FIRST, "nvidia-228", 0)
-        path = remove_file(changing, first)
-        path.unlink()
-        os.mkfifo(path)  # the write waits for a reader, as the kernel's for the last user
+        path = blocked(changing, first)
         changing.effects = changing.fresh(deadline=0.1)
         async with changing.run():
             changing.want()
@@ -182,9 +184,7 @@ async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_pat
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-228", 2))
         first = uuid(FIRST, "nvidia-228", 0)
-        path = remove_file(changing, first)
-        path.unlink()
-        os.mkfifo(path)
+        path = blocked(changing, first)
         changing.effects = changing.fresh(deadline=0.1)
         async with changing.run():
             changing.want()

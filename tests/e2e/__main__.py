@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.e2e import building, image
 from tests.e2e.building import HERE, Missing
 
@@ -30,15 +31,7 @@ def main(arguments: list[str]) -> int:
         print(f"make e2e: {error}", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is cleaned up then, too
-    where = [] if any(_is_path(argument) for argument in arguments) else [str(HERE)]
-    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *arguments, *where]))
-
-
-def _is_path(argument: str) -> bool:
-    try:
-        return Path(argument.partition("::")[0]).exists()
-    except OSError:  # a long expression after -k is no file name
-        return False
+    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *arguments, *tiers.chosen(arguments, HERE)]))
 
 
 def _prepare() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.vm import kernels, machine, samples
 from tests.vm.kernels import Missing
 
@@ -32,15 +33,7 @@ def main(arguments: list[str]) -> int:
     except Missing as error:
         print(f"make vm: {error}", file=sys.stderr)
         return 1
-    where = [] if any(_is_path(argument) for argument in arguments) else [str(_HERE)]
-    return int(pytest.main(["-c", str(_HERE / "pytest.ini"), *arguments, *where]))
-
-
-def _is_path(argument: str) -> bool:
-    try:
-        return Path(argument.partition("::")[0]).exists()
-    except OSError:  # a long expression after -k is no file name
-        return False
+    return int(pytest.main(["-c", str(_HERE / "pytest.ini"), *arguments, *tiers.chosen(arguments, _HERE)]))
 
 
 def _prepare() -> None:
