@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -43,9 +44,20 @@ async def test_the_list_is_complete_after_the_last_instance_without_a_second_tri
     configure(node, "nvidia-222", "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "600s"):
         await kubelet.until(lambda: (listed(kubelet, SMALL), listed(kubelet, LARGE)) == (16, 2), 15)
-        assert kubelet.statistics.lists[SMALL][-1].when - made.last_bind < 1.0
         assert (made.types_on(FIRST), made.types_on(SECOND)) == (["nvidia-222"] * 16, ["nvidia-228"] * 2)
         assert made.writes == 18
+
+
+async def test_the_list_is_complete_within_100_ms_of_the_last_instance(node: Node) -> None:
+    """The median of some rounds: what one of them lost to the rest of the machine is not the daemon's."""
+    configure(node)
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "600s"):
+        took: list[float] = []
+        for kind, resource, count in [("nvidia-222", SMALL, 32), ("nvidia-228", LARGE, 4)] * 4:
+            configure(node, kind)
+            await kubelet.until_listed(resource, count, 15)
+            took.append(kubelet.statistics.lists[resource][-1].when - made.last_bind)
+        assert statistics.median(took) < 0.1, took
 
 
 async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> None:
