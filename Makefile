@@ -15,6 +15,7 @@ demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet,
 	$(BIN)/python -m nodeagent demo $(ARGS)
 
 test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
+	$(BIN)/python -m compileall -q nodeagent
 	$(BIN)/python -m pytest $(ARGS)
 
 e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run builds Kubernetes)
@@ -24,6 +25,7 @@ vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches 
 	$(BIN)/python -m tests.vm $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
+	$(BIN)/python -m compileall -q nodeagent tests
 	$(BIN)/python -m tests.bench $(ARGS)
 
 proto: $(DEV_STAMP)  ## generate nodeagent/kubelet/api anew from proto/

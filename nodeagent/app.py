@@ -8,7 +8,6 @@ end: take no more events, end the endpoints (each in bounded time), remove the s
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import signal
 import time
@@ -27,7 +26,7 @@ from nodeagent.agent.desire import Desire
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins, ResourceAnswers
 from nodeagent.agent.reconcile import Reconcile
-from nodeagent.base import jsonsocket, log, threads
+from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -153,7 +152,7 @@ class Agent:
         self._tell_of_the_host()
         resources = self.reconcile.resources.get()
         devices = sum(len(resource.devices) for resource in resources.values())
-        gc.freeze()  # what was made so far stays: later collections need not look at it again
+        memory.end_start()
         log.event(log.READY, resources=len(resources), devices=devices)
         self.notifier.ready()
 

@@ -141,8 +141,10 @@ def _run(options: argparse.Namespace) -> int:
             "start it with sudo, or try it out with: nodeagent demo",
         )
     loaded, flags = _settings(options, root)
+    from nodeagent.base import log, logsinks, memory
+
+    memory.begin_start()
     from nodeagent import app
-    from nodeagent.base import log, logsinks
 
     logsinks.setup(loaded.log.format, loaded.log.level, os.environ, sys.stderr)
     for warning in loaded.warnings:

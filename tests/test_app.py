@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ import pytest
 
 from nodeagent import settings
 from nodeagent.app import Agent
-from nodeagent.base import jsonsocket, log, threads
+from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
@@ -113,6 +114,15 @@ async def test_it_serves_works_and_stops_on_a_signal(
     assert said(log.READY) == [{"resources": 1, "devices": 2}]
     assert said(log.STOPPING) == [{"why": "SIGTERM"}]
     assert said(log.SUBSYSTEM_FAILED) == []
+
+
+async def test_a_daemon_that_has_started_collects_what_is_left_over(
+    host: SimulatedHost, kubelet: Kubelet
+) -> None:
+    memory.begin_start()
+    async with running(host):
+        await kubelet.until_listed(GPU, 2, 10)
+        assert gc.isenabled()
 
 
 async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(

@@ -10,6 +10,7 @@ Knows no files: texts of pci.ids are arguments.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -112,6 +113,7 @@ def vendor_domain(vendor_text: str | None, vendor_id: str) -> str:
     return f"{label}.com" if label else f"pci-{_id(vendor_id)}.nodeagent"
 
 
+@functools.lru_cache(maxsize=1024)  # many devices are of one kind
 def discovered_name(
     style: str,
     prefix: str,

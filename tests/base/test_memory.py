@@ -16,6 +16,17 @@ class Circle:
         self.me = self
 
 
+def test_what_was_made_while_starting_is_neither_collected_nor_looked_at_again() -> None:
+    memory.begin_start()
+    assert not gc.isenabled()
+    before = gc.get_freeze_count()
+    kept = Circle()
+    memory.end_start()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
+    assert not any(each is kept for each in gc.get_objects())
+
+
 def test_objects_that_refer_to_each_other_in_circles_are_freed() -> None:
     gc.disable()
     try:
