@@ -39,6 +39,16 @@ def write_new(path: str, text: str) -> None:
         os.close(fd)
 
 
+def write_unseen(path: str, text: str, aside: str) -> None:
+    """Write an existing file so that nobody who watches its directory is told, as the kernel's own changes are.
+
+    inotify tells the directory through which the file was opened; ``aside`` is a free path that is another.
+    """
+    os.link(path, aside)
+    write_new(aside, text)
+    Path(aside).unlink()
+
+
 def read(path: str) -> bytes:
     """The content of a file."""
     return Path(path).read_bytes()

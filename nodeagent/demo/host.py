@@ -21,6 +21,7 @@ from nodeagent.demo import files
 _VFIO_DRIVERS = ("vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci")
 _LOCAL_MAJOR = 240
 _UNPLUGGED = "/.unplugged"
+_ASIDE = "/.aside"
 
 
 @dataclass(slots=True)
@@ -221,8 +222,9 @@ class SimulatedHost:
 
     def _open(self, address: str, enable: str, power: str) -> None:
         path = self.path(self._functions[address].path)
-        files.write(f"{path}/enable", enable)
-        files.write(f"{path}/power_state", power)
+        aside = self.path(_ASIDE)
+        files.write_unseen(f"{path}/enable", enable, aside)  # the kernel says nothing when a device is opened
+        files.write_unseen(f"{path}/power_state", power, aside)
 
     def begin_going_away(self, address: str) -> None:
         """An unbind, removal or unplug begins while a process holds the device: it waits."""

@@ -107,6 +107,14 @@ async def test_what_is_open_outside_kubernetes_is_unhealthy_until_it_is_closed(s
         await until_health(kubelet, GPUS, OTHER_AT, "Healthy")
 
 
+async def test_what_has_been_closed_is_healthy_soon_though_the_kernel_says_nothing(shared: Node) -> None:
+    shared.host.hold(OTHER_AT)
+    async with shared.kubelet() as kubelet, shared.daemon("--timing-resync", "600s"):
+        await until_health(kubelet, GPUS, OTHER_AT, "Unhealthy")
+        shared.host.release(OTHER_AT)
+        await until_health(kubelet, GPUS, OTHER_AT, "Healthy")
+
+
 async def test_a_device_that_goes_away_while_it_is_held_says_so_until_its_pod_ends(shared: Node) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
         vm = await kubelet.admit(pod("vm", {SOUND: 1}))

@@ -69,7 +69,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
     before = scanner.full(Host())
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
-    host.hold(GPU)
+    host.write(GPU, "enable", "1")
     host.begin_going_away("0000:af:00.0")
     await heard.until_told(wake("0000:af:00.0"))
     await heard.until_told(wake("0000:02:00.0"))
@@ -82,9 +82,17 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
 async def test_an_attribute_that_a_scan_reads_wakes_and_another_does_not(watched: Watched) -> None:
     host, heard, _ = watched
     host.write("0000:5e:00.0", "driver_override", "nouveau")
-    host.hold(GPU)
+    host.write(GPU, "enable", "1")
     await heard.until_told(wake(GPU))
     assert wake("0000:5e:00.0") not in heard.all
+
+
+async def test_opening_a_device_wakes_nobody_as_with_the_kernel(watched: Watched) -> None:
+    host, heard, _ = watched
+    host.hold(GPU)
+    host.write(NVME, "enable", "0")
+    await heard.until_told(wake(NVME))
+    assert wake(GPU) not in heard.all
 
 
 async def test_a_function_that_is_new_is_watched_itself(watched: Watched) -> None:
@@ -106,7 +114,7 @@ async def test_a_function_that_came_back_is_watched_again(watched: Watched) -> N
     host.bind(NVME, "vfio-pci")
     await heard.until_told(wake("/dev/vfio/1"))
     heard.clear()
-    host.hold(NVME)
+    host.write(NVME, "enable", "1")
     await heard.until_told(wake(NVME))
 
 
@@ -180,7 +188,7 @@ async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
     host, heard, watch = watched
     assert watch.statistics().source == "tree"
     before = watch.statistics().events
-    host.hold(GPU)
+    host.write(GPU, "enable", "1")
     await heard.until_told(wake(GPU))
     assert watch.statistics().events > before
     assert watch.statistics().unwatched == 0
@@ -196,7 +204,7 @@ async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) 
         with anyio.fail_after(5):
             group.start_soon(watch.run)
             await heard.until_told(Wake(everything=True))
-        host.hold(nodes.address(1999))
+        host.write(nodes.address(1999), "enable", "1")
         await heard.until_told(wake(nodes.address(1999)))
         group.cancel_scope.cancel()
     assert watching.watches < 4 * 2000
