@@ -8,6 +8,11 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.demo.nodes import demo_node
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.listing import Listing
+from nodeagent.kubelet.plugin import Plugin
+from nodeagent.kubelet.register import Registrar
+from nodeagent.kubelet.server import SocketServer
 from tests.blackbox.harness import (
     PATIENCE,
     T4,
@@ -17,6 +22,7 @@ from tests.blackbox.harness import (
     pod,
     until_health,
 )
+from tests.kubelet.answers import Answers, device
 
 GPUS, SOUND = "example.com/gpu", "example.com/sound"
 GPU_AT, SOUND_AT, OTHER_AT = "0000:20:00.0", "0000:20:00.1", "0000:30:00.0"
@@ -26,6 +32,7 @@ resources:
   - {name: example.com/sound, pci: [{devices: ["10f9"]}]}
 """
 LISTED = {GPUS: 2, SOUND: 1}
+NO_OPTIONS = v1beta1.DevicePluginOptions()
 
 
 @pytest.fixture
@@ -105,6 +112,22 @@ async def test_what_is_open_outside_kubernetes_is_unhealthy_until_it_is_closed(s
         assert any("no pod of this node has it" in problem for problem in told["problems"])
         shared.host.release(OTHER_AT)
         await until_health(kubelet, GPUS, OTHER_AT, "Healthy")
+
+
+async def test_a_group_is_held_by_a_pod_that_got_its_device_from_another_plugin(shared: Node) -> None:
+    never = ("--timing-resync", "600s", "--timing-holders", "600s")
+    shared.configure('resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}]}]')
+    other = Plugin(Listing((device(SOUND_AT),)), Answers(), lambda: None)
+    server = SocketServer(shared.plugins, "kubevirt-sound.sock", [other])
+    async with shared.kubelet() as kubelet, shared.daemon(*never):
+        await kubelet.until_listed(GPUS, 2, PATIENCE)
+        await server.start()
+        await Registrar(str(shared.plugins / "kubelet.sock")).register(SOUND, server.path.name, NO_OPTIONS)
+        await kubelet.until_listed(SOUND, 1, PATIENCE)
+        await kubelet.admit(pod("vm", {SOUND: 1}))
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        assert health(kubelet, GPUS)[OTHER_AT] == "Healthy"
+        await server.stop(0)
 
 
 async def test_what_has_been_closed_is_healthy_soon_though_the_kernel_says_nothing(shared: Node) -> None:
