@@ -214,12 +214,13 @@ class Observe:
     async def _warn_of_old_errors(self) -> None:
         """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
         vfio = [function for function in self.host.get().functions.values() if function.vfio]
-        for address, count in await threads.call(_fatal_errors, self._root, vfio):
-            log.event(
-                log.AER_WARNING,
-                pci_address=address,
-                text=f"{count} fatal ones were counted before nodeagent started",
-            )
+        with anyio.move_on_after(DEADLINE):
+            for address, count in await threads.call(_fatal_errors, self._root, vfio):
+                log.event(
+                    log.AER_WARNING,
+                    pci_address=address,
+                    text=f"{count} fatal ones were counted before nodeagent started",
+                )
 
     def _woken(self, wake: Wake) -> None:
         if wake.everything and self.statistics.lost > self._lost:
@@ -269,5 +270,5 @@ def _names(found: PciIds, ids: set[tuple[str, str]]) -> Names:
 
 
 def _fatal_errors(root: Root, functions: Sequence[PciFunction]) -> list[tuple[PciAddress, int]]:
-    found = ((function.address, hints.read(root, function.address).aer_fatal) for function in functions)
+    found = ((function.address, hints.fatal_errors(root, function.address)) for function in functions)
     return [(address, count) for address, count in found if count]

@@ -38,8 +38,11 @@ class Event(NamedTuple):
         return tuple(_FIELD.findall(self.text))
 
 
-def event(kind: Event, **fields: str | int) -> None:
-    """Say an event. Raises InvariantBroken if the fields are not those of its kind."""
+def event(kind: Event, *, bug: BaseException | None = None, **fields: str | int) -> None:
+    """Say an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
+
+    Raises InvariantBroken if the fields are not those of its kind.
+    """
     missing = [name for name in kind.fields if name not in fields]
     foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
     if missing or foreign:
@@ -48,7 +51,7 @@ def event(kind: Event, **fields: str | int) -> None:
     if logger.isEnabledFor(kind.level):
         hint = f"; {fields['hint']}" if fields.get("hint") else ""
         extra = {"event": kind, "fields": fields}
-        logger.log(kind.level, "%s", f"{kind.text.format_map(fields)}{hint}", extra=extra)
+        logger.log(kind.level, "%s", f"{kind.text.format_map(fields)}{hint}", extra=extra, exc_info=bug)
 
 
 STARTED = Event(

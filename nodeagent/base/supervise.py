@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import traceback
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -49,13 +48,14 @@ class Supervisor:
                 return
 
     def _failed(self, name: str, error: Exception, pause: float) -> None:
+        foreseen = isinstance(error, NodeagentError) and not isinstance(error, InvariantBroken)
         text = error.what if isinstance(error, NodeagentError) else f"{type(error).__name__}: {error}"
-        where = traceback.extract_tb(error.__traceback__)[-1]
         self.failures[name] = text
         log.event(
             log.SUBSYSTEM_FAILED,
+            bug=None if foreseen else error,
             subsystem=name,
-            error=f"{text} ({where.filename.rpartition('/')[2]}:{where.lineno})",
+            error=text,
             seconds=f"{pause:.1f}",
         )
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of one function that only ``scan`` and ``explain`` show.
+"""Facts of one function that ``explain`` shows, and the count of fatal errors, for a warning at the start.
 
-Read on demand, never by the regular scan. The counters exist where the kernel itself handles AER and the
-device has the capability; kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery.
+Read on demand, never by a scan, and never without a limit outside: nobody promises that they answer. The
+counters exist where the kernel itself handles AER and the device has the capability; kernels before 7.2
+leave ``aer_dev_fatal`` at zero after a failed recovery.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ def read(root: Root, address: PciAddress) -> Hints:
     return Hints(
         reset_methods=tuple((root.text(f"{path}/reset_method") or "").split()),
         runtime_status=root.text(f"{path}/power/runtime_status"),
-        aer_fatal=_total(root.text(f"{path}/aer_dev_fatal")),
+        aer_fatal=fatal_errors(root, address),
         aer_nonfatal=_total(root.text(f"{path}/aer_dev_nonfatal")),
     )
+
+
+def fatal_errors(root: Root, address: PciAddress) -> int | None:
+    """How many fatal errors the kernel has counted."""
+    return _total(root.text(f"{DEVICES}/{address}/aer_dev_fatal"))
 
 
 def _total(text: str | None) -> int | None:

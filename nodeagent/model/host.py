@@ -27,7 +27,7 @@ class Recovery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Costly or rarely needed facts of one function; read by ``scan`` and ``explain`` only."""
+    """Costly or rarely needed facts of one function; read by ``explain`` only."""
 
     reset_methods: tuple[str, ...] = ()
     runtime_status: str | None = None

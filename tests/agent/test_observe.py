@@ -281,6 +281,16 @@ async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedH
     assert str(event["text"]).startswith("2 fatal")
 
 
+async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: SimulatedHost) -> None:
+    host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
+    host.hang(ONE, "aer_dev_fatal")
+    async with observing(host) as observe:
+        host.bind(TWO, "nouveau")
+        observe.wake(frozenset({TWO}))
+        await until(observe, lambda found: found.functions[TWO].driver == "nouveau")
+    host.unhang(ONE, "aer_dev_fatal")
+
+
 async def test_a_wake_that_is_told_by_the_kernel_door_is_kept(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         host.bind(ONE, "nouveau")

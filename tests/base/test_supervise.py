@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.base import log
-from nodeagent.base.errors import AlreadyRunning, KernelRefused
+from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
 from nodeagent.base.supervise import Supervisor
 from tests.conftest import Said
 
@@ -45,7 +45,9 @@ async def test_what_fails_is_started_again_later_each_time() -> None:
     assert third >= 0.2
 
 
-async def test_a_failure_is_told_while_it_lasts_and_logged_with_its_place(said: Said) -> None:
+async def test_a_failure_is_told_while_it_lasts_and_logged(
+    said: Said, caplog: pytest.LogCaptureFixture
+) -> None:
     supervisor, subsystem = Supervisor(), Failing(KernelRefused("no inotify instance", "raise the limit"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.keep, "inotify", subsystem.run)
@@ -56,8 +58,24 @@ async def test_a_failure_is_told_while_it_lasts_and_logged_with_its_place(said: 
         assert supervisor.failures == {"inotify": ""}
         tasks.cancel_scope.cancel()
     (event,) = said(log.SUBSYSTEM_FAILED)
-    assert event["subsystem"] == "inotify"
-    assert str(event["error"]).startswith("no inotify instance (test_supervise.py:")
+    assert (event["subsystem"], event["error"]) == ("inotify", "no inotify instance")
+    assert "Traceback" not in caplog.text, "it says itself what is wrong"
+
+
+@pytest.mark.parametrize("bug", [KeyError("no-such-key"), InvariantBroken("never twice")], ids=str)
+async def test_an_error_that_nobody_foresaw_is_logged_with_the_way_to_it(
+    bug: Exception, said: Said, caplog: pytest.LogCaptureFixture
+) -> None:
+    subsystem = Failing(bug)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Supervisor().keep, "it", subsystem.run)
+        with anyio.fail_after(5):
+            await subsystem.going.wait()
+        tasks.cancel_scope.cancel()
+    assert len(said(log.SUBSYSTEM_FAILED)) == 1
+    assert "Traceback" in caplog.text
+    assert "test_supervise.py" in caplog.text
+    assert "in run" in caplog.text
 
 
 async def test_a_subsystem_that_is_ended_while_it_waits_leaves_no_failure() -> None:
@@ -118,7 +136,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_no_end(said
         tasks.cancel_scope.cancel()
     assert lives == [0, 0]
     (event,) = said(log.SUBSYSTEM_FAILED)
-    assert str(event["error"]).startswith("a library's cancellation has escaped (")
+    assert str(event["error"]).startswith("a library's cancellation has escaped")
 
 
 async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:
