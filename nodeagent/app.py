@@ -11,7 +11,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
 import anyio
@@ -38,7 +38,7 @@ from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
 from nodeagent.kubelet.register import Registrar
 from nodeagent.kubelet.socketdir import SocketDir
-from nodeagent.settings import Settings
+from nodeagent.settings import Log, Settings
 
 if TYPE_CHECKING:
     from nodeagent.agent.effects import Effects
@@ -46,20 +46,28 @@ if TYPE_CHECKING:
 HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
 
+SetLog = Callable[[Log], None]
+
 
 class Agent:
     """All parts of the daemon, wired."""
 
     def __init__(
-        self, root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]
+        self,
+        root: Root,
+        settings: Settings,
+        flags: Mapping[str, str],
+        environ: Mapping[str, str],
+        set_log: SetLog = lambda _: None,
     ) -> None:
+        """``set_log`` is told other settings of the log."""
         self.began = time.monotonic()
         self.root = root
         self.wake: Latest[None] = Latest(None)
         self.supervisor = Supervisor()
         self.watching = Watching()
         self.notifier = Notifier.from_environ(environ)
-        self.desire = Desire(settings, root.prefix, flags, environ, self.wake.touch)
+        self.desire = Desire(settings, root.prefix, flags, environ, self.wake.touch, set_log)
         self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watching)
         self.registrar = Registrar(self.directory.kubelet_path)
         self.registry = self._registry(settings)
@@ -273,14 +281,20 @@ def _effects_class() -> type[Effects]:
     return Effects
 
 
-def run(root: Root, settings: Settings, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:
+def run(
+    root: Root,
+    settings: Settings,
+    flags: Mapping[str, str],
+    environ: Mapping[str, str],
+    set_log: SetLog,
+) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
     Raises AlreadyRunning if another instance serves this node, at the start or when the directory is new.
     """
 
     async def main() -> None:
-        await Agent(root, settings, flags, environ).run()
+        await Agent(root, settings, flags, environ, set_log).run()
 
     try:
         anyio.run(main)

@@ -146,10 +146,13 @@ def _run(options: argparse.Namespace) -> int:
     memory.begin_start()
     from nodeagent import app
 
-    logsinks.setup(loaded.log.format, loaded.log.level, os.environ, sys.stderr)
+    def set_log(wanted: settings.Log) -> None:
+        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr)
+
+    set_log(loaded.log)
     for warning in loaded.warnings:
         log.event(log.CONFIG_WARNING, text=warning)
-    app.run(root, loaded, flags, os.environ)
+    app.run(root, loaded, flags, os.environ, set_log)
     sys.stderr.flush()
     app.leave(FINE)
     return FINE

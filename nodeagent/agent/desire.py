@@ -18,7 +18,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watching
 from nodeagent.model.desired import Desired
-from nodeagent.settings import Settings
+from nodeagent.settings import Log, Settings, table
 
 QUIET = 0.1  # seconds without a change that end a burst: editors write in several steps
 AGAIN = 30.0  # seconds until a refused configuration is read again
@@ -34,6 +34,7 @@ class Desire:
         flags: Mapping[str, str],
         environ: Mapping[str, str],
         on_change: Callable[[], None],
+        set_log: Callable[[Log], None] = lambda _: None,
         again: float = AGAIN,
     ) -> None:
         self.settings = initial
@@ -42,6 +43,7 @@ class Desire:
         self._prefix = prefix
         self._flags = flags
         self._environ = environ
+        self._set_log = set_log
         self._again = again
         self._watching: Watching | None = None
         self._watched: frozenset[str] = frozenset()
@@ -81,7 +83,9 @@ class Desire:
             if warning not in self.settings.warnings:
                 log.event(log.CONFIG_WARNING, text=warning)
         both = zip(fresh.values, self.settings.values, strict=True)
-        changed = [one.key for one, old in both if one.value != old.value]
+        changed = [_told(one.key) for one, old in both if one.value != old.value]
+        if fresh.log != self.settings.log:
+            self._set_log(fresh.log)
         self.settings = fresh
         if self._follow():
             self.wake()  # what changed there before it was watched
@@ -109,3 +113,8 @@ class Desire:
 
     def _changed(self, _: Change) -> None:
         self._wake.touch()
+
+
+def _told(key: str) -> str:
+    """A changed setting, with what a person may not expect of it."""
+    return key + table.note(table.BY_KEY[key], " (", ")")

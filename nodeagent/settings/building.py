@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from nodeagent.model.desired import CardTypes, MdevDefinition, Rule
 
+HOSTNAME = "kubernetes.io/hostname"
+
 Values = dict[str, Any]
 
 
@@ -48,7 +50,7 @@ def settings(
             values["kubelet.pluginsRegistryDir"],
             values["kubelet.podResources"],
         ),
-        node=tree.Node(values["node.name"], tuple(values["node.labels"].items())),
+        node=tree.Node(values["node.name"], tuple(_labels(values).items())),
         timing=tree.Timing(values["timing.settle"], values["timing.resync"], values["timing.holders"]),
         log=tree.Log(values["log.format"], values["log.level"]),
         status_socket=values["status.socket"],
@@ -57,6 +59,13 @@ def settings(
         warnings=tuple(warnings),
         watched=tuple(watched),
     )
+
+
+def _labels(values: Values) -> dict[str, str]:
+    """The labels of the node; its name is one, as the kubelet sets it, unless another was given."""
+    name: str = values["node.name"]
+    given: dict[str, str] = values["node.labels"]
+    return ({HOSTNAME: name} if name else {}) | given
 
 
 def discovery(values: Values) -> Discovery:

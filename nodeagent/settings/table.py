@@ -3,7 +3,8 @@
 
 Flags, environment variables, the reader of the files, the JSON schema and the reference in
 ``docs/configuration.md`` all come from it. A setting with ``supported`` False belongs to the file
-format already: its shape is checked, and a use is refused, so that nobody believes that it works.
+format already: its shape is checked, and a use is refused, so that nobody believes that it works. One that
+is read ``at_start`` only says so wherever it is shown, and when the daemon reads a new value.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Setting(NamedTuple):
     help: str
     supported: bool = True
     file_only: bool = False
+    at_start: bool = False
 
     @property
     def section(self) -> str:
@@ -199,26 +201,35 @@ SETTINGS: tuple[Setting, ...] = (
         words.choice("classic", "plugins-registry"),
         "classic",
         "how the kubelet learns of resources: by Register, or from sockets in pluginsRegistryDir",
+        at_start=True,
     ),
     Setting(
         "kubelet.devicePluginDir",
         words.SOCKET_DIRECTORY,
         "/var/lib/kubelet/device-plugins",
         "directory of kubelet.sock and of the sockets of all resources",
+        at_start=True,
     ),
     Setting(
         "kubelet.pluginsRegistryDir",
         words.SOCKET_DIRECTORY,
         "/var/lib/kubelet/plugins_registry",
         "directory for registration: plugins-registry; it follows the kubelet's --root-dir",
+        at_start=True,
     ),
     Setting(
         "kubelet.podResources",
         words.SOCKET,
         "/var/lib/kubelet/pod-resources/kubelet.sock",
         "socket of the PodResources API; it follows the kubelet's --root-dir",
+        at_start=True,
     ),
-    Setting("node.name", words.NODE_NAME, "", "name of the node, where no cluster tells it"),
+    Setting(
+        "node.name",
+        words.NODE_NAME,
+        "",
+        "name of the node, where no cluster tells it; also its label kubernetes.io/hostname",
+    ),
     Setting(
         "node.labels",
         MapOf(words.LABEL_KEY, words.LABEL_VALUE),
@@ -255,8 +266,8 @@ SETTINGS: tuple[Setting, ...] = (
         "info",
         "least level that is logged",
     ),
-    Setting("status.socket", words.SOCKET, "/run/nodeagent/status.sock", "socket of 'status'"),
-    Setting("cdi.specDir", words.DIRECTORY, "/var/run/cdi", "directory of CDI specifications"),
+    Setting("status.socket", words.SOCKET, "/run/nodeagent/status.sock", "socket of 'status'", at_start=True),
+    Setting("cdi.specDir", words.DIRECTORY, "/var/run/cdi", "directory of CDI specifications", at_start=True),
 )
 
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
@@ -290,8 +301,12 @@ def shown(shape: Shape, value: Any) -> Any:
 
 
 def note(item: Setting | Key, before: str, after: str) -> str:
-    """What a person should know of a setting or key that the daemon does not use yet; "" if it does."""
-    return "" if item.supported else f"{before}not in this version yet{after}"
+    """What a person should know of a setting or key that the daemon does not use, yet or at once; else ""."""
+    if not item.supported:
+        return f"{before}not in this version yet{after}"
+    if isinstance(item, Setting) and item.at_start:
+        return f"{before}read at the start only{after}"
+    return ""
 
 
 def schema() -> shapes.Schema:

@@ -180,3 +180,30 @@ async def test_what_was_refused_is_read_again_and_told_once(tmp_path: Path, file
         tasks.cancel_scope.cancel()
     assert desire.error is None
     assert len(said(log.CONFIG_REFUSED)) == 1
+
+
+async def test_what_is_read_at_the_start_only_is_told_so(file: Path, desire: Desire, said: Said) -> None:
+    write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 2s}\ncdi: {specDir: /etc/cdi}\n")
+    with anyio.fail_after(5):
+        seen = -1
+        while desire.settings.timing.settle != 2:
+            seen, _ = await desire.cell.newer(seen)
+    await anyio.wait_all_tasks_blocked()
+    (event,) = said(log.CONFIG_RELOADED)
+    assert event["changed"] == "timing.settle, cdi.specDir (read at the start only)"
+
+
+async def test_other_settings_of_the_log_are_passed_on_once(tmp_path: Path, file: Path) -> None:
+    told: list[tuple[str, str]] = []
+    desire = Desire(
+        settings.load(str(tmp_path), {}, {}),
+        str(tmp_path),
+        {},
+        {},
+        lambda: None,
+        lambda wanted: told.append((wanted.format, wanted.level)),
+    )
+    for level in ("debug", "debug", "info"):
+        write(file, f"apiVersion: nodeagent/v1\nlog: {{level: {level}}}\n")
+        await desire.one_turn()
+    assert told == [("auto", "debug"), ("auto", "info")]

@@ -289,3 +289,10 @@ def test_loading_again_sees_the_new_file_and_keeps_nothing_of_the_old(etc: Etc) 
     assert etc.load().desired.aliases == (("a.b/1", "a.b/2"),)
     etc.write("config.yaml", "")
     assert etc.load() == settings.load("/nonexistent", {}, {})
+
+
+def test_the_name_of_the_node_is_its_hostname_unless_a_label_says_otherwise(etc: Etc) -> None:
+    etc.write("config.yaml", "node: {name: node2, labels: {zone: a}}\n")
+    assert dict(etc.load().node.labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
+    etc.write("config.yaml", "node: {name: node2, labels: {kubernetes.io/hostname: other}}\n")
+    assert dict(etc.load().node.labels) == {"kubernetes.io/hostname": "other"}
