@@ -8,6 +8,7 @@ what it needs when it runs, so that a short one starts quickly.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -185,7 +186,7 @@ def _inspected(
 def _json_file(path: str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
 
 
@@ -287,5 +288,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _print(text: str) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our signs gets escapes
     print(text, flush=True)  # a reader that has gone is noticed here, not when Python exits
     return FINE

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -221,3 +224,12 @@ def test_wrong_usage_is_exit_code_two(arguments: list[str], capsys: pytest.Captu
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: nodeagent" in capsys.readouterr().err
+
+
+def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
+    host.write_file("/etc/nodeagent/config.yaml", 'aliases: {a.b/c: a.b/d}\nmdevs: {types: ["T4\u00e9"]}\n')
+    command = [sys.executable, "-m", "nodeagent", "--root", host.directory, "config"]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "T4\\xe9" in done.stdout

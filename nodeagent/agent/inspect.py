@@ -29,18 +29,19 @@ HINTS_LIMIT = 1.0  # seconds for one device's hints
 async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Outcome:
     """Decide as the daemon would, from a saved host or a look at the present one.
 
-    Who holds what is known only if a daemon runs here. Raises KernelRefused if nothing can be read.
+    Who holds what is known only if a daemon runs here and knows it.
+    Raises KernelRefused if nothing can be read.
     """
     node_paths = settings.desired.node_paths
     host = saved or await Look(root).look(None, Host(), node_paths)
     names = await threads.call(_names, root, host)
-    told = None if saved is not None else await threads.call(_told, root.path(settings.status_socket))
+    told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
     facts = Facts(
         host,
         settings.desired,
         names,
-        holders=_holders(told or {}),
-        holders_known=told is not None,
+        holders=_holders(told),
+        holders_known=told.get("kubelet", {}).get("holdersKnown", False) is True,
     )
     return turn.first(facts)
 
@@ -94,13 +95,13 @@ def _names(root: Root, host: Host) -> dict[str, str]:
     return {key: text for key, text in texts.items() if text is not None}
 
 
-def _told(path: str) -> Mapping[str, Any] | None:
-    """What a running daemon tells; None if there is none."""
+def _told(path: str) -> Mapping[str, Any]:
+    """What a running daemon tells; {} if there is none."""
     try:
         document = jsonsocket.ask(path)
     except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _holders(document: Mapping[str, Any]) -> dict[str, Holder]:

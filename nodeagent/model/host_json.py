@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any, TypeVar
+from functools import lru_cache
+from types import UnionType
+from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.model.host import Group, Hints, Host, Mdev, MdevType, PciFunction, Recovery
@@ -66,11 +68,11 @@ def _host(data: Mapping[str, Any]) -> Host:
             parent: tuple(_built(MdevType, kind) for kind in kinds)
             for parent, kinds in data.get("mdevParents", {}).items()
         },
-        nodes=frozenset(data.get("nodes", ())),
-        numa_nodes=frozenset(data.get("numaNodes", ())),
+        nodes=frozenset(_checked("nodes", data.get("nodes", ()), tuple[str, ...])),
+        numa_nodes=frozenset(_checked("numaNodes", data.get("numaNodes", ()), tuple[int, ...])),
         iommu=bool(data.get("iommu")),
         vfio_loaded=bool(data.get("vfioLoaded")),
-        release=data.get("release"),
+        release=_checked("release", data.get("release"), str | None),
     )
 
 
@@ -87,10 +89,39 @@ def _function(data: Mapping[str, Any]) -> PciFunction:
 
 
 def _built(kind: Callable[..., T], data: Mapping[str, Any], **ready: Any) -> T:
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    given = {_snake(key): value for key, value in data.items()}
-    values = {key: _tupled(value) for key, value in given.items() if key in known}
+    wanted = _fields(kind)
+    given = {_snake(key): (key, value) for key, value in data.items()}
+    values = {name: _checked(*item, wanted[name]) for name, item in given.items() if name in wanted}
     return kind(**values, **ready)
+
+
+@lru_cache
+def _fields(kind: Callable[..., object]) -> Mapping[str, Any]:
+    """The fields of one of the model's dataclasses, with their types."""
+    return get_type_hints(kind)
+
+
+def _checked(name: str, value: Any, wanted: Any) -> Any:
+    """The value, lists as tuples. :raises TypeError: if it is not of the wanted type."""
+    found = _tupled(value)
+    if not _fits(found, wanted):
+        raise TypeError(f"{name} cannot be {value!r:.60}")
+    return found
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """True if the value is of a type such as the model's fields have."""
+    if isinstance(wanted, NewType):
+        return _fits(value, wanted.__supertype__)
+    inner = get_args(wanted)
+    if get_origin(wanted) in (UnionType, Union):
+        return any(_fits(value, each) for each in inner)
+    if get_origin(wanted) is not tuple:
+        return type(value) is wanted  # True is no number here
+    if not isinstance(value, tuple):
+        return False
+    each = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+    return len(each) == len(value) and all(map(_fits, value, each))
 
 
 def _plain(value: Any) -> dict[str, Any]:

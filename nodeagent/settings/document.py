@@ -56,20 +56,32 @@ def read(path: str, short: str) -> Table | None:
 
 def parse(content: bytes, path: str, short: str) -> Table:
     """The table in ``content``; raises ConfigError with file and line."""
-    text = _text(content, path)
     try:
-        node = _Loader(text).get_single_node()
+        node = _composed(_text(content, path), path)
         if node is None:
             return Table((), _Walk(path, short).place(0))
         return _top(_Walk(path, short).entry(node, 0), path)
+    except RecursionError as error:
+        raise ConfigError(f"{path}: too many brackets inside each other", _SYNTAX_HINT) from error
+
+
+def _composed(text: str, path: str) -> yaml.Node | None:
+    """The one document of a YAML stream, or None. What PyYAML raises is told with its line."""
+    loader = None
+    try:
+        loader = _Loader(text)
+        return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise _syntax(error, path) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"{path}:{line}: a character that YAML does not allow"
         raise ConfigError(what, "keep to printable characters") from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: too many brackets inside each other", _SYNTAX_HINT) from error
+    except (
+        ValueError
+    ) as error:  # PyYAML 6 lets those of chr() and int() through: "\U00110000", %YAML 1.<many>
+        line = loader.line + 1 if loader is not None else 1
+        raise ConfigError(f"{path}:{line}: not valid YAML: {error}", _SYNTAX_HINT) from error
 
 
 def _content(path: str) -> bytes | None:

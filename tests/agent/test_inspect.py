@@ -21,6 +21,7 @@ from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.policy.offers import Facts
 
 ONE = PciAddress(nodes.address(0))
+KNOWN = {"podResources": "answers", "holdersKnown": True}
 
 
 @pytest.fixture
@@ -47,11 +48,13 @@ async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHos
 @pytest.mark.parametrize(
     ("told", "known", "holders"),
     [
-        ({"holders": {ONE: {"pod": "ns/p", "resource": "a/b"}}}, True, {ONE: "ns/p"}),
-        ({}, True, {}),
+        ({"holders": {ONE: {"pod": "ns/p", "resource": "a/b"}}, "kubelet": KNOWN}, True, {ONE: "ns/p"}),
+        ({"kubelet": KNOWN}, True, {}),
+        ({"kubelet": {"podResources": "answers", "holdersKnown": False}}, False, {}),
+        ({}, False, {}),
         (["no document"], False, {}),
     ],
-    ids=["holders", "none", "garbage"],
+    ids=["holders", "none", "not yet", "nothing", "garbage"],
 )
 async def test_a_running_daemon_says_who_holds_what(
     host: SimulatedHost, told: object, known: bool, holders: dict[str, str]

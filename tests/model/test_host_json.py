@@ -93,6 +93,16 @@ def test_a_newer_file_is_read_as_far_as_it_is_known() -> None:
         {"format": host_json.FORMAT, "functions": [{"address": "a", "recovery": "soon"}]},
         {"format": host_json.FORMAT, "groups": 7},
         {"format": host_json.FORMAT, "mdevParents": []},
+        {"format": host_json.FORMAT, "mdevParents": {"x": [{"id": "t", "available": "many"}]}},
+        {"format": host_json.FORMAT, "nodes": [7]},
+        {"format": host_json.FORMAT, "numaNodes": 3},
+        {"format": host_json.FORMAT, "release": ["6.12"]},
+        {"format": host_json.FORMAT, "groups": [{"number": "7"}]},
+        {"format": host_json.FORMAT, "groups": [{"number": 7, "members": "0000:01:00.0"}]},
+        {"format": host_json.FORMAT, "functions": [{"address": None}]},
+        {"format": host_json.FORMAT, "functions": [{"address": "0000:01:00.0", "enable": True}]},
+        {"format": host_json.FORMAT, "functions": [{"address": "0000:01:00.0", "driver": {}}]},
+        {"format": host_json.FORMAT, "functions": [{"address": "0000:01:00.0", "vgpuTypes": [["1"]]}]},
     ],
 )
 def test_what_is_no_saved_host_is_refused_with_a_hint(data: Any) -> None:

@@ -69,6 +69,10 @@ REFUSED = [
     pytest.param(b"a: 1\nb: \xff\n", 2, "UTF-8", id="not UTF-8"),
     pytest.param(b"a: 1\n---\nb: 2\n", 2, "second document", id="two documents"),
     pytest.param(b"a: 1\nb: \x07\n", 2, "does not allow", id="control character"),
+    pytest.param(b'a:\n  "\\U00110000"\n', 2, "not valid YAML", id="no such character"),
+    pytest.param(
+        b"%YAML 1." + b"1" * 5000 + b"\n---\na: b\n", 1, "not valid YAML", id="a version without end"
+    ),
     pytest.param(b"a: b: c\n", 1, "not valid YAML", id="colon"),
     pytest.param(b"a: [1, 2\n", 2, "not valid YAML", id="open bracket"),
     pytest.param(b"a: *x\n", 1, "not valid YAML", id="unknown alias"),
