@@ -255,7 +255,8 @@ class Agent:
 
     async def _serve_status(self) -> None:
         path = self.root.path(self.desire.settings.status_socket)
-        await jsonsocket.serve(path, lambda: status.document(self))
+        hint = "make its directory writable, or choose another with --status-socket"
+        await jsonsocket.serve(path, lambda: status.document(self), hint)
 
     async def _feed_watchdog(self) -> None:
         interval = self.notifier.watchdog_interval

@@ -22,7 +22,7 @@ import pytest
 from nodeagent import settings
 from nodeagent.app import Agent
 from nodeagent.base import jsonsocket, log, memory, threads
-from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base.errors import AlreadyRunning, KernelRefused
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.kubelet import Kubelet
@@ -139,6 +139,13 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
             while told[-1] != "STOPPING=1":
                 told.append((await loop.sock_recv(systemd, 4096)).decode())
     assert told.count("READY=1") == 1
+
+
+async def test_a_status_socket_that_cannot_be_served_names_its_setting(host: SimulatedHost) -> None:
+    host.write_file("/run/nodeagent", "a file where a directory should be")
+    with pytest.raises(KernelRefused, match=r"status\.sock cannot be served") as caught:
+        await made(host)._serve_status()
+    assert "--status-socket" in caught.value.hint
 
 
 async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubelet) -> None:

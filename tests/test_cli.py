@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,11 +51,10 @@ def configure(host: SimulatedHost, text: str) -> Path:
 @contextmanager
 def daemon(host: SimulatedHost, document: dict[str, Any]) -> Iterator[None]:
     """A socket that tells this document, in a thread with a loop of its own."""
-    ready = threading.Event()
     with anyio.from_thread.start_blocking_portal() as portal:
         path = host.path(settings.load(host.directory, {}, {}).status_socket)
-        task = portal.start_task_soon(jsonsocket.serve, path, lambda: document, ready.set)
-        assert ready.wait(5)
+        task = portal.start_task_soon(jsonsocket.serve, path, lambda: document)
+        portal.call(anyio.wait_all_tasks_blocked)
         yield
         task.cancel()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from grpclib.client import Channel, Stream
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
+from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet import sockets
 from nodeagent.kubelet.wire import Codec
 
 
@@ -76,14 +75,8 @@ class SocketChannel(Channel):
         )
 
     async def _create_connection(self) -> H2Protocol:
-        path = Path(str(self._path))
-        fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _, protocol = await self._loop.create_unix_connection(
-                self._protocol_factory, sockets.short_path(fd, path.name)
-            )
-        finally:
-            os.close(fd)
+        with sockets.shortened(str(self._path)) as address:
+            _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
         return protocol
 
 

@@ -11,7 +11,6 @@ and no kubelet.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +22,8 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
+from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet import sockets
 from nodeagent.kubelet.calls import Calls
 from nodeagent.kubelet.wire import Codec
 
@@ -199,7 +198,7 @@ class _Connection(H2Protocol):
     def connection_made(self, transport: Any) -> None:
         """Accept root and our own user; everybody else is hung up on."""
         super().connection_made(transport)
-        if sockets.peer_uid(transport.get_extra_info("socket")) not in (0, os.geteuid()):
+        if not sockets.is_trusted(transport.get_extra_info("socket")):
             self.processor.close("only root may talk to this socket")
         elif self._calls.closing:
             _goodbye(self)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import anyio
 
+from nodeagent.base import sockets
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watching
-from nodeagent.kubelet import sockets
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"

@@ -59,10 +59,10 @@ async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHos
 async def test_a_running_daemon_says_who_holds_what(
     host: SimulatedHost, told: object, known: bool, holders: dict[str, str]
 ) -> None:
-    root, loaded, ready = Root(host.directory), settings.load(host.directory, {}, {}), anyio.Event()
+    root, loaded = Root(host.directory), settings.load(host.directory, {}, {})
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: told, ready.set)
-        await ready.wait()
+        tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: told)
+        await anyio.wait_all_tasks_blocked()
         outcome = await inspect.inspect(root, loaded)
         tasks.cancel_scope.cancel()
     assert outcome.facts.holders_known is known

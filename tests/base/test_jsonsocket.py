@@ -25,11 +25,9 @@ NOBODY = 65534
 
 @asynccontextmanager
 async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -> AsyncIterator[None]:
-    ready = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonsocket.serve, str(path), answer, ready.set)
-        with anyio.fail_after(5):
-            await ready.wait()
+        tasks.start_soon(jsonsocket.serve, str(path), answer)
+        await anyio.wait_all_tasks_blocked()
         yield
         tasks.cancel_scope.cancel()
 
@@ -87,6 +85,25 @@ async def test_what_a_killed_daemon_left_is_replaced(tmp_path: Path) -> None:
         assert await ask(path) == {"a": 1}
 
 
+async def test_what_was_left_halfway_by_one_of_our_process_number_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{path}.{os.getpid()}")
+    async with serving(path):
+        assert await ask(path) == {"a": 1}
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_socket_that_is_served_under_our_process_number_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{path}.{os.getpid()}")
+        other.listen()
+        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
+            await jsonsocket.serve(str(path), lambda: None)
+    assert os.listdir(tmp_path) == [f"s.sock.{os.getpid()}"]
+
+
 async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     async with serving(path, lambda: "first"):
@@ -140,7 +157,7 @@ async def test_a_socket_that_somebody_put_in_its_place_is_left_alone(tmp_path: P
 async def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelRefused, match="cannot be served") as caught:
-        await jsonsocket.serve(str(tmp_path / "file" / "s.sock"), lambda: None)
+        await jsonsocket.serve(str(tmp_path / "file" / "s.sock"), lambda: None, "use --status-socket")
     assert "--status-socket" in caught.value.hint
 
 

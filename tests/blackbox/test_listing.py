@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,8 +14,8 @@ from grpclib.client import Channel, Stream
 from grpclib.config import Configuration
 from grpclib.const import Cardinality
 
+from nodeagent.base import sockets
 from nodeagent.demo.kubelet import Kubelet
-from nodeagent.kubelet import sockets
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.wire import Codec
 from tests.blackbox.harness import (
@@ -159,21 +158,19 @@ async def test_a_reader_that_stalls_gets_the_last_state_and_costs_no_memory(node
 @asynccontextmanager
 async def narrow_stream(kubelet: Kubelet, resource: str) -> AsyncIterator[Stream[Any, Any]]:
     """A ListAndWatch stream that takes 64 KiB and then no more, until it is read."""
-    path = socket_of(kubelet, resource)
-    directory = os.open(path.parent, os.O_PATH)
     window = Configuration(http2_connection_window_size=65536, http2_stream_window_size=65536)
-    channel = Channel(path=sockets.short_path(directory, path.name), codec=Codec(), config=window)
-    try:
-        async with channel.request(
-            LIST, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse
-        ) as stream:
-            await stream.send_message(v1beta1.Empty(), end=True)
-            yield stream
-            await stream.cancel()
-    finally:
-        channel.close()
-        os.close(directory)
-        await anyio.lowlevel.checkpoint()
+    with sockets.shortened(socket_of(kubelet, resource)) as address:
+        channel = Channel(path=address, codec=Codec(), config=window)
+        try:
+            async with channel.request(
+                LIST, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse
+            ) as stream:
+                await stream.send_message(v1beta1.Empty(), end=True)
+                yield stream
+                await stream.cancel()
+        finally:
+            channel.close()
+            await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.shows("kubelet-21", "IN-5", "KV-10")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -13,10 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base import threads
+from nodeagent.base import sockets, threads
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.demo.nodes import many
-from nodeagent.kubelet import register, sockets
+from nodeagent.kubelet import register
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health
 
 A, B = "example.com/a", "example.com/b"
@@ -62,10 +61,8 @@ async def test_a_kubelet_that_is_absent_at_the_start_costs_one_line_and_nothing_
 @pytest.mark.shows("kubelet-3")
 async def test_a_stale_socket_that_refuses_is_waited_out_with_one_line(two: Node) -> None:
     two.plugins.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as stale:
-        fd = os.open(two.plugins, os.O_PATH)
-        stale.bind(sockets.short_path(fd, "kubelet.sock"))
-        os.close(fd)
+    with socket.socket(socket.AF_UNIX) as stale, sockets.shortened(two.plugins / "kubelet.sock") as address:
+        stale.bind(address)
     async with two.daemon() as daemon:
         await daemon.logged("kubelet-gone")
         async with two.kubelet() as kubelet:
@@ -115,9 +112,8 @@ async def test_a_socket_that_is_bound_and_never_listened_on_harms_nothing(two: N
         await kubelet.stop()
         kubelet.socket.unlink()
         with socket.socket(socket.AF_UNIX) as dead:
-            fd = os.open(two.plugins, os.O_PATH)
-            dead.bind(sockets.short_path(fd, "kubelet.sock"))
-            os.close(fd)
+            with sockets.shortened(two.plugins / "kubelet.sock") as address:
+                dead.bind(address)
             await daemon.logged("kubelet-gone")
         await kubelet.start()
         await kubelet.until_listed(A, 2, PATIENCE)
@@ -303,11 +299,10 @@ async def test_foreign_files_and_sockets_that_come_and_go_cause_nothing(two: Nod
         await daemon.logged("resource-registered", count=2)
         lists, lines = kubelet.statistics.lists_total, len(daemon.log)
         for number in range(50):
-            with socket.socket(socket.AF_UNIX) as foreign:
-                fd = os.open(two.plugins, os.O_PATH)
-                foreign.bind(sockets.short_path(fd, "foreign.sock"))
-                os.close(fd)
-            (two.plugins / "foreign.sock").unlink()
+            path = two.plugins / "foreign.sock"
+            with socket.socket(socket.AF_UNIX) as foreign, sockets.shortened(path) as address:
+                foreign.bind(address)
+            path.unlink()
             (two.plugins / f".{number}").write_text("x")
             (two.plugins / f".{number}").unlink()
         with pytest.raises(TimeoutError):
@@ -338,11 +333,10 @@ def _flood(directory: Path) -> None:
 
 
 def _live(path: Path) -> socket.socket:
-    fd = os.open(path.parent, os.O_PATH)
     served = socket.socket(socket.AF_UNIX)
-    served.bind(sockets.short_path(fd, path.name))
+    with sockets.shortened(path) as address:
+        served.bind(address)
     served.listen()
-    os.close(fd)
     return served
 
 

@@ -18,11 +18,12 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
+from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.demo.kubelet_clients import is_extended_resource_name
 from nodeagent.demo.kubelet_state import Pod
-from nodeagent.kubelet import channel, sockets
+from nodeagent.kubelet import channel
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
-from nodeagent.kubelet import sockets
+from nodeagent.base import sockets
 
 
 def bound(path: Path) -> socket.socket:
     """A socket file; it listens only if told to."""
     made = socket.socket(socket.AF_UNIX)
-    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
-        made.bind(sockets.short_path(fd, path.name))
+        with sockets.shortened(path) as address:
+            made.bind(address)
     except OSError:
         made.close()
         raise
-    finally:
-        os.close(fd)
     return made

@@ -22,8 +22,9 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 from h2.connection import H2Connection
 
+from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet import channel, server, sockets
+from nodeagent.kubelet import channel, server
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from tests.kubelet.serving import HELLO, LIST, Plugin, options, serving, within
 

@@ -3,7 +3,7 @@
 
 Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be
 longer than the 107 bytes of a unix socket address. A socket file is removed only while it is ours.
-Knows nothing of gRPC.
+Knows nothing of what is spoken on them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -30,13 +31,17 @@ class SocketFile:
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            sock.bind(short_path(fd, name))
+            sock.bind(_through(fd, name))
             identity = _identity(os.stat(name, dir_fd=fd, follow_symlinks=False))
         except OSError:
             sock.close()
             os.close(fd)
             raise
         return cls(fd, name, sock, identity)
+
+    def restrict(self) -> None:
+        """Let no other user connect; meant for before it listens. Raises OSError."""
+        os.chmod(self._name, 0o600, dir_fd=self._directory)
 
     def rename(self, name: str) -> None:
         """Publish under another name, over what is there; raises OSError."""
@@ -67,24 +72,29 @@ class SocketFile:
 
 def is_served(path: str | Path) -> bool:
     """True if somebody listens at the path; raises nothing. One non-blocking connect."""
-    try:
-        fd = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
-            probe.connect(short_path(fd, Path(path).name))
+            with shortened(path) as address:
+                probe.connect(address)
         except BlockingIOError:
             return True  # its queue is full
         except OSError:
             return False
-        finally:
-            os.close(fd)
     return True
 
 
-def short_path(directory: int, name: str) -> str:
-    """A path to ``name`` that fits into a unix socket address (unix(7): 107 bytes)."""
+@contextlib.contextmanager
+def shortened(path: str | Path) -> Iterator[str]:
+    """The path, as one that fits into a socket address (unix(7)); raises OSError without its directory."""
+    path = Path(path)
+    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield _through(fd, path.name)
+    finally:
+        os.close(fd)
+
+
+def _through(directory: int, name: str) -> str:
     return f"/proc/self/fd/{directory}/{name}"
 
 
@@ -92,7 +102,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def peer_uid(sock: socket.socket) -> int:
-    """The user on the other end (SO_PEERCRED of unix(7): pid, uid, gid)."""
+def is_trusted(sock: socket.socket) -> bool:
+    """True if root or our own user is on the other end (SO_PEERCRED of unix(7): pid, uid, gid)."""
     _, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
+    return uid in (0, os.geteuid())
