@@ -17,19 +17,18 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 from grpclib.const import Cardinality, Status
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 from grpclib.metadata import Deadline
 
 from nodeagent.demo.kubelet_devices import SeenDevice
 from nodeagent.demo.kubelet_state import Registration, State
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.channel import SocketChannel
+from nodeagent.kubelet.channel import FOREIGN_ERRORS, SocketChannel
 from nodeagent.kubelet.wire import Codec
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 RECEIVE_LIMIT = 4 * 1024 * 1024  # grpc-go's default
 DIAL_LIMIT = 10.0
-FOREIGN_ERRORS = (GRPCError, ProtocolError, StreamTerminatedError, OSError)
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 
 import anyio
 
-from nodeagent.demo.kubelet_clients import FOREIGN_ERRORS, Client, Clients, go_text
+from nodeagent.demo.kubelet_clients import Client, Clients, go_text
 from nodeagent.demo.kubelet_devices import Held
 from nodeagent.demo.kubelet_state import AllocationSeen, ContainerResult, Pod, State
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.channel import FOREIGN_ERRORS
 
 PRE_START_LIMIT = 30.0
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import anyio
 from grpclib.exceptions import GRPCError
 
-from nodeagent.demo.kubelet_clients import FOREIGN_ERRORS, Clients, is_extended_resource_name
+from nodeagent.demo.kubelet_clients import Clients, is_extended_resource_name
 from nodeagent.demo.kubelet_state import Registration, State
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
-from nodeagent.kubelet.channel import SocketChannel
+from nodeagent.kubelet.channel import FOREIGN_ERRORS, SocketChannel
 
 RECONCILE = 0.1  # seconds; the real one takes 1
 INFO_LIMIT = 1.0

@@ -21,7 +21,13 @@ from grpclib.protocol import H2Protocol
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet.wire import Codec
+from nodeagent.kubelet.wire import Codec, Unreadable
+
+FOREIGN_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError, Unreadable)  # of a call
+
+
+class KubeletAway(KubeletUnavailable):
+    """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
 
 
 class _Stream(Stream[Any, Any]):
@@ -85,14 +91,16 @@ async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
     """A connected channel, closed at the end.
 
     Raises KubeletUnavailable, with the foreign error as its cause, for all that can go wrong on
-    the way and for all gRPC errors and timeouts of the calls made inside.
+    the way and for all gRPC errors, timeouts and unreadable answers of the calls made inside;
+    KubeletAway if nobody listens.
     """
     channel = SocketChannel(path)
     try:
         await channel.__connect__()
         yield channel
-    except (OSError, GRPCError, ProtocolError, StreamTerminatedError) as error:
-        raise KubeletUnavailable(f"{path}: {describe(error)}") from error
+    except FOREIGN_ERRORS as error:
+        away = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+        raise (KubeletAway if away else KubeletUnavailable)(describe(error)) from error
     finally:
         channel.close()
         with CancelScope(shield=True):

@@ -22,6 +22,7 @@ from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet import plugin, register
+from nodeagent.kubelet.channel import KubeletAway
 from nodeagent.kubelet.listing import Listing
 from nodeagent.kubelet.plugin import Answers, Plugin
 from nodeagent.kubelet.server import SocketServer
@@ -154,7 +155,7 @@ class Endpoint:
     async def _accepted(self, name: str) -> bool:
         try:
             await self._registrar.register(self.resource, name, plugin.options(self._answers))
-        except register.KubeletAway as error:
+        except KubeletAway as error:
             self.standing.last_error = error.what  # said once for all resources, by the registrar
         except KubeletUnavailable as error:
             self._failed(error.what)

@@ -24,9 +24,9 @@ async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
     try:
         async with open_channel(path) as channel:
             answer = await v1.PodResourcesListerStub(channel).list(request, timeout=limit)
-        return dict(_pairs(answer.pod_resources))
-    except (AttributeError, ValueError, EOFError) as error:
-        raise KubeletUnavailable(f"{path}: an answer that cannot be read: {error}") from error
+    except KubeletUnavailable as error:
+        raise KubeletUnavailable(f"{path}: {error.what}") from error
+    return dict(_pairs(answer.pod_resources))
 
 
 def _pairs(pods: Iterable[v1.PodResources]) -> Iterable[tuple[str, Holder]]:

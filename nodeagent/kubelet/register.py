@@ -9,13 +9,10 @@ the quick tries after its birth.
 
 from __future__ import annotations
 
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
-
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
-from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.channel import SocketChannel, describe
+from nodeagent.kubelet.channel import KubeletAway, open_channel
 
 VERSION = "v1beta1"
 REGISTER_LIMIT = 20.0  # seconds
@@ -30,10 +27,6 @@ def delay(attempt: int, age: float, jitter: float) -> float:
     if age < _BIRTH:
         return _AT_BIRTH.delay(attempt)
     return _LATER.delay(attempt, jitter)
-
-
-class KubeletAway(KubeletUnavailable):
-    """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
 
 
 class Registrar:
@@ -51,16 +44,12 @@ class Registrar:
         request = v1beta1.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=options
         )
-        channel = SocketChannel(self._path)
         try:
-            await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
-        except (OSError, GRPCError, ProtocolError, StreamTerminatedError) as error:
-            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-                self.away()
-                raise KubeletAway(describe(error)) from error
-            raise KubeletUnavailable(describe(error)) from error
-        finally:
-            channel.close()
+            async with open_channel(self._path) as channel:
+                await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
+        except KubeletAway:
+            self.away()
+            raise
         self._back()
 
     def away(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from betterproto2 import Message
 from grpclib.encoding.base import CodecBase
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
@@ -24,6 +25,10 @@ UNHEALTHY = "Unhealthy"
 
 _DEVICES_FIELD = b"\x0a"  # field 1 of ListAndWatchResponse, length-delimited
 _CACHED_FRAMES = 8192
+
+
+class Unreadable(ValueError):
+    """Raised for bytes that are no message of the type that was expected."""
 
 
 class Codec(CodecBase):
@@ -40,8 +45,26 @@ class Codec(CodecBase):
         return bytes(message)
 
     def decode(self, data: bytes, message_type: Any) -> Any:
-        """The message of that type; raises ValueError or EOFError for bytes that are none."""
-        return message_type.parse(data)
+        """The message of that type; raises Unreadable for bytes that are none."""
+        try:
+            message = message_type.parse(data)
+        except Exception as error:  # betterproto2 0.10 stumbles over such bytes in five ways
+            raise Unreadable(f"a {message_type.__name__} that cannot be read: {error}") from error
+        if not _fits(message):
+            raise Unreadable(f"a {message_type.__name__} that cannot be read: a field of another type")
+        return message
+
+
+def _fits(message: Any) -> bool:
+    """False if a field holds what its type is not: betterproto2 0.10 believes the wire type that was sent."""
+    known = message._betterproto
+    for name, field in known.meta_by_field_name.items():
+        found, kind = getattr(message, name), known.cls_by_field[name]
+        if field.map_meta is None and not (found is None and field.optional):
+            for each in found if field.repeated else (found,):
+                if not isinstance(each, kind) or (isinstance(each, Message) and not _fits(each)):
+                    return False
+    return True
 
 
 def encode_list(devices: Sequence[Device]) -> bytes:

@@ -78,13 +78,14 @@ def _cancellations() -> int:
 
 
 async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(KubeletUnavailable, match="No such file"):
+    with pytest.raises(channel.KubeletAway, match="No such file"):
         await options(tmp_path / "none.sock")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "deaf.sock"))
-        with pytest.raises(KubeletUnavailable, match="Connection refused"):
+        with pytest.raises(channel.KubeletAway, match="Connection refused"):
             await options(tmp_path / "deaf.sock")
         bound.listen()
-        with pytest.raises(KubeletUnavailable, match="no answer in time"):
+        with pytest.raises(KubeletUnavailable, match="no answer in time") as caught:
             async with channel.open_channel(tmp_path / "deaf.sock") as peer:
                 await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=0.05)
+        assert not isinstance(caught.value, channel.KubeletAway)

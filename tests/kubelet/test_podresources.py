@@ -89,7 +89,7 @@ async def test_a_kubelet_that_does_not_answer_is_given_up(tmp_path: Path) -> Non
         await told(tmp_path, None, limit=0.1)
 
 
-@pytest.mark.parametrize("garbage", [b"\x0a\x03\x0a\x01\xff", b"\x0a\xff\xff"])
+@pytest.mark.parametrize("garbage", [b"\x0a\x03\x0a\x01\xff", b"\x0a\xff\xff", b"\x0d\0\0\0\0", b"\x08\1"])
 async def test_garbage_is_an_answer_that_cannot_be_read(tmp_path: Path, garbage: bytes) -> None:
     with pytest.raises(KubeletUnavailable, match="cannot be read"):
         await told(tmp_path, garbage)
