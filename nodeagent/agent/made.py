@@ -10,12 +10,12 @@ file that cannot be read is an empty one: then what is there stays.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nodeagent.base import files
 from nodeagent.base.errors import KernelRefused
 
 PATH = "/run/nodeagent/vgpu-types.json"
@@ -47,15 +47,9 @@ def _texts(found: Any) -> dict[str, str]:
 
 def write(path: str, record: Record) -> None:
     """Replace the file at once and whole. :raises KernelRefused: if it cannot be written."""
-    at = Path(path)
-    aside = at.with_suffix(".new")
+    document = {"types": dict(record.types), "names": dict(record.names)}
     try:
-        at.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump({"types": dict(record.types), "names": dict(record.names)}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(at)
+        files.replace(path, json.dumps(document, indent=1))
     except OSError as error:
         raise KernelRefused(
             f"{path} cannot be written: {error.strerror}",

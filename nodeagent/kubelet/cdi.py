@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI specification files, which the container runtime reads (Container Device Interface 0.5.0).
 
-Written whole or not at all: a temporary file, then a rename. Only files with our own prefix are touched.
+Written whole or not at all. Only files with our own prefix are touched.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from nodeagent.base import files
 from nodeagent.base.errors import KernelRefused
 
 PREFIX = "nodeagent-"
@@ -26,15 +26,8 @@ def file_name(resource: str) -> str:
 def write(directory: str, resource: str, document: Mapping[str, object]) -> None:
     """Write the file of a resource; raises KernelRefused if that is impossible. Blocks."""
     target = Path(directory, file_name(resource))
-    half = target.with_suffix(".tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with half.open("w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        half.chmod(0o644)
-        half.rename(target)
+        files.replace(target, json.dumps(document, indent=2))
     except OSError as error:
         raise KernelRefused(
             f"the CDI file {target} cannot be written: {error.strerror}",

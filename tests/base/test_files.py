@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are replaced: whole, for all to read, and as before if it cannot be done."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.base import files
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("strict_umask")
+def test_all_may_read_what_is_written_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "here" / "a.json"
+    files.replace(path, "é")
+    assert path.read_text(encoding="utf-8") == "é"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(path.parent) == ["a.json"]
+
+
+def test_who_reads_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    with path.open() as reading:
+        files.replace(str(path), "new")
+        assert reading.read() == "old"
+    assert path.read_text() == "new"
+
+
+def test_what_was_left_halfway_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a.new").write_text("a long text that was never finished")
+    files.replace(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("old")
+    (tmp_path / "a.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.replace(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "old"
