@@ -15,8 +15,8 @@ from nodeagent.base.watching import Watching
 from nodeagent.demo.cards import SimulatedCards, add_card
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
-from nodeagent.demo.vfs import vf_addresses
 from nodeagent.model import host_json
+from tests.demo.vfs import vf_addresses
 from tests.policy.splitting import MACHINE, settle, t4, wanted
 
 Run = Callable[..., tuple[int, str, str]]

@@ -14,12 +14,12 @@ from nodeagent.agent import made
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.demo.mdevs import Card, Type
-from nodeagent.demo.vfs import SimulatedVfs, vf_addresses
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
 from nodeagent.policy import ownership
 from tests.agent.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
 from tests.conftest import Said
+from tests.demo.vfs import SimulatedVfs, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
 

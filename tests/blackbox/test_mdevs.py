@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.demo.capture import materialise
 from tests.blackbox.harness import PATIENCE, Node, pod, until_health
+from tests.machines.capture import materialise
 
 CAPTURED = Path(__file__).parent.parent / "machines/hosts/6.12-mdev.json"
 SERIAL = "mdev.nodeagent/Single_port_serial"

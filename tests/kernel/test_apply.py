@@ -16,10 +16,10 @@ from nodeagent.base.watching import Watching
 from nodeagent.demo.cards import SimulatedCards, add_card, simulated
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
-from nodeagent.demo.vfs import SimulatedVfs, vf_addresses
 from nodeagent.kernel import apply
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
+from tests.demo.vfs import SimulatedVfs, vf_addresses
 
 T4, A40 = "0000:3b:00.0", "0000:86:00.0"
 VFS = vf_addresses(A40, 2)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.demo.capture import materialise
 from nodeagent.kernel import hints
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Scanner
 from nodeagent.model.host import Hints, Host
 from nodeagent.model.ids import GroupNumber, PciAddress
+from tests.machines.capture import materialise
 
 MACHINES = Path(__file__).parent.parent / "machines"
 HOSTS = sorted(path.stem for path in (MACHINES / "hosts").glob("*.json"))

@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from nodeagent.base.watching import Watching
-from nodeagent.demo.capture import materialise
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel import vgpus
 from nodeagent.kernel.root import Root
@@ -20,6 +19,7 @@ from nodeagent.kernel.scan import Scanner
 from nodeagent.kernel.watch_tree import TreeWatch
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
+from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent.parent / "machines/hosts"
 VF = PciAddress("0000:01:00.4")

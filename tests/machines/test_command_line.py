@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent import cli
-from nodeagent.demo.capture import materialise
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Scanner
 from nodeagent.model.host import Host
+from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
 NAMES = sorted(path.stem for path in HOSTS.glob("*.json"))

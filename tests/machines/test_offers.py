@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from nodeagent.demo.capture import materialise
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Scanner
 from nodeagent.model.allocation import Holder
@@ -26,6 +25,7 @@ from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
 from nodeagent.show import explain as shown
 from nodeagent.show import scan as scan_shown
+from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
 NAMES = sorted(path.stem for path in HOSTS.glob("*.json"))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.demo.capture import materialise
 from nodeagent.kernel.root import Root
+from tests.machines.capture import materialise
 
 
 def document(path: Path, tree: dict[str, Any]) -> Path:
