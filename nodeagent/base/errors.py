@@ -38,10 +38,6 @@ class KubeletUnavailable(NodeagentError):
     """Raised when the kubelet is absent, refuses or does not answer. Always means: try again."""
 
 
-class ClusterUnavailable(NodeagentError):
-    """Raised when the API server is absent, refuses or does not answer. Always means: try again."""
-
-
 class Refused(NodeagentError):
     """Raised when an Allocate cannot be granted; the text reaches the user in the pod's status."""
 

@@ -26,12 +26,12 @@ class Notifier:
         self._watchdog = watchdog
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str], pid: int | None = None) -> Notifier:
+    def from_environ(cls, environ: Mapping[str, str]) -> Notifier:
         """As systemd set it up; a watchdog for another process (``WATCHDOG_PID``) is none of ours."""
         address = environ.get("NOTIFY_SOCKET") or None
         if address is not None and not address.startswith(("/", "@")):
             address = None  # vsock and such: for virtual machines, not for services
-        mine = environ.get("WATCHDOG_PID", "") in ("", str(pid or os.getpid()))
+        mine = environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
         usec = environ.get("WATCHDOG_USEC", "")
         watchdog = int(usec) / 1_000_000 if mine and usec.isdecimal() and int(usec) > 0 else None
         return cls(address, watchdog)
@@ -46,32 +46,28 @@ class Notifier:
         """Seconds between two ``alive`` calls: half of what systemd allows; None without a watchdog."""
         return None if self._watchdog is None or not self.listening else self._watchdog / 2
 
-    def ready(self, status: str = "") -> bool:
+    def ready(self) -> bool:
         """The service is up."""
-        return self._send("READY=1", *_status(status))
+        return self._send(b"READY=1")
 
-    def stopping(self, status: str = "") -> bool:
+    def stopping(self) -> bool:
         """The service is going down."""
-        return self._send("STOPPING=1", *_status(status))
+        return self._send(b"STOPPING=1")
 
     def alive(self) -> bool:
         """Feed the watchdog."""
-        return self._send("WATCHDOG=1")
+        return self._send(b"WATCHDOG=1")
 
-    def _send(self, *lines: str) -> bool:
+    def _send(self, message: bytes) -> bool:
         """Send one message; False if nobody listens or it could not be sent."""
-        if self._address is None or not lines:
+        if self._address is None:
             return False
         address = self._address
         target = b"\0" + address[1:].encode() if address.startswith("@") else address.encode()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             sock.setblocking(False)
             try:
-                sock.sendto("\n".join(lines).encode("utf-8", "backslashreplace"), target)
+                sock.sendto(message, target)
             except OSError:
                 return False
         return True
-
-
-def _status(text: str) -> tuple[str, ...]:
-    return (f"STATUS={' '.join(text.split())}",) if text else ()

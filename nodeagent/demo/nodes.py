@@ -113,7 +113,7 @@ def many(directory: str | os.PathLike[str], n: int, resources: int = 1) -> Simul
             driver="vfio-pci",
             group=index,
             numa=index % 2,
-            port=f"{index >> 13:04x}:00:{index >> 8 & 0x1F:02x}.0",
+            port=port(index),
         )
     return host
 
@@ -124,12 +124,13 @@ def address(index: int) -> str:
     return f"{domain:04x}:{bus + 1:02x}:{device:02x}.0"
 
 
+def port(index: int) -> str:
+    """The root port above function number ``index`` of ``many``: eight buses are below each."""
+    domain, bus, _ = _place(index)
+    return f"{domain:04x}:00:{bus >> 3:02x}.0"
+
+
 def _place(index: int) -> tuple[int, int, int]:
     """Domain, bus (from 0) and device number: 255 buses of 32 devices in a domain."""
     domain, rest = divmod(index, 255 * 32)
     return domain, *divmod(rest, 32)
-
-
-def _port(index: int) -> str:
-    domain, bus, _ = _place(index)
-    return f"{domain:04x}:00:{bus >> 3:02x}.0"

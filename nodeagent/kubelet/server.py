@@ -70,11 +70,6 @@ class SocketServer:
         return self._directory / self._name
 
     @property
-    def open_calls(self) -> int:
-        """RPCs that run at this moment, streams included."""
-        return len(self._calls.unary) + len(self._calls.streams)
-
-    @property
     def present(self) -> bool:
         """True while the path leads to our own socket, False once it was removed or replaced."""
         return self._file is not None and self._file.is_at(self.path)

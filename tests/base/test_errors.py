@@ -29,7 +29,6 @@ def test_what_the_kernel_refused_has_number_and_path() -> None:
         errors.ConfigError,
         errors.KernelRefused,
         errors.KubeletUnavailable,
-        errors.ClusterUnavailable,
         errors.Refused,
         errors.AlreadyRunning,
         errors.InvariantBroken,

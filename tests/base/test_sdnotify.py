@@ -27,12 +27,8 @@ def notifier(peer: socket.socket, **more: str) -> Notifier:
 
 def test_each_state_is_one_message(systemd: socket.socket) -> None:
     notify = notifier(systemd)
-    assert all((notify.ready("4 resources"), notify.stopping("a\nb"), notify.alive()))
-    assert [systemd.recv(4096).decode() for _ in range(3)] == [
-        "READY=1\nSTATUS=4 resources",
-        "STOPPING=1\nSTATUS=a b",
-        "WATCHDOG=1",
-    ]
+    assert all((notify.ready(), notify.stopping(), notify.alive()))
+    assert [systemd.recv(4096) for _ in range(3)] == [b"READY=1", b"STOPPING=1", b"WATCHDOG=1"]
 
 
 def test_an_abstract_socket_is_reached() -> None:
@@ -48,7 +44,7 @@ def test_an_abstract_socket_is_reached() -> None:
 def test_without_systemd_every_call_does_nothing(environ: dict[str, str]) -> None:
     notify = Notifier.from_environ({**environ, "WATCHDOG_USEC": "1000000"})
     assert not notify.listening
-    assert not any((notify.ready("x"), notify.stopping(), notify.alive()))
+    assert not any((notify.ready(), notify.stopping(), notify.alive()))
     assert notify.watchdog_interval is None
 
 

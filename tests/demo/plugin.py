@@ -36,6 +36,7 @@ class Plugin(v1beta1.DevicePluginBase):
         self.gate = anyio.Event()
         self.gate.set()
         self.node = ""
+        self.streams = 0
         self.preferences: list[v1beta1.ContainerPreferredAllocationRequest] = []
         self._over = anyio.Event()
 
@@ -54,6 +55,7 @@ class Plugin(v1beta1.DevicePluginBase):
 
     async def list_and_watch(self, message: v1beta1.Empty) -> AsyncIterator[v1beta1.ListAndWatchResponse]:
         """The list, and again after each change."""
+        self.streams += 1
         seen = -1
         while True:
             seen, value = await self.list.newer(seen)

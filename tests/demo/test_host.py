@@ -135,6 +135,16 @@ def test_the_documentations_node_is_complete(tmp_path: Path) -> None:
     assert (tmp_path / "dev/kvm").exists()
 
 
+def test_a_function_of_many_is_below_a_port_of_its_own_domain(tmp_path: Path) -> None:
+    for index in (0, 255, 256, 8159, 8160, 20_000):
+        assert nodes.port(index)[:4] == nodes.address(index)[:4]
+        assert int(nodes.port(index)[8:10], 16) < 32
+    host = nodes.many(tmp_path, 257)
+    for index in (0, 256):
+        found = Path(host.path(f"/sys/bus/pci/devices/{nodes.address(index)}")).resolve()
+        assert found.parent.name == nodes.port(index)
+
+
 def test_many_functions_have_many_addresses() -> None:
     addresses = [nodes.address(index) for index in range(20_000)]
     assert len(set(addresses)) == 20_000

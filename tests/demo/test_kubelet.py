@@ -218,11 +218,12 @@ async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
 
 
 async def test_it_can_forget_to_open_the_stream(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet, served(kubelet, Plugin(device("a"))) as server:
+    plugin = Plugin(device("a"))
+    async with Kubelet(tmp_path) as kubelet, served(kubelet, plugin):
         kubelet.fault("no-list")
         await register(kubelet, "dev.sock")
         await anyio.wait_all_tasks_blocked()
-        assert server.open_calls == 0
+        assert plugin.streams == 0
         assert RESOURCE not in kubelet.statistics.lists
 
 
