@@ -36,7 +36,7 @@ Names = Mapping[str, str]
 
 
 class Observe:
-    """Owns the cells of the Host and of the names."""
+    """Owns the cells of the Host, of the names, and of the looks that have ended."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Observe:
     ) -> None:
         self.host: Latest[Host] = Latest(Host(), on_change)
         self.names: Latest[Names] = Latest({}, on_change)
+        self.looked: Latest[int] = Latest(0)  # the number of the last look that has ended
         self._root = root
         self._resync = resync
         self._nodes = tuple(node_paths)
@@ -63,8 +64,7 @@ class Observe:
         self._vgpus: dict[str, str] = {}
         self._hung: frozenset[str] = frozenset()
         self._lost = 0
-        self._begun = 0  # looks that were begun, and the last one that has ended
-        self._done = 0
+        self._begun = 0
 
     @property
     def statistics(self) -> Statistics:
@@ -120,23 +120,19 @@ class Observe:
             await self._gather()
             await self._one_look()
 
-    async def unchanged(self, ids: Sequence[str]) -> bool:
-        """True if these functions and mdevs, and their groups, are what the Host says; else looks again.
+    async def glance(self, ids: Sequence[str]) -> None:
+        """Look again if these functions and mdevs, or their groups, are not what the Host says.
 
         Waits for as long as the kernel does not answer; the list says so meanwhile.
         """
         keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(DEADLINE, self.wake, keys)
         try:
-            if await self._look.unchanged(ids, self.host.get()):
-                return True
+            unchanged = await self._look.unchanged(ids, self.host.get())
         finally:
             overdue.cancel()
-        self.wake(keys)
-        wanted = self._begun + 1
-        while self._done < wanted:
-            await self.host.newer(self.host.version)
-        return False
+        if not unchanged:
+            await self._next_look(keys)
 
     async def refresh(self, ids: Collection[str]) -> None:
         """Look again at those ids that are on the host, and wait for it, but not long."""
@@ -147,11 +143,14 @@ class Observe:
 
     async def look_at(self, keys: frozenset[str]) -> None:
         """Look at what the keys name, and wait for a look that begins now, but not long."""
+        with anyio.move_on_after(2 * DEADLINE):
+            await self._next_look(keys)
+
+    async def _next_look(self, keys: frozenset[str]) -> None:
         self.wake(keys)
         wanted = self._begun + 1
-        with anyio.move_on_after(2 * DEADLINE):
-            while self._done < wanted:
-                await self.host.newer(self.host.version)
+        while self.looked.get() < wanted:
+            await self.looked.newer(self.looked.version)
 
     async def _next_wake(self) -> None:
         seen = self._wake.version
@@ -185,10 +184,9 @@ class Observe:
         except Exception:
             self._everything = True
             raise
-        self._done = self._begun
         self._tell_hangs()
-        if not self.host.set(host):
-            self.host.touch()
+        self.host.set(host)
+        self.looked.set(self._begun)
 
     def _tell_hangs(self) -> None:
         stuck = frozenset(self._look.stuck)

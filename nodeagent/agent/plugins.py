@@ -73,7 +73,7 @@ class ResourceAnswers:
         allocate.check_given(self._resource(), device_ids)
         parts = self._parts(device_ids)
         if parts:
-            await self._observe.unchanged(parts)
+            await self._observe.glance(parts)
         outcome = self._reconcile.one_turn()
         resource = self._resource()
         if resource.cdi:

@@ -119,14 +119,21 @@ async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> 
 
 async def test_a_burst_is_one_look(host: SimulatedHost) -> None:
     async with observing(host) as observe:
-        seen = observe.host.version
+        seen = observe.looked.version
         for address in (ONE, TWO, ONE, TWO):
             observe.wake(frozenset({address}))
             await anyio.lowlevel.checkpoint()
         with anyio.fail_after(5):
-            await observe.host.newer(seen)
+            await observe.looked.newer(seen)
         await anyio.wait_all_tasks_blocked()
-        assert observe.host.version == seen + 1
+        assert observe.looked.version == seen + 1
+
+
+async def test_a_look_that_finds_nothing_new_wakes_nobody(host: SimulatedHost) -> None:
+    async with observing(host) as observe:
+        seen = observe.looked.get(), observe.host.version
+        await observe.look_at(frozenset({ONE}))
+        assert (observe.looked.get(), observe.host.version) == (seen[0] + 1, seen[1])
 
 
 async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: SimulatedHost) -> None:
@@ -137,10 +144,10 @@ async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: Simulat
                 observe.wake(frozenset({ONE}))
                 await anyio.sleep(0.002)
 
-        seen = observe.host.version
+        seen = observe.looked.version
         tasks.start_soon(storm)
         with anyio.fail_after(2):
-            await observe.host.newer(seen)
+            await observe.looked.newer(seen)
         tasks.cancel_scope.cancel()
 
 
@@ -178,23 +185,23 @@ async def test_other_nodes_are_watched_when_the_settings_change(host: SimulatedH
 
 async def test_what_is_as_the_host_says_needs_no_look(host: SimulatedHost) -> None:
     async with observing(host) as observe:
-        before = observe.host.version
-        assert await observe.unchanged([ONE, TWO])
-        assert observe.host.version == before
+        before = observe.looks
+        await observe.glance([ONE, TWO])
+        assert observe.looks == before
 
 
 async def test_what_has_changed_is_in_the_host_before_the_answer(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         host.bind(ONE, "nouveau")
         with anyio.fail_after(5):
-            assert not await observe.unchanged([ONE])
+            await observe.glance([ONE])
         assert function(observe).driver == "nouveau"
 
 
 async def test_a_glance_that_gets_no_answer_is_shown_by_the_host_meanwhile(host: SimulatedHost) -> None:
     async with observing(host) as observe, anyio.create_task_group() as tasks:
         host.hang(ONE, "enable")
-        tasks.start_soon(observe.unchanged, [ONE])
+        tasks.start_soon(observe.glance, [ONE])
         found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         host.unhang(ONE, "enable")
@@ -207,9 +214,9 @@ async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host:
         with anyio.fail_after(5):
             await observe.refresh([ONE, "some-uuid"])
         assert function(observe).enable == 1
-        before = observe.host.version
+        before = observe.looks
         await observe.refresh(["some-uuid"])
-        assert observe.host.version == before
+        assert observe.looks == before
 
 
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
@@ -262,10 +269,10 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
     async with observing(host) as observe:
         files.replace_by_fifo(release)
         host.unplug(TWO)
-        seen = observe.host.version
+        seen = observe.looked.version
         observe.wake(everything=True)
         with anyio.fail_after(5):
-            await observe.host.newer(seen)
+            await observe.looked.newer(seen)
         assert TWO in observe.host.get().functions
         assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
         files.replace_fifo(release, b"6.12\n")
