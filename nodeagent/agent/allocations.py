@@ -56,7 +56,6 @@ class AllocationsLoop:
         self._resync = resync
         self._waiting = waiting
         self._wake: Latest[None] = Latest(None)
-        self._recent: dict[str, float] = {}  # id → when its Allocate has settled
         self._doubt_until = 0.0
         self._failures = 0
         self._hinted = False
@@ -72,10 +71,8 @@ class AllocationsLoop:
 
         Raises Refused if one of them is being removed.
         """
-        self._custody.give(ids)
-        settled = time.monotonic() + self._settle
-        first = not self._recent
-        self._recent.update(dict.fromkeys(ids, settled))
+        first = self._custody.next_settled() is None
+        self._custody.give(ids, time.monotonic() + self._settle)
         if first:
             self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
 
@@ -118,7 +115,7 @@ class AllocationsLoop:
             self._unanswered(error)
         else:
             await self._answered(found)
-        self._end_settling(asked)
+        self._custody.settle(asked)
 
     async def _answered(self, found: Mapping[str, Holder]) -> None:
         if self.error is not None:
@@ -138,20 +135,13 @@ class AllocationsLoop:
         self._failures += 1
         self.cell.set(replace(self.cell.get(), known=False))
 
-    def _end_settling(self, asked: float) -> None:
-        """Forget the ids that had settled before the kubelet was asked: the answer covers them."""
-        settled = {device_id for device_id, end in self._recent.items() if end <= asked}
-        for device_id in settled:
-            del self._recent[device_id]
-        self._custody.settled(settled)
-
     def _due(self, asked: float) -> float:
         """When to ask next without a hint, after a question at ``asked``."""
-        times = [asked + self._resync]
+        times, settled = [asked + self._resync], self._custody.next_settled()
         if self._failures:
             times.append(asked + _RETRY.delay(self._failures - 1))
-        elif self._recent:
-            times.append(min(self._recent.values()))
+        elif settled is not None:
+            times.append(settled)
         if self._awaiting:
             times.append(asked + self._waiting)
         if asked < self._doubt_until:

@@ -8,21 +8,23 @@ import pytest
 from nodeagent.agent.custody import Custody
 from nodeagent.base.errors import Refused
 
+LATER = 3600.0
+
 
 def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_request_is_marked() -> None:
     custody = Custody()
     assert custody.withdraw(["b"])
     with pytest.raises(Refused, match="b is being removed"):
-        custody.give(["a", "b"])
+        custody.give(["a", "b"], until=LATER)
     assert custody.settling.get() == frozenset()
 
 
 def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with_it() -> None:
     custody = Custody()
-    custody.give(["b"])
+    custody.give(["b"], until=1.0)
     assert not custody.withdraw(["a", "b"])
     assert custody.withdrawn.get() == frozenset()
-    custody.settled(["b"])
+    custody.settle(1.0)
     assert custody.withdraw(["a", "b"])
 
 
@@ -30,16 +32,29 @@ def test_what_was_restored_can_be_given_away_again() -> None:
     custody = Custody()
     custody.withdraw(["a", "b"])
     custody.restore(["a"])
-    custody.give(["a"])
+    custody.give(["a"], until=LATER)
     assert custody.settling.get() == frozenset({"a"})
     assert custody.withdrawn.get() == frozenset({"b"})
+
+
+def test_the_last_time_of_an_id_counts_and_the_first_of_all_is_told() -> None:
+    custody = Custody()
+    assert custody.next_settled() is None
+    custody.give(["a", "b"], until=1.0)
+    custody.give(["b"], until=3.0)
+    assert custody.next_settled() == 1.0
+    custody.settle(0.9)
+    assert custody.settling.get() == {"a", "b"}
+    custody.settle(2.0)
+    assert custody.settling.get() == {"b"}
+    assert custody.next_settled() == 3.0
 
 
 def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
     wakes: list[None] = []
     custody = Custody(lambda: wakes.append(None))
-    custody.give(["a"])
-    custody.give(["a"])
+    custody.give(["a"], until=1.0)
+    custody.give(["a"], until=LATER)
     assert len(wakes) == 1
     custody.withdraw(["b"])
     custody.withdraw([])

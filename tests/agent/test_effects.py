@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from pathlib import Path
 
@@ -126,7 +127,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.custody.give([fresh])
+        changing.custody.give([fresh], until=math.inf)
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
@@ -147,7 +148,7 @@ async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_de
         for _ in range(checkpoints):
             await anyio.lowlevel.checkpoint()
         try:
-            changing.custody.give([second])
+            changing.custody.give([second], until=math.inf)
         except Refused:
             await changing.until_counts()
         else:
@@ -169,13 +170,13 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             await changing.until(lambda: len(changing.effects.writer.late) == 1)
             await changing.until(lambda: not changing.effects.working)
             with pytest.raises(Refused):
-                changing.custody.give([first])
+                changing.custody.give([first], until=math.inf)
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.custody.give([first])
+                changing.custody.give([first], until=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.custody.withdrawn.get())
-            changing.custody.give([first])
+            changing.custody.give([first], until=math.inf)
             os.close(reader)
 
 
