@@ -40,15 +40,22 @@ NO_MACHINE = f"no machine id in {identity.PATH}: mdevs are neither made nor remo
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the operator and the pods want. Cells keep an equal value, so comparing is by identity mostly."""
+
+    desired: Desired
+    allocations: Allocations
+    machine: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """All that a plan depends on; large parts are immutable, so that identity tells whether they changed."""
 
     host: Host
-    desired: Desired
-    allocations: Allocations
+    wishes: Wishes
     record: made.Record
-    machine: str
-    labels: Mapping[str, str]
     in_use: frozenset[str]
     failed: Mapping[Key, str]
     busy: frozenset[str]  # cards that are being worked on, and devices whose write has not returned
@@ -58,17 +65,9 @@ class Inputs:
         return (
             other is not None
             and self.host is other.host
-            and self.same_wishes(other)
             and self.record is other.record
             and (self.in_use, self.failed, self.busy) == (other.in_use, other.failed, other.busy)
-        )
-
-    def same_wishes(self, other: Inputs) -> bool:
-        """True if neither the operator nor the pods want anything else."""
-        return (
-            self.desired is other.desired
-            and self.allocations is other.allocations
-            and (self.machine, self.labels) == (other.machine, other.labels)
+            and self.wishes == other.wishes
         )
 
 
@@ -137,6 +136,7 @@ class Effects:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
         if not self._desired.get().changes_host and self._inputs is None:
             return
+        self.writer.learn(self._observe.host.get())
         inputs = self._gather()
         if inputs.same(self._inputs):
             return
@@ -152,19 +152,17 @@ class Effects:
             self._inputs = None  # nothing is to be followed any more
 
     def _gather(self) -> Inputs:
-        host = self._observe.host.get()
-        self.writer.learn(host)
         return Inputs(
-            host,
-            self._desired.get(),
-            self._allocations.get(),
+            self._observe.host.get(),
+            self._wishes(),
             self.writer.record,
-            self._machine,
-            self._labels(),
             self._open.get() | self._custody.settling.get(),
             self.writer.retries.waiting(anyio.current_time()),
             self._working | self._busy(),
         )
+
+    def _wishes(self) -> Wishes:
+        return Wishes(self._desired.get(), self._allocations.get(), self._machine, self._labels())
 
     def _busy(self) -> frozenset[str]:
         """Devices whose write has not returned, or was not looked at yet."""
@@ -172,13 +170,13 @@ class Effects:
 
     def _decide(self, inputs: Inputs) -> Plan:
         """The plan of all kinds: VFs before what is made on them."""
-        if not self._desired.get().changes_host:
+        wanted, host = inputs.wishes.desired, inputs.host
+        if not wanted.changes_host:
             return Plan()
-        wanted, host = inputs.desired, inputs.host
         facts = _facts(inputs)
         virtual = sriov.plan(host, wanted.sriov, facts)
         split = mdevs.plan(host, wanted.mdevs, facts)
-        if wanted.mdevs.manage and not inputs.machine:
+        if wanted.mdevs.manage and not inputs.wishes.machine:
             split = Plan(problems=(NO_MACHINE,))
         split_cards = {card.address for card in split.cards}
         self.writer.retries.keep(lambda key: key[0] in (split_cards if key[1] else host.functions))
@@ -215,7 +213,7 @@ class Effects:
         ends = {step: _ends(step.action, inputs.host) for step in steps}
         asked = Users(self._root, {each for found in ends.values() for each in found})
         for step in steps:
-            if not self._gather().same_wishes(inputs):
+            if self._wishes() != inputs.wishes:
                 break
             if ends[step] and await asked.have(ends[step]):
                 continue
@@ -231,7 +229,7 @@ class Effects:
 
     def _withdraw(self, step: Step, ids: frozenset[str], inputs: Inputs) -> bool:
         """Right before the write: False if anybody has got one of the ids, or wants anything else, by now."""
-        if not self._gather().same_wishes(inputs) or not self._custody.withdraw(ids):
+        if self._wishes() != inputs.wishes or not self._custody.withdraw(ids):
             return False
         if ids:
             self._taking[step] = ids
@@ -268,11 +266,12 @@ class Effects:
 
 
 def _facts(inputs: Inputs) -> Facts:
+    wishes = inputs.wishes
     return Facts(
-        machine_id=inputs.machine,
-        labels=inputs.labels,
-        holders=inputs.allocations.holders,
-        holders_known=inputs.allocations.known,
+        machine_id=wishes.machine,
+        labels=wishes.labels,
+        holders=wishes.allocations.holders,
+        holders_known=wishes.allocations.known,
         in_use=inputs.in_use,
         failed=inputs.failed,
         made=inputs.record.types,
