@@ -11,14 +11,14 @@ import functools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent import __version__
-from nodeagent.agent import status
+from nodeagent.agent import releases, status
 from nodeagent.agent.allocations import AllocationsLoop
 from nodeagent.agent.cdi import CdiFiles
 from nodeagent.agent.custody import Custody
@@ -125,6 +125,8 @@ class Agent:
                 await self._start(group)
         finally:
             self.directory.close()
+            if self.registry is not None:
+                self.registry.close()
             self.watching.close()
 
     async def _start(self, group: TaskGroup) -> None:
@@ -149,10 +151,7 @@ class Agent:
             ("configuration", self.desire.run),
             ("reconcile", self.reconcile.run),
             ("effects", self._change_host),
-            ("kubelet", self._follow_kubelet),
-            ("checkpoint", self._follow_checkpoint),
-            ("results", self._follow_results),
-            ("releases", self._follow_releases),
+            *self._followers(),
             ("status socket", self._serve_status),
             ("systemd", self._feed_watchdog),
         ):
@@ -163,6 +162,26 @@ class Agent:
         memory.end_start()
         log.event(log.READY, resources=len(resources), devices=devices)
         self.notifier.ready()
+
+    def _followers(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """What follows the cells of others: a kubelet is new only if it comes after the start."""
+        kubelet, checkpoint = self.directory.kubelet, self.directory.checkpoint
+        allocations, observe, awaited = self.allocations, self.observe, self.reconcile.awaited
+        partial = functools.partial
+        return (
+            ("kubelet", partial(kubelet.follow, self.registrar.seen)),
+            (
+                "new kubelet",
+                partial(kubelet.follow, lambda _: allocations.kubelet_changed(), kubelet.version),
+            ),
+            ("checkpoint", partial(checkpoint.follow, lambda _: allocations.wake(), checkpoint.version)),
+            ("nodes", partial(self.desire.cell.follow, lambda wanted: observe.set_nodes(wanted.node_paths))),
+            ("awaited", partial(awaited.follow, lambda ids: allocations.await_releases(bool(ids)))),
+            ("releases", partial(releases.while_any, awaited, self._holders_pause, observe.refresh)),
+        )
+
+    def _holders_pause(self) -> float:
+        return self.desire.settings.timing.holders
 
     def _tell_of_the_host(self) -> None:
         """Say once what keeps the whole node from giving devices away."""
@@ -217,41 +236,6 @@ class Agent:
 
             return RegistryEndpoint(name, listing, answers, self.registry, self.registrar)
         return Endpoint(name, listing, answers, self.directory, self.registrar)
-
-    async def _follow_kubelet(self) -> None:
-        """Note that a kubelet is new, and say that none is there."""
-        seen, identity = self.directory.kubelet.version, self.directory.kubelet.get()
-        while True:
-            if identity is None:
-                self.registrar.away()
-            seen, identity = await self.directory.kubelet.newer(seen)
-            self.allocations.kubelet_changed()
-
-    async def _follow_checkpoint(self) -> None:
-        """The kubelet writes its checkpoint when it has given devices away: ask who holds what."""
-        seen = self.directory.checkpoint.version
-        while True:
-            seen, _ = await self.directory.checkpoint.newer(seen)
-            self.allocations.wake()
-
-    async def _follow_results(self) -> None:
-        """Results steer what is watched: awaited releases the questions, settings the nodes."""
-        seen = -1
-        while True:
-            seen, _ = await self.reconcile.resources.newer(seen)
-            self.allocations.await_releases(bool(self.reconcile.awaiting_release))
-            self.observe.set_nodes(self.desire.cell.get().node_paths)
-
-    async def _follow_releases(self) -> None:
-        """While a device waits for somebody to let go, look from time to time: closing has no event."""
-        seen = -1
-        while True:
-            awaited = self.reconcile.awaiting_release
-            if awaited:
-                await anyio.sleep(self.desire.settings.timing.holders)
-                await self.observe.refresh(awaited)
-            else:
-                seen, _ = await self.reconcile.resources.newer(seen)
 
     async def _serve_status(self) -> None:
         path = self.root.path(self.desire.settings.status_socket)

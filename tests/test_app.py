@@ -173,6 +173,19 @@ async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: K
         assert [str(each) for each in agent.allocations.cell.get().holders.values()] == ["ns/p"]
 
 
+async def test_what_waits_for_a_release_is_asked_about_often(host: SimulatedHost, kubelet: Kubelet) -> None:
+    async with running(host) as agent:
+        await kubelet.until_listed(GPU, 2)
+        pod = await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+        (given,) = pod.result.ids[GPU]
+        with anyio.fail_after(5):
+            while not agent.allocations.cell.get().holders:
+                await agent.allocations.cell.newer(agent.allocations.cell.version)
+        host.unplug(given)
+        await kubelet.until(lambda: kubelet.capacity(GPU) == (2, 1))
+        assert agent.allocations._awaiting
+
+
 async def test_the_daemon_waits_for_a_kubelet(host: SimulatedHost, said: Said) -> None:
     async with running(host):
         await anyio.wait_all_tasks_blocked()
@@ -189,6 +202,7 @@ async def test_sighup_reads_the_settings_again(host: SimulatedHost, kubelet: Kub
         configure(host, f"apiVersion: nodeagent/v1\nresources:\n{rule}")
         os.kill(os.getpid(), signal.SIGHUP)
         await kubelet.until_listed("example.com/kvm", 5)
+        await kubelet.until(lambda: kubelet.capacity("example.com/kvm") == (5, 5))
         await kubelet.until(lambda: kubelet.statistics.streams[GPU] == 0)
 
 

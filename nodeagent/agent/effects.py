@@ -16,7 +16,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent import made, users
+from nodeagent.agent import made, releases, users
 from nodeagent.agent.custody import Custody
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.retries import BACKOFF, Key
@@ -125,7 +125,8 @@ class Effects:
             self.writer.resume(group)
             for step in self._taking:
                 group.start_soon(self._restore, step, name="give back what was withdrawn")
-            group.start_soon(self._follow_users, name="users of devices")
+            look = partial(releases.while_any, self._open, lambda: self._recheck, self._look_for_users)
+            group.start_soon(look, name="users of devices")
             while True:
                 seen = self._wake.version
                 self.one_turn(group)
@@ -254,15 +255,8 @@ class Effects:
         self._observe.wake(frozenset({step.action.key}))
         self._wake.touch()
 
-    async def _follow_users(self) -> None:
-        """While something waits for a device to be closed, look from time to time: closing has no event."""
-        seen = -1
-        while True:
-            if self._open.get():
-                await anyio.sleep(self._recheck)
-                self._open.set(await users.ask(self._root, self._open.get()))
-            else:
-                seen, _ = await self._open.newer(seen)
+    async def _look_for_users(self, ids: frozenset[str]) -> None:
+        self._open.set(await users.ask(self._root, ids))
 
 
 def _facts(inputs: Inputs) -> Facts:

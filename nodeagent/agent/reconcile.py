@@ -14,18 +14,14 @@ from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import ReasonCode, Resource
-from nodeagent.policy import turn
+from nodeagent.model.resource import Resource
+from nodeagent.policy import releases, turn
 from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
 
-_ENDS_BY_RELEASE = frozenset(
-    {ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GONE, ReasonCode.EXCLUDED}
-)
-
 
 class Reconcile:
-    """Owns the cell of Resources. Reads the cells that it is given."""
+    """Owns the cells of Resources and of what they await. Reads the cells that it is given."""
 
     def __init__(
         self,
@@ -37,6 +33,7 @@ class Reconcile:
         settling: Latest[frozenset[str]],
     ) -> None:
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
+        self.awaited: Latest[frozenset[str]] = Latest(frozenset())  # parts that somebody is to let go
         self._wake = wake
         self._host = host
         self._desired = desired
@@ -50,31 +47,15 @@ class Reconcile:
         """The result of the last turn."""
         return self._outcome
 
-    @property
-    def awaiting_release(self) -> frozenset[str]:
-        """The functions and mdevs whose release would make a device Healthy, or end its listing.
-
-        Closing a device raises no event, so these are to be looked at from time to time.
-        """
-        waiting = (
-            device.id
-            for resource in self.resources.get().values()
-            for device in resource.devices
-            if device.reason is not None and device.reason.code in _ENDS_BY_RELEASE
-        )
-        host = self._outcome.facts.host
-        found: set[str] = set()
-        for device_id in waiting:
-            part = host.part(device_id)
-            members = host.parts(part.group) if part is not None else ()
-            found |= {device_id, *(member.id for member in members)}
-        return frozenset(found)
-
     async def run(self) -> None:
         """Turn whenever one of the inputs has changed, for ever."""
+        told = -1
         while True:
             seen = self._wake.version
             self.one_turn()
+            if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
+                told = self.resources.version
+                self.awaited.set(releases.awaited(self._outcome))
             await self._wake.newer(seen)
 
     def one_turn(self) -> Outcome:

@@ -58,3 +58,9 @@ class Latest(Generic[T]):
         while self._version == seen:
             await self._changed.wait()
         return self._version, self._value
+
+    async def follow(self, then: Callable[[T], None], seen: int = -1) -> None:
+        """Call ``then`` with the present value, unless it was seen, and with each newer one, for ever."""
+        while True:
+            seen, value = await self.newer(seen)
+            then(value)

@@ -13,6 +13,7 @@ from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.channel import KubeletAway, open_channel
+from nodeagent.kubelet.socketdir import Identity
 
 VERSION = "v1beta1"
 REGISTER_LIMIT = 20.0  # seconds
@@ -51,6 +52,11 @@ class Registrar:
             self.away()
             raise
         self._back()
+
+    def seen(self, kubelet: Identity | None) -> None:
+        """Who is at the kubelet's path now; where nobody is, nobody can be reached."""
+        if kubelet is None:
+            self.away()
 
     def away(self) -> None:
         """Note that the kubelet cannot be reached; said once, until it answers again."""

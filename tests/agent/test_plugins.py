@@ -275,10 +275,10 @@ async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Ag
     agent.host.unplug(ONE)
     agent.observe.wake(everything=True)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
-    assert agent.reconcile.awaiting_release == {ONE}
+    assert agent.reconcile.awaited.get() == {ONE}
     agent.allocations.set(Allocations({}, known=True))
     await agent.kubelet.until_listed(GPU, 1)
-    assert agent.reconcile.awaiting_release == frozenset()
+    assert agent.reconcile.awaited.get() == frozenset()
 
 
 async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> None:

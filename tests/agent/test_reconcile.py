@@ -16,6 +16,7 @@ from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device
+from nodeagent.policy import releases
 
 KVM = ResourceName("example.com/kvm")
 
@@ -98,7 +99,7 @@ def test_a_missing_node_ends_by_no_release() -> None:
     cells = Cells()
     cells.host.set(Host())
     cells.reconcile.one_turn()
-    assert cells.reconcile.awaiting_release == frozenset()
+    assert releases.awaited(cells.reconcile.outcome) == frozenset()
 
 
 def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
@@ -111,9 +112,9 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     cells.host.set(Host(functions, {group.number: group}, nodes=frozenset({"/dev/vfio/vfio"}), iommu=True))
     cells.desired.set(Desired(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
     cells.reconcile.one_turn()
-    assert cells.reconcile.awaiting_release == frozenset()
+    assert releases.awaited(cells.reconcile.outcome) == frozenset()
     cells.allocations.set(
         Allocations({addresses[0]: Holder("ns", "p", ResourceName("example.com/gpu"))}, True)
     )
     cells.reconcile.one_turn()
-    assert cells.reconcile.awaiting_release == set(addresses)
+    assert releases.awaited(cells.reconcile.outcome) == set(addresses)

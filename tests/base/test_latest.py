@@ -86,3 +86,16 @@ async def test_a_reader_that_gives_up_disturbs_nobody() -> None:
         assert scope.cancelled_caught
         cell.set(1)
     assert found == [1]
+
+
+async def test_a_follower_is_told_the_present_value_unless_it_was_seen_and_each_newer_one() -> None:
+    cell, all_told, new_told = Latest(5), list[int](), list[int]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cell.follow, all_told.append)
+        tasks.start_soon(cell.follow, new_told.append, cell.version)
+        for value in (6, 7):
+            await anyio.wait_all_tasks_blocked()
+            cell.set(value)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert (all_told, new_told) == ([5, 6, 7], [6, 7])
