@@ -9,7 +9,6 @@ group that a function has left, the PF of a VF, the parents of an mdev. Decides 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -61,41 +60,6 @@ class Scanner:
 
     def __init__(self, root: Root) -> None:
         self._root = root
-
-    def full(
-        self,
-        previous: Host,
-        *,
-        nodes: Sequence[str] = (),
-        recoveries: Mapping[PciAddress, Recovery] | None = None,
-    ) -> Host:
-        """Read everything, in this thread, without a deadline: for tools and tests."""
-        return self._run(self.plan(None, previous, nodes), previous, recoveries or {})
-
-    def refresh(
-        self,
-        previous: Host,
-        keys: frozenset[str],
-        *,
-        nodes: Sequence[str] = (),
-        recoveries: Mapping[PciAddress, Recovery] | None = None,
-    ) -> Host:
-        """Read only what the keys name and what hangs on it; ``previous`` itself if nothing changed."""
-        return self._run(self.plan(keys, previous, nodes), previous, recoveries or {})
-
-    def _run(self, plan: Plan, previous: Host, recoveries: Mapping[PciAddress, Recovery]) -> Host:
-        findings = Findings()
-        pending = deque(plan.items)
-        seen = set(pending)
-        while pending:
-            item = pending.popleft()
-            found = self.read(item)
-            findings.put(item, found)
-            if not plan.whole:
-                more = [new for new in follow(plan, item, found, previous) if new not in seen]
-                seen.update(more)
-                pending.extend(more)
-        return assemble(plan, findings, previous, recoveries)
 
     def plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str] = ()) -> Plan:
         """List what is to be read; ``keys`` None, or one that says nothing, means everything."""

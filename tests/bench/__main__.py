@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +19,8 @@ from nodeagent.base import threads
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.kubelet import Kubelet
+from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.channel import open_channel
 from nodeagent.model.desired import Desired
@@ -191,27 +190,27 @@ async def small_and_idle(figures: list[Figure]) -> None:
             await threads.call(daemon.stop)
 
 
-def scans() -> Iterator[Figure]:
+async def scans(figures: list[Figure]) -> None:
     """Whole scans, and one changed device, on hosts of growing size."""
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, RESOURCES)) as host:
-            scanner = Scanner(Root(host.path("/")))
+            look = Look(Root(host.path("/")))
             began = time.perf_counter()
-            first = scanner.full(Host())
+            first = await look.look(None, Host())
             took = time.perf_counter() - began
-            yield Figure(f"scan of {count:,} functions", took * 1e3, "ms", "linear")
-            yield Figure(f"scan per function, {count:,} functions", took / count * 1e6, "us")
-            yield one_change(host, scanner, first, count)
+            figures.append(Figure(f"scan of {count:,} functions", took * 1e3, "ms", "linear"))
+            figures.append(Figure(f"scan per function, {count:,} functions", took / count * 1e6, "us"))
+            figures.append(await one_change(host, look, first, count))
 
 
-def one_change(host: SimulatedHost, scanner: Scanner, before: Host, count: int) -> Figure:
+async def one_change(host: SimulatedHost, look: Look, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
     outcome = turn.first(Facts(before, Desired()))
     address = nodes.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
-        now = scanner.refresh(outcome.facts.host, frozenset({address}))
+        now = await look.look(frozenset({address}), outcome.facts.host)
         began = time.perf_counter()
         outcome = turn.following(outcome, Facts(now, outcome.facts.desired))
         times.append(time.perf_counter() - began)
@@ -225,7 +224,7 @@ async def measure() -> list[Figure]:
     figures: list[Figure] = []
     await start_and_restart(figures)
     await small_and_idle(figures)
-    figures += scans()
+    await scans(figures)
     figures += [Figure(*row) for row in await splitting.figures()]
     return figures
 

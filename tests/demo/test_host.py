@@ -12,9 +12,9 @@ import pytest
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress
+from tests.looking import Looks
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 
@@ -24,7 +24,7 @@ def add(host: SimulatedHost, address: str, driver: str | None = "vfio-pci", grou
 
 
 def scan(directory: Path) -> Host:
-    return Scanner(Root(directory)).full(Host())
+    return Looks(Root(directory)).full()
 
 
 def test_every_link_is_relative_and_leads_somewhere(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from nodeagent.kernel import hints
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
 from nodeagent.model.host import Hints, Host
 from nodeagent.model.ids import GroupNumber, PciAddress
+from tests.looking import Looks
 from tests.machines.capture import materialise
 
 MACHINES = Path(__file__).parent.parent / "machines"
@@ -37,7 +37,7 @@ def table() -> dict[str, list[int]]:
 
 def scanned(name: str, directory: Path) -> Host:
     materialise(MACHINES / "hosts" / f"{name}.json", directory)
-    return Scanner(Root(directory)).full(Host())
+    return Looks(Root(directory)).full()
 
 
 def test_the_table_names_every_captured_host() -> None:
@@ -75,10 +75,10 @@ def test_a_scan_of_a_captured_host_counts_what_the_table_says(name: str, tmp_pat
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_second_scan_of_a_captured_host_is_the_same_object(name: str, tmp_path: Path) -> None:
     host = scanned(name, tmp_path)
-    scanner = Scanner(Root(tmp_path))
-    assert scanner.full(host) is host
+    looks = Looks(Root(tmp_path))
+    assert looks.full(host) is host
     everything = frozenset({*host.functions, *host.mdevs})
-    assert scanner.refresh(host, everything) is host
+    assert looks.refresh(host, everything) is host
 
 
 @pytest.mark.parametrize("name", ["6.12-vfio", "6.12-iommufd-vfio", "6.1-vfio", "7.2-vfio"])

@@ -15,10 +15,10 @@ from nodeagent.base.watching import Watching
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel import vgpus
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
 from nodeagent.kernel.watch_tree import TreeWatch
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
+from tests.looking import Looks
 from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent.parent / "machines/hosts"
@@ -45,7 +45,7 @@ def give(host: SimulatedHost, current: str, creatable: str = TYPES) -> Path:
 
 
 def scanned(host: SimulatedHost) -> Host:
-    return Scanner(Root(host.directory)).full(Host())
+    return Looks(Root(host.directory)).full()
 
 
 def read(host: SimulatedHost) -> PciFunction:
@@ -78,18 +78,18 @@ def test_an_instance_has_the_vendor_and_the_vfio_device_of_the_kernel(tmp_path: 
     parent = tmp_path / "sys/devices/virtual/mtty/mtty"
     (parent / "vendor").write_text("0x8086\n")
     (parent / "numa_node").write_text("1\n")
-    found = Scanner(Root(tmp_path)).full(Host()).mdevs[INSTANCE]
+    found = Looks(Root(tmp_path)).full().mdevs[INSTANCE]
     assert (found.vendor, found.numa_node, found.vfio_device, found.cdev) == ("8086", 1, "vfio0", True)
 
 
 def test_an_mdev_that_changed_is_named_among_the_changes(tmp_path: Path) -> None:
     materialise(HOSTS / "6.12-mdev.json", tmp_path)
-    scanner = Scanner(Root(tmp_path))
-    before = scanner.full(Host())
-    assert scanner.unchanged([INSTANCE], before)
+    looks = Looks(Root(tmp_path))
+    before = looks.full()
+    assert looks.unchanged([INSTANCE], before)
     (tmp_path / f"sys/bus/mdev/devices/{INSTANCE}/driver").unlink()
-    assert not scanner.unchanged([INSTANCE], before)
-    now = scanner.refresh(before, frozenset({INSTANCE}))
+    assert not looks.unchanged([INSTANCE], before)
+    now = looks.refresh(before, frozenset({INSTANCE}))
     assert now.changes_since(before).mdevs == {INSTANCE}
     assert Host(mdevs=now.mdevs).changes_since(before).mdevs == {INSTANCE}
 
@@ -99,7 +99,7 @@ def test_an_instance_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
     loop = tmp_path / f"sys/bus/mdev/devices/{INSTANCE}"
     loop.unlink()
     loop.symlink_to(INSTANCE)
-    found = Scanner(Root(tmp_path)).full(Host()).mdevs[INSTANCE]
+    found = Looks(Root(tmp_path)).full().mdevs[INSTANCE]
     assert found.unreadable is not None
 
 

@@ -16,8 +16,8 @@ import pytest
 from nodeagent.base.watching import Watching
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
+from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
 from nodeagent.kernel.watch import Wake, Watch
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
@@ -65,8 +65,8 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    scanner = Scanner(Root(tmp_path))
-    before = scanner.full(Host())
+    look = Look(Root(tmp_path)).look
+    before = await look(None, Host())
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
     host.write(GPU, "enable", "1")
@@ -76,7 +76,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
     await heard.until_told(wake(GPU))
     await heard.until_told(wake("0000:d8:01.0"))
     named = [told.keys for told in heard.all if not told.everything]
-    assert scanner.refresh(before, frozenset().union(*named)) == scanner.full(Host())
+    assert await look(frozenset().union(*named), before) == await look(None, Host())
 
 
 async def test_an_attribute_that_a_scan_reads_wakes_and_another_does_not(watched: Watched) -> None:

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from nodeagent import cli
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
-from nodeagent.model.host import Host
+from tests.looking import Looks
 from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
@@ -198,8 +197,8 @@ contents = st.one_of(
 def test_any_content_at_the_places_that_are_read_is_survived(tree: dict[str, Any]) -> None:
     with TemporaryDirectory() as directory:
         plant(Path(directory), tree)
-        host = Scanner(Root(directory)).full(Host())
-        assert Scanner(Root(directory)).full(host) is host
+        host = Looks(Root(directory)).full()
+        assert Looks(Root(directory)).full(host) is host
         assert cli.main(["--root", directory, "scan"]) == 0
         found = cli.main(["--root", directory, "explain", "01:00.0"])
         assert found == (0 if host.functions else 1)

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import Scanner
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Host, Recovery
@@ -25,6 +24,7 @@ from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
 from nodeagent.show import explain as shown
 from nodeagent.show import scan as scan_shown
+from tests.looking import Looks
 from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
@@ -37,7 +37,7 @@ EVERYTHING = Desired(rules=(PciRule("example.com/all", (PciSelector(),)),))
 def captured(name: str) -> Host:
     with TemporaryDirectory() as directory:
         materialise(HOSTS / f"{name}.json", directory)
-        return Scanner(Root(directory)).full(Host())
+        return Looks(Root(directory)).full()
 
 
 def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Outcome:
