@@ -141,7 +141,7 @@ def follow(plan: Plan, item: Item, found: Found, previous: Host) -> Iterable[Ite
     if item.kind == "function":
         yield from _follow_function(item.key, found, previous)
         return
-    for mdev in (previous.mdevs.get(item.key), found):
+    for mdev in (previous.part(item.key), found):
         if isinstance(mdev, Mdev):
             yield from _group_item(mdev.group)
             if mdev.parent is not None:

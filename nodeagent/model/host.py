@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeVar
 
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
@@ -152,7 +153,7 @@ class Changes:
     mdevs: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Host:
     """The whole node at one moment.
 
@@ -184,21 +185,31 @@ class Host:
             frozenset(differing(before.mdevs, self.mdevs)),
         )
 
+    @cached_property
+    def leaving(self) -> Mapping[str, Mdev]:
+        """The mdevs that only their groups still know: a removal waits for whoever has them open.
+
+        Found when first asked for, in all groups at once: most Hosts are never asked.
+        """
+        return {
+            member: Mdev(member, group=group.number, leaving=True)
+            for group in self.groups.values()
+            for member in group.members
+            if member not in self.mdevs and member not in self.functions and mdev_uuid(member) is not None
+        }
+
     def part(self, device_id: str) -> Part | None:
-        """The function of that address, or the mdev of that UUID; None if neither is there."""
-        return self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        """The function of that address, or the mdev of that UUID, which may be leaving; or None."""
+        found = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        return self.leaving.get(device_id) if found is None and mdev_uuid(device_id) is not None else found
 
     def parts(self, number: GroupNumber | None) -> tuple[Part, ...]:
-        """The functions and mdevs of a group; an mdev that only its group knows is ``leaving``."""
+        """The functions and mdevs of a group."""
         group = self.groups.get(number) if number is not None else None
         if group is None:
             return ()
-        found = ((member, self.part(member)) for member in group.members)
-        return tuple(
-            part or Mdev(member, group=group.number, leaving=True)
-            for member, part in found
-            if part is not None or mdev_uuid(member) is not None
-        )
+        found = (self.part(member) for member in group.members)
+        return tuple(part for part in found if part is not None)
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
         """The PCI functions of a group that are known; () for None."""

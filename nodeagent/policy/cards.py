@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.host import Host, MdevType, PciFunction
-from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address, pci_order
+from nodeagent.model.ids import PciAddress, pci_address, pci_order
 
 NO_TYPE = "0"
 """What ``nvidia/current_vgpu_type`` says of a VF without a type."""
@@ -96,12 +96,6 @@ def card_of(host: Host, parent: str) -> str:
 def order(address: str) -> tuple[bool, int, str]:
     """Sort key: PCI addresses first, in their order."""
     return (pci_address(address) is None, *pci_order(address))
-
-
-def removals_under_way(host: Host) -> tuple[str, ...]:
-    """UUIDs that are seen in their group only: a removal waits for whoever has them open."""
-    members = (member for group in host.groups.values() for member in group.members)
-    return tuple(member for member in members if mdev_uuid(member) is not None and member not in host.mdevs)
 
 
 def _parents(host: Host, vgpu_names: Mapping[str, str]) -> list[Parent]:

@@ -53,7 +53,7 @@ class Explanation:
 def explain(part_id: str, outcome: Outcome) -> Explanation | None:
     """The explanation for a PCI address or the UUID of an mdev; None if the host does not know it."""
     facts = outcome.facts
-    part = facts.host.part(part_id) or offers.leaving(part_id, facts.host)
+    part = facts.host.part(part_id)
     if part is None:
         return None
     members = facts.host.members(part.group) or ((part,) if isinstance(part, PciFunction) else ())

@@ -7,7 +7,7 @@ made anew. What the kernel has refused is not tried again before its time, and k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from nodeagent.model.action import (
@@ -20,7 +20,7 @@ from nodeagent.model.action import (
     Waiting,
 )
 from nodeagent.model.host import Host
-from nodeagent.policy import cards, ownership
+from nodeagent.policy import ownership
 from nodeagent.policy.cards import Instance, Parent
 from nodeagent.policy.stands import Existing, Facts, Stand
 
@@ -150,7 +150,7 @@ def _why(stand: Stand, type_id: str, present: int) -> str:
 
 
 def _new(stand: Stand, type_id: str, host: Host, facts: Facts) -> Iterator[Action]:
-    taken = frozenset((*host.mdevs, *cards.removals_under_way(host)))
+    taken = host.mdevs.keys() | host.leaving.keys()
     for parent in stand.card.parents:
         if parent.vgpu:
             if parent.available(type_id):
@@ -159,7 +159,7 @@ def _new(stand: Stand, type_id: str, host: Host, facts: Facts) -> Iterator[Actio
             yield from _new_mdevs(parent, type_id, taken, facts.machine_id)
 
 
-def _new_mdevs(parent: Parent, type_id: str, taken: frozenset[str], machine_id: str) -> Iterator[CreateMdev]:
+def _new_mdevs(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[CreateMdev]:
     """As many as the parent has room for, with the lowest numbers that are free."""
     left = parent.available(type_id)
     for index in range(ownership.INDEXES if left else 0):
@@ -174,7 +174,7 @@ def _new_mdevs(parent: Parent, type_id: str, taken: frozenset[str], machine_id: 
 
 def _defined(stand: Stand, type_id: str, host: Host) -> Iterator[Step]:
     """The defined instances that do not exist yet, while there is room."""
-    taken = {*host.mdevs, *cards.removals_under_way(host)}
+    taken = host.mdevs.keys() | host.leaving.keys()
     room = {parent.address: parent.available(type_id) for parent in stand.card.parents}
     for each in stand.wish.definitions:
         if each.type_id != type_id or each.uuid in taken or room.get(each.parent, 0) < 1:

@@ -153,21 +153,13 @@ def held_elsewhere(device_id: str, holder: Holder, facts: Facts) -> Device:
 
     Dropping such an id can crash the kubelet (seen on 1.36.2), so it stays listed until it is released.
     """
-    part = facts.host.part(device_id) or leaving(device_id, facts.host)
+    part = facts.host.part(device_id)
     if part is None:
         ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
         return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
     reason = health.reason(part, _situation(unit_of(part), facts), health.Terms())
     left = _other_type(part, holder, facts) or _excluded(holder)
     return Device(DeviceId(device_id), reason or left, _numa(part, facts))
-
-
-def leaving(device_id: str, host: Host) -> Mdev | None:
-    """The mdev that only its group still knows: a removal waits for its holder."""
-    if mdev_uuid(device_id) is None:
-        return None
-    numbers = (group.number for group in host.groups.values() if device_id in group.members)
-    return next((Mdev(device_id, group=number, leaving=True) for number in numbers), None)
 
 
 def _other_type(part: Part, holder: Holder, facts: Facts) -> Reason | None:

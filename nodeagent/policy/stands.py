@@ -77,7 +77,7 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], facts:
     """All cards in address order; ``listed`` is the node's list of types."""
     found = cards.cards(host, facts.vgpu_names)
     shunned = wishes.excluded(wanted, [kind for card in found for kind in card.types.values()])
-    ghosts = cards.removals_under_way(host)
+    ghosts = tuple(host.leaving)
     return tuple(
         Stand(
             card,

@@ -54,10 +54,7 @@ class Outcome:
         if part_id not in self.claimed:
             return None
         part = self.facts.host.part(part_id)
-        if part is not None:
-            found: Iterable[Offer] = self.offers.get(offers.unit_of(part), ())
-        else:  # an mdev that is leaving: only its group still knows it
-            found = (offer for unit in self.offers.values() for offer in unit)
+        found = self.offers.get(offers.unit_of(part), ()) if part is not None else ()
         return next((offer for offer in found if part_id in offer.parts), None)
 
 
@@ -94,7 +91,7 @@ def _remembered(before: Outcome, host: Host) -> Mapping[str, Claim]:
     changes = host.changes_since(old)
     claimed = before.claimed.keys()
     replaced = {each for each in changes.functions & claimed if not _same_device(each, old, host)}
-    lost = replaced | {each for each in changes.mdevs & claimed if not _exists(each, old, host)}
+    lost = replaced | {each for each in changes.mdevs & claimed if host.part(each) is None}
     if not lost:
         return before.claimed
     return {part_id: claim for part_id, claim in before.claimed.items() if part_id not in lost}
@@ -106,13 +103,6 @@ def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
     if now is None:
         return False
     return before is None or before.inode is None or now.inode is None or before.inode == now.inode
-
-
-def _exists(uuid: str, old: Host, now: Host) -> bool:
-    """True if the mdev is there, or has left its bus while its group still knows it."""
-    known = old.mdevs.get(uuid)
-    group = now.groups.get(known.group) if known is not None and known.group is not None else None
-    return uuid in now.mdevs or (group is not None and uuid in group.members)
 
 
 def _anew(before: Outcome, facts: Facts) -> Outcome:

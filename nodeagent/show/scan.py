@@ -37,9 +37,7 @@ def _by_group(host: Host) -> list[PciFunction]:
 
 def _mdevs(host: Host) -> list[Mdev]:
     """Those on their bus, then those that wait for their removal."""
-    members = (part for number in host.groups for part in host.parts(number))
-    leaving = [part for part in members if isinstance(part, Mdev) and part.leaving]
-    return [*host.mdevs.values(), *leaving]
+    return [*host.mdevs.values(), *host.leaving.values()]
 
 
 def _types(host: Host) -> dict[str, tuple[MdevType, ...]]:

@@ -20,6 +20,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress
 from tests.looking import Looks
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 NEVER_READ = (
     "uevent", "driver_override", "config", "sriov_numvfs", "sriov_vf_total_msix",
     "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "resource0", "rom",
@@ -296,21 +297,22 @@ def test_a_glance_needs_no_group(host: SimulatedHost, looks: Looks) -> None:
     assert looks.unchanged(["0000:05:00.0"], looks.full())
 
 
+@pytest.mark.parametrize("name", ["/dev/vfio/40", UUID])
 def test_when_an_mdev_has_left_its_group_the_room_of_all_parents_is_read_again(
-    host: SimulatedHost, looks: Looks, tmp_path: Path
+    host: SimulatedHost, looks: Looks, tmp_path: Path, name: str
 ) -> None:
-    uuid, group = "53764d0e-85a0-42b4-af5c-2046b460b1dc", tmp_path / "sys/kernel/iommu_groups/40"
+    group = tmp_path / "sys/kernel/iommu_groups/40"
     room = tmp_path / "sys/bus/pci/devices" / A / "mdev_supported_types/nvidia-228/available_instances"
     room.parent.mkdir(parents=True)
     room.write_text("0\n")
     (tmp_path / "sys/class/mdev_bus").mkdir()
     (tmp_path / "sys/class/mdev_bus" / A).symlink_to(f"../../bus/pci/devices/{A}")
-    (group / "devices" / uuid).mkdir(parents=True)  # what is left of an instance while its removal waits
+    (group / "devices" / UUID).mkdir(parents=True)  # what is left of an instance while its removal waits
     before = looks.full()
     room.write_text("2\n")
-    key = frozenset({"/dev/vfio/40"})
+    key = frozenset({name})
     assert looks.refresh(before, key) is before, "room alone has no event"
-    (group / "devices" / uuid).rmdir()
+    (group / "devices" / UUID).rmdir()
     (group / "devices").rmdir()
     group.rmdir()
     assert [kind.available for kind in looks.refresh(before, key).mdev_parents[A]] == [2]

@@ -10,7 +10,7 @@ import pytest
 from nodeagent.model import allocation, desired, host, resource
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, NodeRule, PciRule
-from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.host import Group, Host, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Reason, ReasonCode, Resource
 
@@ -23,6 +23,16 @@ def test_a_group_gives_the_members_that_are_known_in_its_own_order() -> None:
     here = Host({A: one, B: two}, {GroupNumber(0): Group(GroupNumber(0), members)})
     assert here.members(GroupNumber(0)) == (two, one)
     assert here.members(GroupNumber(1)) == here.members(None) == ()
+
+
+def test_an_mdev_that_only_its_group_knows_is_there_and_leaving() -> None:
+    uuid, zero = "53764d0e-85a0-42b4-af5c-2046b460b1dc", GroupNumber(0)
+    here = Host(mdevs={"x": Mdev("x", group=zero)}, groups={zero: Group(zero, ("x", uuid, B))})
+    found = Mdev(uuid, group=zero, leaving=True)
+    assert here.leaving == {uuid: found}
+    assert here.part(uuid) == found
+    assert here.parts(zero) == (Mdev("x", group=zero), found)
+    assert here.part(B) is None
 
 
 def test_bridges_are_known_by_their_class() -> None:
