@@ -250,7 +250,7 @@ def _to_name(host: Host) -> set[tuple[str, str]]:
     return {
         (function.vendor, function.device)
         for function in host.functions.values()
-        if (function.vfio or function.vgpu_type is not None or function.address in parents)
+        if (function.vfio or function.vgpu or function.address in parents)
         and function.vendor
         and function.device
     }

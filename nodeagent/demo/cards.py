@@ -211,12 +211,12 @@ class SimulatedCards:
 
     def _show_vgpu(self, function: PciFunction) -> None:
         base = self.host.path(f"{_FUNCTIONS}/{function.address}/nvidia")
-        if function.vgpu_type is None or not Path(base).is_dir():
+        if not function.vgpu or not Path(base).is_dir():
             return
         lines = [f"{kind:<5} : {name}" for kind, name in function.vgpu_types]
         self._show_vgpu_node(function)
         files.write(f"{base}/creatable_vgpu_types", "\n".join(["ID    : vGPU Name", *lines, ""]))
-        files.write(f"{base}/current_vgpu_type", f"{function.vgpu_type}\n")
+        files.write(f"{base}/current_vgpu_type", f"{function.vgpu_type or '0'}\n")
         self.host.write(function.address, "enable", "1")  # a tree of files has no other event for it
 
     def _show_vgpu_node(self, function: PciFunction) -> None:
@@ -224,7 +224,7 @@ class SimulatedCards:
         group = files.target(self.host.path(f"{_FUNCTIONS}/{function.address}/iommu_group"))
         if group is None:
             return
-        if function.vgpu_type == "0":
+        if function.vgpu_type is None:
             self.host.remove_node(f"/dev/vfio/{group}")
         elif not os.path.lexists(self.host.path(f"/dev/vfio/{group}")):
             self.host.node(f"/dev/vfio/{group}")
@@ -254,7 +254,7 @@ class SimulatedCards:
         address = change.directory.split("/")[-2]
         present = self._shown.functions[PciAddress(address)].vgpu_type
         wanted = self._asked(f"{change.directory}/current_vgpu_type")
-        if wanted and wanted != present:
+        if wanted and wanted != (present or "0"):
             self.writes += 1
             with suppress(KernelRefused):
                 self.kernel.set_vgpu_type(address, wanted)

@@ -194,7 +194,7 @@ class MdevKernel:
         return [physical, *(self._virtual(card, replace(plain, address=vf)) for vf in vfs)]
 
     def _virtual(self, card: Card, plain: PciFunction) -> PciFunction:
-        function = replace(plain, physfn=PciAddress(card.address))
+        function = replace(plain, physfn=PciAddress(card.address), vgpu=card.vgpu)
         if not card.vgpu:
             return function
         made = self._made.get(function.address)
@@ -203,7 +203,7 @@ class MdevKernel:
         creatable = tuple(
             (kind.id, kind.name or "") for kind in card.types if self._available(card, function.address, kind)
         )
-        return replace(function, vgpu_type="0", vgpu_types=creatable)
+        return replace(function, vgpu_types=creatable)
 
     def _available(self, card: Card, parent: str, kind: Type) -> int:
         """Room of the card for the type; a VF takes one instance at most."""

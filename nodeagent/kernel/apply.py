@@ -15,14 +15,11 @@ import time
 from collections.abc import Callable
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel import scan_mdev, scan_pci
+from nodeagent.kernel import scan_mdev, scan_pci, vgpus
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
 
 PATIENCE = 1.0  # seconds in which a write must have shown its effect
-NO_TYPE = "0"
-VGPU_TYPE = "nvidia/current_vgpu_type"
-VGPU_TYPES = "nvidia/creatable_vgpu_types"
 
 _LOOK = 0.002  # seconds between two looks for the effect
 _HINTS = {
@@ -53,7 +50,7 @@ def apply(root: Root, action: Action, patience: float = PATIENCE) -> None:
     elif isinstance(action, SetVgpuType):
         _set_vgpu_type(root, action.address, action.type_id, patience)
     elif isinstance(action, ClearVgpuType):
-        _set_vgpu_type(root, action.address, NO_TYPE, patience)
+        _set_vgpu_type(root, action.address, vgpus.NONE, patience)
     else:
         _set_num_vfs(root, action, patience)
 
@@ -86,19 +83,15 @@ def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
 
 def _set_vgpu_type(root: Root, address: str, type_id: str, patience: float) -> None:
     """The driver says EINVAL both for a type that it does not know and for one without room."""
-    path = f"{scan_pci.DEVICES}/{address}/{VGPU_TYPE}"
+    device = f"{scan_pci.DEVICES}/{address}"
+    path = f"{device}/{vgpus.TYPE}"
     if root.text(path) == type_id:
         return
-    if type_id != NO_TYPE and not _creatable(root, address, type_id):
+    listed = dict(vgpus.creatable(root.text(f"{device}/{vgpus.TYPES}") or ""))
+    if type_id not in (vgpus.NONE, *listed):
         raise _refused(errno.ENOSPC, path)
     _write(root, path, type_id)
     _expect(lambda: root.text(path) == type_id, patience, path, f"the type of {address} is another")
-
-
-def _creatable(root: Root, address: str, type_id: str) -> bool:
-    """The lines of ``creatable_vgpu_types`` are "ID : name"."""
-    text = root.text(f"{scan_pci.DEVICES}/{address}/{VGPU_TYPES}") or ""
-    return any(line.partition(":")[0].strip() == type_id for line in text.splitlines())
 
 
 def _set_num_vfs(root: Root, action: SetNumVfs, patience: float) -> None:

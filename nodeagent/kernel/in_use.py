@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable
 
 from nodeagent.kernel import scan_mdev, scan_pci
-from nodeagent.kernel.apply import NO_TYPE, VGPU_TYPE
 from nodeagent.kernel.root import Root
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
@@ -67,11 +66,9 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
         return True
     if function.driver is None or function.vfio:
         return function.enable is None or function.enable > 0
-    path = f"{scan_pci.DEVICES}/{address}"
-    vgpu = root.text(f"{path}/{VGPU_TYPE}")
-    if vgpu is None:
+    if not function.vgpu:
         return True
-    return False if vgpu == NO_TYPE else _nodes(root, path) or True
+    return function.vgpu_type is not None and (_nodes(root, f"{scan_pci.DEVICES}/{address}") or True)
 
 
 def _use_count(root: Root, module: str) -> int | None:

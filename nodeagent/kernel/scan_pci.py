@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from nodeagent.kernel import vgpus
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
@@ -33,7 +34,6 @@ _TEXTS = (
 )
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
-_VGPU_TYPE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 
 
 def function(root: Root, address: PciAddress) -> PciFunction | None:
@@ -58,7 +58,7 @@ def as_known(root: Root, known: PciFunction) -> bool:
                 and natural(at.text("enable")) == known.enable
                 and (known.vfio_device is None) == (not at.exists("vfio-dev"))
                 and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
-                and (known.vgpu_type is None or at.text("nvidia/current_vgpu_type") == known.vgpu_type)
+                and (not known.vgpu or _vgpu_type(at) == (True, known.vgpu_type))
             )
     except OSError:
         return False
@@ -69,7 +69,7 @@ def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) 
     numa_node, enable, power_state = rest
     driver = at.link("driver") if "driver" in names else None
     device_name = vfio_device(at) if "vfio-dev" in names else None
-    vgpu_type, vgpu_types = _vgpu(at) if "nvidia" in names else (None, ())
+    vgpu, vgpu_type = _vgpu_type(at) if "nvidia" in names else (False, None)
     return PciFunction(
         address=address,
         vendor=hexadecimal(vendor, 4),
@@ -91,23 +91,16 @@ def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) 
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
+        vgpu=vgpu,
         vgpu_type=vgpu_type,
-        vgpu_types=vgpu_types,
+        vgpu_types=vgpus.creatable(at.text(vgpus.TYPES) or "") if vgpu else (),
     )
 
 
-def _vgpu(at: Directory) -> tuple[str | None, tuple[tuple[str, str], ...]]:
-    """The vGPU type that is set ("0": none), and those that could be, of NVIDIA's vendor-specific framework.
-
-    ``creatable_vgpu_types`` has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on
-    Linux with a vendor-specific VFIO framework).
-    """
-    current = at.text("nvidia/current_vgpu_type")
-    if current is None:
-        return None, ()
-    lines = (at.text("nvidia/creatable_vgpu_types") or "").splitlines()
-    found = (_VGPU_TYPE.fullmatch(line) for line in lines)
-    return current or "0", tuple((match[1], match[2]) for match in found if match is not None)
+def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
+    """Whether it takes vGPU types, and the one that is set."""
+    text = at.text(vgpus.TYPE)
+    return text is not None, None if text in ("", vgpus.NONE) else text
 
 
 def _vfio_bound(driver: str | None, names: list[str]) -> bool:

@@ -65,7 +65,8 @@ class PciFunction:
     recovery: Recovery | None = None
     hints: Hints | None = None
     unreadable: str | None = None  # why nothing more is known of it
-    vgpu_type: str | None = None  # of a VF: the id in nvidia/current_vgpu_type, "0" for none set
+    vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
+    vgpu_type: str | None = None  # the id of the type that is set there
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
 
     @property

@@ -79,12 +79,15 @@ def _host(data: Mapping[str, Any]) -> Host:
 def _function(data: Mapping[str, Any]) -> PciFunction:
     hints = data.get("hints")
     recovery = data.get("recovery")
-    plain = {key: value for key, value in data.items() if key not in ("hints", "recovery")}
+    vgpu_type = data.get("vgpuType")  # once it alone was saved, and "0" was no type
+    special = ("hints", "recovery", "vgpu", "vgpuType")
     return _built(
         PciFunction,
-        plain,
+        {key: value for key, value in data.items() if key not in special},
         hints=_built(Hints, hints) if hints is not None else None,
         recovery=Recovery(recovery) if recovery is not None else None,
+        vgpu=data.get("vgpu", vgpu_type is not None),
+        vgpu_type=None if vgpu_type == "0" else vgpu_type,
     )
 
 

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
-
-NO_TYPE = "0"
-"""What ``nvidia/current_vgpu_type`` says of a VF without a type."""
+from nodeagent.policy import groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +98,14 @@ def order(address: str) -> tuple[bool, int, str]:
 
 def _parents(host: Host, vgpu_names: Mapping[str, str]) -> list[Parent]:
     found = [Parent(address, types) for address, types in host.mdev_parents.items()]
-    vfs = (function for function in host.functions.values() if _takes_vgpu(function))
+    vfs = (function for function in host.functions.values() if groups.takes_vgpu(function))
     return found + [_vgpu(function, vgpu_names) for function in vfs]
-
-
-def _takes_vgpu(function: PciFunction) -> bool:
-    return function.physfn is not None and function.vgpu_type is not None
 
 
 def _vgpu(function: PciFunction, vgpu_names: Mapping[str, str]) -> Parent:
     """A VF makes one instance of any type that it lists, unless it has one."""
-    present = function.vgpu_type or NO_TYPE
-    if present == NO_TYPE:
+    present = function.vgpu_type
+    if present is None:
         types = tuple(MdevType(type_id, name or None, 1) for type_id, name in function.vgpu_types)
     else:
         known = dict(function.vgpu_types) | dict(vgpu_names)
@@ -140,5 +134,5 @@ def _instances(host: Host) -> list[Instance]:
             vgpu=True,
         )
         for function in host.functions.values()
-        if _takes_vgpu(function) and function.vgpu_type != NO_TYPE
+        if groups.vgpu_of(function) is not None
     ]

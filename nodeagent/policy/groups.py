@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from nodeagent.model.host import Group, PciFunction
 
 VENDOR_DRIVER = "nvidia"
-NO_TYPE = "0"  # what nvidia/current_vgpu_type says of a VF without a type
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
 
 
@@ -22,13 +21,16 @@ def vfio_bound(function: PciFunction) -> bool:
 
 
 def takes_vgpu(function: PciFunction) -> bool:
-    """True if NVIDIA's driver can make a vGPU of the VF (its vendor-specific VFIO framework)."""
-    return function.vgpu_type is not None and function.driver == VENDOR_DRIVER and not function.sriov_capable
+    """True if NVIDIA's driver can make a vGPU of it (its vendor-specific VFIO framework).
+
+    KubeVirt asks the same: another driver makes none, nor is a function with VFs of its own one.
+    """
+    return function.vgpu and function.driver == VENDOR_DRIVER and not function.sriov_capable
 
 
 def vgpu_of(function: PciFunction) -> str | None:
-    """The vGPU type that makes the VF ready for a VM on the vendor's own driver, as KubeVirt asks it."""
-    return function.vgpu_type if takes_vgpu(function) and function.vgpu_type != NO_TYPE else None
+    """The vGPU type that makes the VF ready for a VM on the vendor's own driver."""
+    return function.vgpu_type if takes_vgpu(function) else None
 
 
 def ready(function: PciFunction) -> bool:

@@ -166,7 +166,7 @@ def _no_vgpu(function: PciFunction, terms: Terms) -> Reason:
     before = f", it was {terms.type_id}" if terms.type_id else ""
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
-        f"no vGPU type is set on it (nvidia/current_vgpu_type is {groups.NO_TYPE}{before})",
+        f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
         f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
     )
 

@@ -16,7 +16,7 @@ from nodeagent.model.desired import SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import groups, match
-from nodeagent.policy.cards import NO_TYPE, order
+from nodeagent.policy.cards import order
 from nodeagent.policy.stands import Facts
 
 
@@ -79,7 +79,7 @@ def _used(address: PciAddress, host: Host, facts: Facts) -> str | None:
         return f"something on this host has {address} open"
     if any(mdev.parent == address for mdev in host.mdevs.values()):
         return f"{address} has mdevs"
-    if function.vgpu_type not in (None, NO_TYPE):
+    if function.vgpu_type is not None:
         return f"{address} has the vGPU type {function.vgpu_type}"
     if function.driver is not None and not function.vfio:
         return f"{address} is bound to {function.driver}"

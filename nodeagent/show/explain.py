@@ -72,7 +72,7 @@ def _pci_facts(function: PciFunction) -> list[tuple[str, str | None]]:
         ("opens", str(function.enable) if function.vfio and function.enable else None),
         ("pf", function.physfn),
         ("vfs", ", ".join(function.vfs)),
-        ("vgpu", function.vgpu_type),
+        ("vgpu", function.vgpu_type or ("none" if function.vgpu else None)),
         ("resets", " ".join(hints.reset_methods) if hints else None),
         ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
     ]

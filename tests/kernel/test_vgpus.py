@@ -53,11 +53,22 @@ def read(host: SimulatedHost) -> PciFunction:
 
 
 @pytest.mark.parametrize(
-    ("content", "found"), [("0\n", "0"), ("1147\n", "1147"), ("", "0"), ("\n", "0"), (" 1148 \n", "1148")]
+    ("content", "found"),
+    [("0\n", None), ("1147\n", "1147"), ("", None), ("\n", None), (" 1148 \n", "1148")],
 )
-def test_the_current_type_is_read(host: SimulatedHost, content: str, found: str) -> None:
+def test_the_current_type_is_read(host: SimulatedHost, content: str, found: str | None) -> None:
     give(host, content)
-    assert read(host).vgpu_type == found
+    assert (read(host).vgpu, read(host).vgpu_type) == (True, found)
+
+
+def test_a_glance_sees_a_type_that_was_set_and_one_that_has_gone(host: SimulatedHost) -> None:
+    current, scanner = give(host, "0\n"), Scanner(Root(host.directory))
+    before = scanned(host)
+    assert scanner.unchanged([VF], before)
+    current.write_text("1147\n")
+    assert not scanner.unchanged([VF], before)
+    current.unlink()
+    assert not scanner.unchanged([VF], before)
 
 
 def test_the_creatable_types_are_read_without_their_headline(host: SimulatedHost) -> None:
@@ -68,9 +79,9 @@ def test_the_creatable_types_are_read_without_their_headline(host: SimulatedHost
 
 
 def test_a_function_without_that_directory_has_no_type(host: SimulatedHost) -> None:
-    assert (read(host).vgpu_type, read(host).vgpu_types) == (None, ())
+    assert (read(host).vgpu, read(host).vgpu_type, read(host).vgpu_types) == (False, None, ())
     Path(host.path(f"/sys/bus/pci/devices/{VF}/nvidia")).mkdir()
-    assert read(host).vgpu_type is None
+    assert not read(host).vgpu
 
 
 def test_an_instance_has_the_vendor_and_the_vfio_device_of_the_kernel(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ hosts = st.builds(
             recovery=st.none() | st.sampled_from(Recovery),
             hints=st.none() | st.builds(Hints, reset_methods=lists, aer_fatal=numbers),
             unreadable=texts,
-            vgpu_type=texts,
+            vgpu=st.just(True),
+            vgpu_type=st.none() | st.just("1147"),
             vgpu_types=st.lists(st.tuples(addresses, addresses), max_size=2).map(tuple),
         ),
         unique_by=lambda function: function.address,
@@ -73,6 +74,21 @@ def test_what_says_nothing_is_left_out_but_a_zero_is_kept() -> None:
     document = host_json.dump(host)
     assert document["groups"] == [{"number": 0}]
     assert document["functions"] == [{"address": "a", "group": 0, "numaNode": 0}]
+
+
+@pytest.mark.parametrize(
+    ("saved", "known"),
+    [
+        ({}, (False, None)),
+        ({"vgpuType": "0"}, (True, None)),
+        ({"vgpuType": "1147"}, (True, "1147")),
+        ({"vgpu": True}, (True, None)),
+    ],
+)
+def test_an_older_file_tells_a_vf_without_a_vgpu_type_by_a_zero(saved: Any, known: Any) -> None:
+    document = host_json.dump(Host()) | {"functions": [{"address": "a", **saved}]}
+    (function,) = host_json.load(document).functions.values()
+    assert (function.vgpu, function.vgpu_type) == known
 
 
 def test_a_newer_file_is_read_as_far_as_it_is_known() -> None:

@@ -54,7 +54,12 @@ def mdev(uuid: str = UUID, group: int | None = 50, **other: Any) -> Mdev:
 
 def vgpu(address: str = "0000:65:00.4", group: int = 20, **other: Any) -> PciFunction:
     """A VF on NVIDIA's own driver that is a vGPU of type 1147."""
-    values = {"driver": "nvidia", "physfn": PciAddress("0000:65:00.0"), "vgpu_type": "1147"} | other
+    values = {
+        "driver": "nvidia",
+        "physfn": PciAddress("0000:65:00.0"),
+        "vgpu": True,
+        "vgpu_type": "1147",
+    } | other
     return function(address, group, **values)
 
 
@@ -80,7 +85,7 @@ def host(*parts: Part, **other: Any) -> Host:
 
 
 def _has_node(part: Part) -> bool:
-    return part.driver is not None if isinstance(part, Mdev) else part.vfio or part.vgpu_type is not None
+    return part.driver is not None if isinstance(part, Mdev) else part.vfio or part.vgpu
 
 
 def facts(here: Host, wish: Desired = WISH, **other: Any) -> Facts:

@@ -130,5 +130,5 @@ def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
 
 
 def test_a_vf_without_a_vgpu_type_says_so() -> None:
-    found = told(vgpu(A, vgpu_type="0"), wish=Desired())
+    found = told(vgpu(A, vgpu_type=None), wish=Desired())
     assert found.rules == (("discovery", "it is a VF without a vGPU type"),)

@@ -134,5 +134,5 @@ def test_a_vgpu_type_has_a_number_and_a_name(wanted: str) -> None:
     selector, names = PciSelector(vgpu_types=("1", wanted)), {"vgpu:1147": "NVIDIA A40-1B"}
     assert match.mismatch(selector, vgpu(), names) is None
     assert match.mismatch(selector, vgpu(vgpu_type="1148"), names) is not None
-    told = match.mismatch(PciSelector(vgpu_types=(wanted,)), vgpu(vgpu_type="0"), names)
+    told = match.mismatch(PciSelector(vgpu_types=(wanted,)), vgpu(vgpu_type=None), names)
     assert told == f"vgpuTypes: it has none, the rule wants {wanted}"

@@ -248,8 +248,8 @@ def test_a_vf_with_a_vgpu_type_is_a_pci_device_named_after_the_type() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"vgpu_type": "0"},
         {"vgpu_type": None},
+        {"vgpu": False},
         {"driver": "nouveau"},
         {"sriov_capable": True},
         {"driver": None},
@@ -262,7 +262,7 @@ def test_only_a_vf_on_the_vendors_driver_with_a_type_is_a_vgpu(other: dict[str, 
 @pytest.mark.parametrize("open_vfio", [False, True])
 def test_a_type_that_is_cleared_or_changed_is_told_and_ends_by_itself(open_vfio: bool) -> None:
     before = decided(vgpu(vfio=open_vfio))
-    cleared = after(before, host(vgpu(vgpu_type="0", vfio=open_vfio)))
+    cleared = after(before, host(vgpu(vgpu_type=None, vfio=open_vfio)))
     found = reason(cleared, VF)
     assert found is not None
     assert found.code is ReasonCode.MDEV_TYPE_CHANGED
@@ -284,7 +284,7 @@ def test_a_rule_by_type_lets_go_of_a_vf_that_became_another_one() -> None:
 def test_a_rule_by_ids_takes_a_vf_whatever_its_type_and_waits_for_one() -> None:
     wish = Desired(Discovery(enabled=False), rules=(PciRule("a.b/vf", (PciSelector(devices=("1eb8",)),)),))
     assert reasons(decided(vgpu(vgpu_type="1149"), wish=wish)) == {"a.b/vf": {VF: None}}
-    assert reasons(decided(vgpu(vgpu_type="0"), wish=wish)) == {"a.b/vf": {VF: ReasonCode.MDEV_TYPE_CHANGED}}
+    assert reasons(decided(vgpu(vgpu_type=None), wish=wish)) == {"a.b/vf": {VF: ReasonCode.MDEV_TYPE_CHANGED}}
 
 
 def test_the_opens_that_the_vendors_driver_counts_say_nothing_of_a_holder() -> None:

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
-from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
+from nodeagent.model.desired import CardTypes, Desired, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.policy import mdevs
+from nodeagent.policy import mdevs, offers, turn
+from nodeagent.show import scan
+from tests.policy.made import host, vgpu
 from tests.policy.splitting import T4_TYPES, facts, planned, settle, short, t4, v100, wanted
 
 FIRST = "0000:01:00.0"
@@ -154,6 +157,17 @@ def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
     settle(kernel, wanted(), made=made)
     assert short(kernel) == ["-", "-"]
     assert made == {}
+
+
+@pytest.mark.parametrize(
+    ("other", "makes"),
+    [({}, True), ({"physfn": None}, True), ({"driver": None}, False), ({"sriov_capable": True}, False)],
+)
+def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, makes: bool) -> None:
+    here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
+    plan = mdevs.plan(here, wanted("222"), facts(MdevKernel([])))
+    assert [step.action for step in plan.steps] == [SetVgpuType("0000:65:00.4", "222")] * makes
+    assert ("GRID T4-1B" in scan.text(turn.first(offers.Facts(here, Desired())))) == makes
 
 
 def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:

@@ -57,7 +57,8 @@ functions = st.builds(
     enable=st.sampled_from([0, 0, 1]),
     inode=st.integers(1, 2),
     recovery=st.sampled_from([None, None, Recovery.FAILED]),
-    vgpu_type=st.sampled_from([None, None, "0", "1147", "1148"]),
+    vgpu=st.booleans(),
+    vgpu_type=st.sampled_from([None, "1147", "1148"]),
 )
 mdevs = st.builds(
     mdev,

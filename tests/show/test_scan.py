@@ -52,7 +52,7 @@ def test_below_the_table_are_the_facts_of_the_host() -> None:
 
 def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None:
     types = {"0000:65:00.0": (MdevType("nvidia-222", "GRID T4-1Q", 15), MdevType("nvidia-223"))}
-    free = vgpu(vgpu_type="0", vgpu_types=(("1147", "NVIDIA A40-1B"),))
+    free = vgpu(vgpu_type=None, vgpu_types=(("1147", "NVIDIA A40-1B"),))
     found = lines(host(READY, free, mdev(), mdev_parents=types))
     (row,) = (line for line in found if line.startswith(UUID))
     assert row.split() == [UUID, "50", "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "nvidia-vgpu-vfio", "0"]
