@@ -8,7 +8,7 @@ bridges of a card ride along in its group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.desired import Desired, MdevRule, PciRule
@@ -19,6 +19,9 @@ from nodeagent.policy import groups, match, naming
 
 Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
+
+Verdict = tuple[PciRule | MdevRule | None, str | None]
+"""A rule, or None for discovery, and why it leaves a part alone, in words; None if it takes it."""
 
 SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function, and so has no vendor
 
@@ -37,13 +40,30 @@ class Claim:
 
 def claim(part: Part, group: Group | None, desired: Desired, names: Names) -> Claim | None:
     """The claim on a part, or None if nothing takes it."""
+    for rule, refusal in verdicts(part, group, desired, names):
+        if refusal is None:
+            return _discovered(part, desired, names) if rule is None else _ruled(rule, part)
+    return None
+
+
+def verdicts(part: Part, group: Group | None, desired: Desired, names: Names) -> Iterator[Verdict]:
+    """What everyone who is asked says of a part, in the order of asking; the first who takes it has it.
+
+    Rules of its kind come first, discovery (None) is last. Nobody is asked for a bridge: none is given away.
+    """
     if isinstance(part, PciFunction) and part.bridge:
-        return None
+        return
     for rule in desired.rules:
-        if match.picks(rule, part, names) and match.of_kind(rule, part):
-            return Claim(ResourceName(rule.name), rule, type_of(part))
-    if discoverable(part, group, desired) is not None:
-        return None
+        if match.of_kind(rule, part):
+            yield rule, match.refusal(rule, part, names)
+    yield None, discoverable(part, group, desired)
+
+
+def _ruled(rule: PciRule | MdevRule, part: Part) -> Claim:
+    return Claim(ResourceName(rule.name), rule, type_of(part))
+
+
+def _discovered(part: Part, desired: Desired, names: Names) -> Claim:
     name = discovered_name(part, desired, names)
     kind = MdevRule if isinstance(part, Mdev) else PciRule
     return Claim(name, _rule_named(name, desired, part) or kind(name), type_of(part))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodeagent.model.desired import MdevRule, PciRule
 from nodeagent.model.host import Mdev, Part, PciFunction
 from nodeagent.model.resource import Reason, Resource
-from nodeagent.policy import allocate, claims, groups, match, offers
+from nodeagent.policy import allocate, claims, groups
 from nodeagent.policy.claims import Names
+from nodeagent.policy.offers import Facts, Offer
 from nodeagent.policy.turn import Outcome
 
 
@@ -66,7 +68,7 @@ def explain(part_id: str, outcome: Outcome) -> Explanation | None:
         device_name=_device_name(part, facts.names),
         members=tuple(Member(member.address, member.driver, role(member)) for member in members),
         viable=not groups.blockers(members),
-        rules=tuple(_rules(part, outcome)),
+        rules=_rules(part, offer, facts),
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
         env=_env(resource, offer) if resource and offer else None,
@@ -92,24 +94,24 @@ def role(member: PciFunction) -> str:
     return "bridge" if member.bridge else "friendly"
 
 
-def _env(resource: Resource, offer: offers.Offer) -> str:
+def _env(resource: Resource, offer: Offer) -> str:
     return " ".join(f"{key}={value}" for key, value in allocate.environment(resource, offer.parts))
 
 
-def _rules(part: Part, outcome: Outcome) -> list[tuple[str, str]]:
-    if isinstance(part, PciFunction) and part.bridge:
-        return [("all rules", "it is a PCI bridge; bridges are never given away")]
+def _rules(part: Part, offer: Offer | None, facts: Facts) -> tuple[tuple[str, str], ...]:
+    """All that were asked for the part, and what they said; the last one takes it, if any does."""
     told: list[tuple[str, str]] = []
-    facts = outcome.facts
-    for rule in facts.desired.rules:
-        if not match.of_kind(rule, part):
-            continue
-        label = f"rule {rule.name}" + (f" ({rule.place})" if rule.place else "")
-        if match.picks(rule, part, facts.names):
-            told.append((label, "takes it"))
-            return told
-        told.append((label, match.refusal(rule, part, facts.names)))
     group = facts.host.groups.get(part.group) if part.group is not None else None
-    refusal = claims.discoverable(part, group, facts.desired)
-    told.append(("discovery", refusal or "takes it"))
-    return told
+    for rule, refusal in claims.verdicts(part, group, facts.desired, facts.names):
+        told.append((_label(rule), refusal or "takes it"))
+        if refusal is None:
+            return tuple(told)
+    if offer is not None:
+        told.append(("memory", "keeps it: what was offered stays listed while it exists"))
+    return tuple(told) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
+
+
+def _label(rule: PciRule | MdevRule | None) -> str:
+    if rule is None:
+        return "discovery"
+    return f"rule {rule.name} ({rule.place})" if rule.place else f"rule {rule.name}"

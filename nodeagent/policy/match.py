@@ -8,12 +8,12 @@ but for the names of types: these are compared as KubeVirt does it, byte for byt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final, TypeGuard
 
-from nodeagent.model.desired import MdevRule, MdevSelector, PciRule, PciSelector, Rule
+from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
 from nodeagent.model.host import Mdev, Part, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.policy import groups, naming
@@ -23,6 +23,7 @@ _Check = tuple[str, tuple[object, ...], object, bool]
 
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 NO_SELECTORS = "has no selectors, so it takes nothing"
+OTHER_KIND = "is for devices of another kind"
 
 
 def picks(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> bool:
@@ -30,12 +31,18 @@ def picks(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> bool:
 
     ``names`` holds the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
     """
-    return None in _said(rule, part, names)
+    return refusal(rule, part, names) is None
 
 
-def refusal(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> str:
-    """Why none of the rule's selectors picks the part, in words; each selector has its say."""
-    return "; or ".join(said or "" for said in _said(rule, part, names)) or NO_SELECTORS
+def refusal(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> str | None:
+    """Why none of the rule's selectors picks the part, in words; each has its say. None if one does."""
+    told = ""
+    for selector in () if isinstance(rule, NodeRule) else rule.selectors:
+        said = _mismatch(selector, part, names)
+        if said is None:
+            return None
+        told = f"{told}; or {said}" if told else said
+    return told or NO_SELECTORS
 
 
 def of_kind(rule: Rule, part: Part) -> TypeGuard[PciRule | MdevRule]:
@@ -43,12 +50,10 @@ def of_kind(rule: Rule, part: Part) -> TypeGuard[PciRule | MdevRule]:
     return isinstance(rule, MdevRule if isinstance(part, Mdev) else PciRule)
 
 
-def _said(rule: Rule, part: Part, names: Mapping[str, str]) -> Iterator[str | None]:
-    if isinstance(part, Mdev):
-        return (
-            (mdev_mismatch(each, part) for each in rule.selectors) if isinstance(rule, MdevRule) else iter(())
-        )
-    return (mismatch(each, part, names) for each in rule.selectors) if isinstance(rule, PciRule) else iter(())
+def _mismatch(selector: PciSelector | MdevSelector, part: Part, names: Mapping[str, str]) -> str | None:
+    if isinstance(selector, MdevSelector):
+        return mdev_mismatch(selector, part) if isinstance(part, Mdev) else OTHER_KIND
+    return OTHER_KIND if isinstance(part, Mdev) else mismatch(selector, part, names)
 
 
 def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:

@@ -132,3 +132,13 @@ def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
 def test_a_vf_without_a_vgpu_type_says_so() -> None:
     found = told(vgpu(A, vgpu_type=None), wish=Desired())
     assert found.rules == (("discovery", "it is a VF without a vGPU type"),)
+
+
+def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
+    before = turn.first(facts(host(function())))
+    now = turn.following(before, facts(host(function(vendor="8086"))))
+    found = explain.explain(A, now)
+    assert found is not None
+    assert found.verdict == f"offered as {GPU}, Healthy"
+    assert [rule for rule, _ in found.rules] == [f"rule {GPU}", "discovery", "memory"]
+    assert found.rules[-1][1] == "keeps it: what was offered stays listed while it exists"
