@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.host import Host, MdevType, PciFunction
-from nodeagent.model.ids import PciAddress, pci_address, pci_order
+from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
 from nodeagent.policy import groups
 
 
@@ -36,7 +36,7 @@ class Instance:
     id: str
     parent: str
     type_id: str | None
-    group: str | None = None
+    group: GroupNumber | None = None
     dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
     vgpu: bool = False
 
@@ -119,7 +119,7 @@ def _instances(host: Host) -> list[Instance]:
             mdev.uuid,
             mdev.parent,
             mdev.type_id,
-            group=None if mdev.group is None else str(mdev.group),
+            group=mdev.group,
             dead=mdev.driver is None,
         )
         for mdev in host.mdevs.values()
@@ -130,7 +130,7 @@ def _instances(host: Host) -> list[Instance]:
             function.address,
             function.address,
             function.vgpu_type,
-            group=None if function.group is None else str(function.group),
+            group=function.group,
             vgpu=True,
         )
         for function in host.functions.values()

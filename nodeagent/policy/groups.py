@@ -7,9 +7,11 @@ The kernel refuses a group when one member is bound to a driver that lacks ``dri
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.ids import GroupNumber
 
 VENDOR_DRIVER = "nvidia"
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
@@ -57,6 +59,19 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
     (seen on Linux 6.1, 6.12 and 7.2).
     """
     return function.driver is None and bool(function.enable) and group is not None and group.node
+
+
+def whole(number: GroupNumber) -> str:
+    """The id that stands for all of a group: KubeVirt's own plugins list group numbers.
+
+    See constructDPIdevices in its pkg/virt-handler/device-manager/pci_device.go.
+    """
+    return str(number)
+
+
+def holder_of(holders: Mapping[str, Holder], device_id: str, number: GroupNumber | None) -> Holder | None:
+    """The pod that holds a device, by its id or by the number of its group."""
+    return holders.get(device_id) or (None if number is None else holders.get(whole(number)))
 
 
 def in_use(function: PciFunction) -> bool:

@@ -16,7 +16,7 @@ from nodeagent.model.desired import Desired
 from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, pci_order
 from nodeagent.model.resource import Device, Isolation, Reason, ReasonCode
-from nodeagent.policy import claims, health, match
+from nodeagent.policy import claims, groups, health, match
 from nodeagent.policy.claims import Claim, Names
 
 Unit = GroupNumber | str
@@ -88,7 +88,7 @@ def _situation(unit: Unit, facts: Facts) -> health.Situation:
     functions, mdevs = _members(unit, group, facts.host)
     ids: list[str] = [*(function.address for function in functions), *(mdev.uuid for mdev in mdevs)]
     if group is not None:
-        ids = [*group.members, str(group.number)]
+        ids = [*group.members, groups.whole(group.number)]
     return health.Situation(
         group=group,
         members=functions,

@@ -71,8 +71,7 @@ def _obstacle(function: PciFunction, host: Host, facts: Facts) -> str | None:
 def _used(address: PciAddress, host: Host, facts: Facts) -> str | None:
     """What a VF is used for, in words; None if it may go."""
     function = host.functions.get(address)
-    group = None if function is None or function.group is None else str(function.group)
-    holder = facts.holders.get(address) or facts.holders.get(group or "")
+    holder = groups.holder_of(facts.holders, address, None if function is None else function.group)
     if holder is not None:
         return f"{address} is held by {holder}"
     if address in facts.in_use or function is None or groups.in_use(function):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host
-from nodeagent.policy import cards, ownership, wishes
+from nodeagent.policy import cards, groups, ownership, wishes
 from nodeagent.policy.cards import Card, Instance
 from nodeagent.policy.wishes import Wish
 
@@ -39,9 +39,7 @@ class Facts:
 
     def holder(self, instance: Instance) -> str | None:
         """The pod that holds an instance, by its id or by its IOMMU group."""
-        found = self.holders.get(instance.id)
-        if found is None and instance.group is not None:
-            found = self.holders.get(instance.group)
+        found = groups.holder_of(self.holders, instance.id, instance.group)
         return None if found is None else str(found)
 
 

@@ -185,7 +185,7 @@ def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
         part = host.part(device_id)
         if part is not None:
             found.add(offers.unit_of(part))
-        elif device_id.isdecimal():
+        elif device_id.isdecimal():  # all of a group (groups.whole)
             found.add(GroupNumber(int(device_id)))
     return found
 
