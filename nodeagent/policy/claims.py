@@ -129,5 +129,5 @@ def _words(part: Part, names: Names) -> tuple[Kind, str, str, str | None]:
         return Kind.MDEV, prefix, part.type_id or "", part.type_name or part.type_id
     vgpu = groups.vgpu_of(part)
     if vgpu is not None:
-        return Kind.MDEV, "", f"nvidia-{vgpu}", names.get(vgpu_key(vgpu))
+        return Kind.MDEV, "", naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu))
     return Kind.PCI, "", part.device or "", names.get(f"{part.vendor}:{part.device}")

@@ -2,8 +2,7 @@
 """Does a selector pick a PCI function or an mdev, and if not, which key says no. Pure.
 
 AND between the keys of a selector, OR inside a key; an empty key says nothing. Comparison is in lower case,
-but for the names of types: these are compared as KubeVirt does it, byte for byte with blanks as underscores
-(getMdevTypeName in its device manager), and what is left of blanks at the ends does not count.
+but for the names of types (``naming.type_called``).
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def _mismatch(selector: PciSelector | MdevSelector, part: Part, names: Mapping[s
 
 def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:
     """The first key that refuses the mdev, in words; None if the selector picks it."""
-    name = mdev.type_name or mdev.type_id
-    called = {mdev.type_id or "", _called(name or "")}
+    name, called = mdev.type_name or mdev.type_id, naming.type_names(mdev.type_id, mdev.type_name)
     return _first(
         (
             ("types", selector.types, mdev.type_id, mdev.type_id in selector.types),
@@ -111,25 +109,13 @@ def _pci_checks(selector: PciSelector, function: PciFunction) -> tuple[_Check, .
 
 
 def _vgpu_check(selector: PciSelector, function: PciFunction, names: Mapping[str, str]) -> _Check:
-    fits = _any_called(selector.vgpu_types, _vgpu_called(function, names))
-    return "vgpuTypes", selector.vgpu_types, groups.vgpu_of(function), fits
-
-
-def _vgpu_called(function: PciFunction, names: Mapping[str, str]) -> set[str]:
-    """What the VF's vGPU type is called: its number, alone or as in mdev types (nvidia-222), its name."""
     number = groups.vgpu_of(function)
-    if number is None:
-        return set()
-    return {number, f"nvidia-{number}", _called(names.get(vgpu_key(number), number))}
+    called = naming.type_names(number, names.get(vgpu_key(number or "")))
+    return "vgpuTypes", selector.vgpu_types, number, _any_called(selector.vgpu_types, called)
 
 
-def _any_called(wanted: Iterable[str], called: set[str]) -> bool:
-    return any(_called(name) in called for name in wanted)
-
-
-def _called(name: str) -> str:
-    """A type's name as it is compared."""
-    return naming.type_called(name).strip("_")
+def _any_called(wanted: Iterable[str], called: frozenset[str]) -> bool:
+    return any(naming.type_called(name) in called for name in wanted)
 
 
 def in_classes(classes: tuple[str, ...], function: PciFunction) -> bool:

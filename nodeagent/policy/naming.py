@@ -158,5 +158,20 @@ def _repaired(name: str, otherwise: str) -> str:
 
 
 def type_called(name: str) -> str:
-    """A type name as KubeVirt compares it: every blank is an underscore, then the ends are trimmed."""
-    return name.replace(" ", "_").strip()
+    """A type's id or name as it is compared: byte for byte, blanks are underscores, the ends do not count.
+
+    KubeVirt does the same (getMdevTypeName in its device manager), but keeps an underscore at the end.
+    """
+    return name.strip().replace(" ", "_").strip("_")
+
+
+@functools.lru_cache(maxsize=1024)  # many devices are of one type
+def type_names(type_id: str | None, name: str | None) -> frozenset[str]:
+    """All that a type is called: by its id, and by its name if it has one; what is not known has none."""
+    numbered = vgpu_type_id(type_id) if type_id is not None and type_id.isdecimal() else None
+    return frozenset(type_called(each) for each in (type_id, numbered, name) if each is not None)
+
+
+def vgpu_type_id(number: str) -> str:
+    """NVIDIA's vendor driver numbers its types as its mdev types are: nvidia-222 is its type 222."""
+    return f"nvidia-{number}"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which types are wanted on which card: names against types, labels against nodes, one list per card. Pure.
 
-A type is called by its id or by its name with blanks as underscores, on both sides, as KubeVirt's user
-guide spells names. The lists of all node overrides that fit replace the general list; their order, and the
-order inside each, is the operator's. Cards with a list of their own are left out of the round.
+The lists of all node overrides that fit replace the general list; their order, and the order inside each,
+is the operator's. Cards with a list of their own are left out of the round.
 """
 
 from __future__ import annotations
@@ -33,15 +32,10 @@ class Wish:
 
 
 def names(wanted: WantedType, kind: MdevType) -> bool:
-    """True if the wish means this type.
-
-    NVIDIA's vendor driver numbers its types as its mdev types are: nvidia-222 is its type 222.
-    """
+    """True if the wish means this type."""
     if wanted.short:
         return bool(kind.name) and (kind.name or "").split()[-1:] == [wanted.name]
-    called = naming.type_called(wanted.name)
-    ids = {kind.type_id, f"nvidia-{kind.type_id}"} if kind.type_id.isdecimal() else {kind.type_id}
-    return called in ids or (kind.name is not None and called == naming.type_called(kind.name))
+    return naming.type_called(wanted.name) in naming.type_names(kind.type_id, kind.name)
 
 
 def for_node(wanted: MdevsWanted, labels: Mapping[str, str]) -> tuple[WantedType, ...]:

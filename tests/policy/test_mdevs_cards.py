@@ -146,7 +146,7 @@ def vgpu_card(bus: str = "81") -> Card:
     )
 
 
-@pytest.mark.parametrize("name", ["nvidia-228", "228", "GRID_T4-8A", "GRID T4-8A"])
+@pytest.mark.parametrize("name", ["nvidia-228", "228", "GRID_T4-8A", "GRID T4-8A", "GRID T4-8A "])
 def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
     kernel = MdevKernel([vgpu_card("81"), vgpu_card("82")])
     made: dict[str, str] = {}
