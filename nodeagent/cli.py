@@ -211,9 +211,9 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"nodeagent: {warning}", file=sys.stderr)
     seen = _inspected(options, loaded=loaded).facts
     record = inspect.record(root) if options.host is None else None
-    facts = inspect.to_plan(seen, options.machine_id or _machine_id(root), loaded.node.labels, record)
-    plan = mdevs.plan(seen.host, loaded.desired.mdevs, facts)
-    vfs = sriov.plan(seen.host, loaded.desired.sriov, facts)
+    basis = inspect.to_plan(seen, options.machine_id or _machine_id(root), loaded.node.labels, record)
+    plan = mdevs.plan(seen.host, loaded.desired.mdevs, basis)
+    vfs = sriov.plan(seen.host, loaded.desired.sriov, basis)
     manage = loaded.desired.mdevs.manage
     if options.output == "json":
         return _print(json.dumps(shown.document(plan, vfs, manage), indent=2))

@@ -34,7 +34,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import mdevs, sriov
 from nodeagent.policy.mdevs import Plan
-from nodeagent.policy.stands import Facts
+from nodeagent.policy.stands import Basis
 
 NO_MACHINE = f"no machine id in {identity.PATH}: mdevs are neither made nor removed without one"
 
@@ -174,9 +174,9 @@ class Effects:
         wanted, host = inputs.wishes.desired, inputs.host
         if not wanted.changes_host:
             return Plan()
-        facts = _facts(inputs)
-        virtual = sriov.plan(host, wanted.sriov, facts)
-        split = mdevs.plan(host, wanted.mdevs, facts)
+        basis = _basis(inputs)
+        virtual = sriov.plan(host, wanted.sriov, basis)
+        split = mdevs.plan(host, wanted.mdevs, basis)
         if wanted.mdevs.manage and not inputs.wishes.machine:
             split = Plan(problems=(NO_MACHINE,))
         split_cards = {card.address for card in split.cards}
@@ -259,9 +259,9 @@ class Effects:
         self._open.set(await users.ask(self._root, ids))
 
 
-def _facts(inputs: Inputs) -> Facts:
+def _basis(inputs: Inputs) -> Basis:
     wishes = inputs.wishes
-    return Facts(
+    return Basis(
         machine_id=wishes.machine,
         labels=wishes.labels,
         holders=wishes.allocations.holders,

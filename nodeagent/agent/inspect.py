@@ -65,14 +65,14 @@ def record(root: Root) -> made.Record:
 
 def to_plan(
     seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: made.Record | None = None
-) -> stands.Facts:
+) -> stands.Basis:
     """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
 
     What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
     """
     known = known or made.Record()
     listed = {kind for function in seen.host.functions.values() for kind in function.vgpu_types}
-    return stands.Facts(
+    return stands.Basis(
         machine_id,
         labels=dict(labels),
         holders=seen.holders,

@@ -87,8 +87,8 @@ class ResourceAnswers:
         """The preferred devices."""
         host = self._reconcile.outcome.facts.host
         found = ((each, host.part(each)) for each in (*available, *must))
-        places = {device_id: _place(part, host) for device_id, part in found if part is not None}
-        return prefer.choose(available, must, size, places)
+        seats = {device_id: _seat(part, host) for device_id, part in found if part is not None}
+        return prefer.choose(available, must, size, seats)
 
     def _resource(self) -> Resource:
         return self._reconcile.outcome.resources.get(self._name) or Resource(self._name, Kind.PCI)
@@ -105,10 +105,10 @@ class ResourceAnswers:
         return tuple(found)
 
 
-def _place(part: Part, host: Host) -> prefer.Place:
+def _seat(part: Part, host: Host) -> prefer.Seat:
     """Where a function sits, or the parent of an mdev."""
     function = host.functions.get(PciAddress(part.parent or "")) if isinstance(part, Mdev) else part
-    return prefer.Place(part.group, part.numa_node, function.pcie_root if function is not None else "")
+    return prefer.Seat(part.group, part.numa_node, function.pcie_root if function is not None else "")
 
 
 @dataclass(slots=True)

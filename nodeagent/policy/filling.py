@@ -22,7 +22,7 @@ from nodeagent.model.action import (
 from nodeagent.model.host import Host
 from nodeagent.policy import ownership
 from nodeagent.policy.cards import Instance, Parent
-from nodeagent.policy.stands import Existing, Facts, Stand
+from nodeagent.policy.stands import Basis, Existing, Stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Filled:
     problems: tuple[str, ...] = ()
 
 
-def fill(stand: Stand, type_id: str | None, host: Host, facts: Facts) -> Filled:
+def fill(stand: Stand, type_id: str | None, host: Host, basis: Basis) -> Filled:
     """What becomes of a card that is to have ``type_id``, or nothing of ours (None)."""
     going = tuple(_going(stand, type_id))
-    removals, waiting = _removals(stand, going, facts)
+    removals, waiting = _removals(stand, going, basis)
     in_the_way = any(each.instance.type_id != type_id for each, _ in going)
-    coming = () if type_id is None or in_the_way else _coming(stand, type_id, host, facts)
-    refused = facts.failed.get((stand.card.address, type_id or ""))
+    coming = () if type_id is None or in_the_way else _coming(stand, type_id, host, basis)
+    refused = basis.failed.get((stand.card.address, type_id or ""))
     if coming and refused is not None:
         why = f"{refused}; it is tried again later"
         waiting, coming = (*waiting, Waiting(coming[0].action, stand.card.address, why)), ()
@@ -92,13 +92,13 @@ def _too_many(stand: Stand, type_id: str | None, kept: list[Existing]) -> Iterat
 
 
 def _removals(
-    stand: Stand, going: tuple[tuple[Existing, str], ...], facts: Facts
+    stand: Stand, going: tuple[tuple[Existing, str], ...], basis: Basis
 ) -> tuple[tuple[Step, ...], tuple[Waiting, ...]]:
     steps, waiting = [], []
     card = stand.card.address
     for each, why in going:
         action = _removal(each.instance)
-        obstacle = _obstacle(each, card, facts)
+        obstacle = _obstacle(each, card, basis)
         if obstacle is None:
             steps.append(Step(action, card, each.instance.type_id, why))
         else:
@@ -112,21 +112,21 @@ def _removal(instance: Instance) -> Action:
     return RemoveMdev(instance.id, instance.parent, instance.type_id or "")
 
 
-def _obstacle(each: Existing, card: str, facts: Facts) -> str | None:
+def _obstacle(each: Existing, card: str, basis: Basis) -> str | None:
     """What a removal waits for; None if it may begin."""
     if each.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
     if each.holder is not None:
         return f"held by {each.holder}"
-    if not facts.holders_known:
+    if not basis.holders_known:
         return "the kubelet has not told yet who holds what"
-    if each.instance.id in facts.in_use:
+    if each.instance.id in basis.in_use:
         return "something on this host has it open"
-    refused = facts.failed.get((card, each.instance.type_id or ""))
+    refused = basis.failed.get((card, each.instance.type_id or ""))
     return None if refused is None else f"{refused}; it is tried again later"
 
 
-def _coming(stand: Stand, type_id: str, host: Host, facts: Facts) -> tuple[Step, ...]:
+def _coming(stand: Stand, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
     """The instances to make now: as many as fit, no more than the count."""
     if stand.left_alone:
         return ()
@@ -135,7 +135,7 @@ def _coming(stand: Stand, type_id: str, host: Host, facts: Facts) -> tuple[Step,
     count = stand.wish.types.get(type_id)
     present = sum(each.instance.type_id == type_id for each in stand.exists)
     why = _why(stand, type_id, present)
-    actions = _new(stand, type_id, host, facts)
+    actions = _new(stand, type_id, host, basis)
     limit = None if count is None else max(0, count - present)
     found = (Step(action, stand.card.address, type_id, why) for action in actions)
     return tuple(step for number, step in enumerate(found) if limit is None or number < limit)
@@ -149,14 +149,14 @@ def _why(stand: Stand, type_id: str, present: int) -> str:
     return f"{type_id} is wanted on this card"
 
 
-def _new(stand: Stand, type_id: str, host: Host, facts: Facts) -> Iterator[Action]:
+def _new(stand: Stand, type_id: str, host: Host, basis: Basis) -> Iterator[Action]:
     taken = host.mdevs.keys() | host.leaving.keys()
     for parent in stand.card.parents:
         if parent.vgpu:
             if parent.available(type_id):
                 yield SetVgpuType(parent.address, type_id)
         else:
-            yield from _new_mdevs(parent, type_id, taken, facts.machine_id)
+            yield from _new_mdevs(parent, type_id, taken, basis.machine_id)
 
 
 def _new_mdevs(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[CreateMdev]:

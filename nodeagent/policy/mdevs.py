@@ -18,7 +18,7 @@ from nodeagent.model.host import Host, MdevType
 from nodeagent.policy import filling, wishes
 from nodeagent.policy.dealing import Hand, deal
 from nodeagent.policy.filling import CardPlan
-from nodeagent.policy.stands import Facts, Stand, stands
+from nodeagent.policy.stands import Basis, Stand, stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Plan:
     problems: tuple[str, ...] = ()
 
 
-def plan(host: Host, wanted: MdevsWanted, facts: Facts) -> Plan:
+def plan(host: Host, wanted: MdevsWanted, basis: Basis) -> Plan:
     """The plan for this host: removals first, then creations, card by card in address order.
 
     Nothing at all unless ``wanted.manage``.
     """
     if not wanted.manage:
         return Plan()
-    listed = wishes.for_node(wanted, facts.labels)
-    found = stands(host, wanted, listed, facts)
+    listed = wishes.for_node(wanted, basis.labels)
+    found = stands(host, wanted, listed, basis)
     kinds = tuple(kind for stand in found for kind in stand.card.types.values())
     dealt = _dealt(found, tuple(wishes.type_ids(listed, kinds)))
-    filled = [filling.fill(stand, dealt[stand.card.address], host, facts) for stand in found]
+    filled = [filling.fill(stand, dealt[stand.card.address], host, basis) for stand in found]
     removals = [step for each in filled for step in each.removals]
     creations = [step for each in filled for step in each.creations]
     problems = (*_problems(wanted, listed, kinds, host), *(text for each in filled for text in each.problems))
@@ -85,7 +85,7 @@ def _problems(
     wanted: MdevsWanted, listed: Sequence[WantedType], kinds: Sequence[MdevType], host: Host
 ) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
-    asked = (*listed, *(kind for rule in wanted.cards for kind in rule.types))
+    asked = (*listed, *(each for rule in wanted.cards for each in rule.types))
     if (asked or wanted.definitions) and not kinds:
         return ["no card of this node offers mediated devices or vGPU types"]
     shunned = wishes.excluded(wanted, kinds)

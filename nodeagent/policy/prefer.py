@@ -16,7 +16,7 @@ from nodeagent.base.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Seat:
     """Where a device sits."""
 
     group: int | str | None = None
@@ -24,11 +24,11 @@ class Place:
     root: str = ""
 
 
-NOWHERE = Place()
+NOWHERE = Seat()
 
 
 def choose(
-    available: Sequence[str], must: Sequence[str], size: int, places: Mapping[str, Place]
+    available: Sequence[str], must: Sequence[str], size: int, seats: Mapping[str, Seat]
 ) -> tuple[str, ...]:
     """Exactly ``size`` ids out of ``available``, all of ``must`` first.
 
@@ -39,32 +39,32 @@ def choose(
     chosen = list(must)
     left = [device_id for device_id in dict.fromkeys(available) if device_id not in set(must)]
     while len(chosen) < size and left:
-        best = _next(chosen, left, size - len(chosen), places)
+        best = _next(chosen, left, size - len(chosen), seats)
         chosen.append(best)
         left.remove(best)
     return tuple(chosen)
 
 
-def _next(chosen: Sequence[str], left: Sequence[str], wanted: int, places: Mapping[str, Place]) -> str:
-    taken = [places.get(device_id, NOWHERE) for device_id in chosen]
-    groups = {place.group for place in taken if place.group is not None}
-    numas = {place.numa for place in taken if place.numa is not None}
-    roots = {place.root for place in taken if place.root}
-    spots = [places.get(device_id, NOWHERE) for device_id in left]
-    in_group = Counter(place.group for place in spots)
-    in_numa = Counter(place.numa for place in spots)
-    in_root = Counter(place.root for place in spots)
+def _next(chosen: Sequence[str], left: Sequence[str], wanted: int, seats: Mapping[str, Seat]) -> str:
+    taken = [seats.get(device_id, NOWHERE) for device_id in chosen]
+    groups = {seat.group for seat in taken if seat.group is not None}
+    numas = {seat.numa for seat in taken if seat.numa is not None}
+    roots = {seat.root for seat in taken if seat.root}
+    spots = [seats.get(device_id, NOWHERE) for device_id in left]
+    in_group = Counter(seat.group for seat in spots)
+    in_numa = Counter(seat.numa for seat in spots)
+    in_root = Counter(seat.root for seat in spots)
 
     def rank(position: int) -> tuple[object, ...]:
-        place = spots[position]
-        fresh = place.group not in groups
+        seat = spots[position]
+        fresh = seat.group not in groups
         return (
             fresh,
-            fresh and in_group[place.group] > wanted,
-            bool(numas) and place.numa not in numas,
-            _fit(in_numa[place.numa], wanted),
-            bool(roots) and place.root not in roots,
-            _fit(in_root[place.root], wanted),
+            fresh and in_group[seat.group] > wanted,
+            bool(numas) and seat.numa not in numas,
+            _fit(in_numa[seat.numa], wanted),
+            bool(roots) and seat.root not in roots,
+            _fit(in_root[seat.root], wanted),
             position,
         )
 

@@ -17,7 +17,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import groups, match
 from nodeagent.policy.cards import order
-from nodeagent.policy.stands import Facts
+from nodeagent.policy.stands import Basis
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Plan:
     waiting: tuple[Waiting, ...] = ()
 
 
-def plan(host: Host, rules: Sequence[SriovRule], facts: Facts) -> Plan:
+def plan(host: Host, rules: Sequence[SriovRule], basis: Basis) -> Plan:
     """The plan for all physical functions in address order; the first rule that picks one holds."""
     steps, waiting = [], []
     for address in sorted(host.functions, key=order):
@@ -37,7 +37,7 @@ def plan(host: Host, rules: Sequence[SriovRule], facts: Facts) -> Plan:
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
         action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs)
-        obstacle = _obstacle(function, host, facts)
+        obstacle = _obstacle(function, host, basis)
         if obstacle is None:
             steps.append(Step(action, address, None, f"it is to have {rule.num_vfs} VFs"))
         else:
@@ -56,25 +56,25 @@ def _picks(rule: SriovRule, function: PciFunction) -> bool:
     return any(match.mismatch(each, function, {}) is None for each in rule.selectors)
 
 
-def _obstacle(function: PciFunction, host: Host, facts: Facts) -> str | None:
-    refused = facts.failed.get((function.address, ""))
+def _obstacle(function: PciFunction, host: Host, basis: Basis) -> str | None:
+    refused = basis.failed.get((function.address, ""))
     if refused is not None:
         return f"{refused}; it is tried again later"
     if function.driver is None:
         return "it has no driver, which would make them"
-    if function.vfs and not facts.holders_known:
+    if function.vfs and not basis.holders_known:
         return "the kubelet has not told yet who holds what"
-    used = (_used(each, host, facts) for each in function.vfs)
+    used = (_used(each, host, basis) for each in function.vfs)
     return next((text for text in used if text is not None), None)
 
 
-def _used(address: PciAddress, host: Host, facts: Facts) -> str | None:
+def _used(address: PciAddress, host: Host, basis: Basis) -> str | None:
     """What a VF is used for, in words; None if it may go."""
     function = host.functions.get(address)
-    holder = groups.holder_of(facts.holders, address, None if function is None else function.group)
+    holder = groups.holder_of(basis.holders, address, None if function is None else function.group)
     if holder is not None:
         return f"{address} is held by {holder}"
-    if address in facts.in_use or function is None or groups.in_use(function):
+    if address in basis.in_use or function is None or groups.in_use(function):
         return f"something on this host has {address} open"
     if any(mdev.parent == address for mdev in host.mdevs.values()):
         return f"{address} has mdevs"

@@ -19,7 +19,7 @@ from nodeagent.policy.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Basis:
     """What a plan depends on besides the host and the wishes.
 
     ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
@@ -71,50 +71,50 @@ class Stand:
         return any(each.own and each.instance.type_id == type_id for each in self.exists)
 
 
-def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], facts: Facts) -> tuple[Stand, ...]:
+def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis: Basis) -> tuple[Stand, ...]:
     """All cards in address order; ``listed`` is the node's list of types."""
-    found = cards.cards(host, facts.vgpu_names)
+    found = cards.cards(host, basis.vgpu_names)
     shunned = wishes.excluded(wanted, [kind for card in found for kind in card.types.values()])
     ghosts = tuple(host.leaving)
     return tuple(
         Stand(
             card,
-            (*_present(card, wanted, facts, shunned), *_leaving(card, ghosts, facts)),
+            (*_present(card, wanted, basis, shunned), *_leaving(card, ghosts, basis)),
             wishes.wish(card, wanted, listed, host, shunned),
         )
         for card in found
     )
 
 
-def _present(card: Card, wanted: MdevsWanted, facts: Facts, shunned: frozenset[str]) -> tuple[Existing, ...]:
+def _present(card: Card, wanted: MdevsWanted, basis: Basis, shunned: frozenset[str]) -> tuple[Existing, ...]:
     defined = {each.uuid for each in wanted.definitions}
     return tuple(
         Existing(
             instance,
             own=instance.type_id not in shunned
             and instance.id not in defined
-            and (wanted.adopt or _made_here(instance, facts)),
-            holder=facts.holder(instance),
+            and (wanted.adopt or _made_here(instance, basis)),
+            holder=basis.holder(instance),
         )
         for instance in card.instances
     )
 
 
-def _made_here(instance: Instance, facts: Facts) -> bool:
+def _made_here(instance: Instance, basis: Basis) -> bool:
     if instance.type_id is None:
         return False
     if instance.vgpu:
-        return facts.made.get(instance.id) == instance.type_id
-    return ownership.owns(facts.machine_id, instance.parent, instance.type_id, instance.id)
+        return basis.made.get(instance.id) == instance.type_id
+    return ownership.owns(basis.machine_id, instance.parent, instance.type_id, instance.id)
 
 
-def _leaving(card: Card, ghosts: Sequence[str], facts: Facts) -> list[Existing]:
+def _leaving(card: Card, ghosts: Sequence[str], basis: Basis) -> list[Existing]:
     """Own instances whose removal is under way: only their ids can still be seen."""
     found = [
         Instance(ghost, parent.address, kind.type_id)
         for ghost in ghosts
         for parent in card.parents
         for kind in parent.types
-        if not parent.vgpu and ownership.owns(facts.machine_id, parent.address, kind.type_id, ghost)
+        if not parent.vgpu and ownership.owns(basis.machine_id, parent.address, kind.type_id, ghost)
     ]
-    return [Existing(instance, own=True, holder=facts.holder(instance), leaving=True) for instance in found]
+    return [Existing(instance, own=True, holder=basis.holder(instance), leaving=True) for instance in found]

@@ -14,7 +14,7 @@ from nodeagent.model.desired import MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.ids import ResourceName
 from nodeagent.policy import mdevs
 from nodeagent.policy.mdevs import Plan
-from nodeagent.policy.stands import Facts
+from nodeagent.policy.stands import Basis
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 TURNS = 12
@@ -75,15 +75,15 @@ def holder(*instances: str) -> dict[str, Holder]:
     return {each: Holder("ns", "vm", ResourceName("nvidia.com/GRID_T4-1B")) for each in instances}
 
 
-def facts(kernel: MdevKernel, **other: Any) -> Facts:
-    """Facts in which the kubelet has told everything, and all that is held is held by a pod."""
-    known = Facts(MACHINE, holders=holder(*kernel.held), holders_known=True)
+def basis(kernel: MdevKernel, **other: Any) -> Basis:
+    """A basis in which the kubelet has told everything, and all that is held is held by a pod."""
+    known = Basis(MACHINE, holders=holder(*kernel.held), holders_known=True)
     return replace(known, **other)
 
 
 def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     """The plan of now."""
-    return mdevs.plan(kernel.host(), wish, facts(kernel, **other))
+    return mdevs.plan(kernel.host(), wish, basis(kernel, **other))
 
 
 def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
@@ -93,7 +93,7 @@ def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     for _ in range(TURNS):
         for function in kernel.host().functions.values():
             names |= dict(function.vgpu_types)
-        now = facts(kernel, made=made, vgpu_names=names, **other)
+        now = basis(kernel, made=made, vgpu_names=names, **other)
         plan = mdevs.plan(kernel.host(), wish, now)
         if not plan.steps:
             return plan

@@ -16,7 +16,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.policy import mdevs, offers, turn
 from nodeagent.show import scan
 from tests.policy.made import host, vgpu
-from tests.policy.splitting import T4_TYPES, facts, planned, settle, short, t4, v100, wanted
+from tests.policy.splitting import T4_TYPES, basis, planned, settle, short, t4, v100, wanted
 
 FIRST = "0000:01:00.0"
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
@@ -65,7 +65,7 @@ def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
         ),
     )
     there = replace(here, functions={**here.functions, **{each.address: each for each in others}})
-    plan = mdevs.plan(there, given(CardTypes((1,), types=(T4_8,))), facts(kernel))
+    plan = mdevs.plan(there, given(CardTypes((1,), types=(T4_8,))), basis(kernel))
     assert {step.card for step in plan.steps} == {"0000:02:00.0"}
 
 
@@ -165,7 +165,7 @@ def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
 )
 def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, makes: bool) -> None:
     here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
-    plan = mdevs.plan(here, wanted("222"), facts(MdevKernel([])))
+    plan = mdevs.plan(here, wanted("222"), basis(MdevKernel([])))
     assert [step.action for step in plan.steps] == [SetVgpuType("0000:65:00.4", "222")] * makes
     assert ("GRID T4-1B" in scan.text(turn.first(offers.Facts(here, Desired())))) == makes
 
@@ -185,7 +185,7 @@ def test_a_vgpu_that_a_pod_holds_waits() -> None:
     settle(kernel, wanted(WantedType("222", 1)), made=made)
     (vf,) = made
     kernel.hold(vf)
-    plan = mdevs.plan(kernel.host(), wanted("223"), facts(kernel, made=made))
+    plan = mdevs.plan(kernel.host(), wanted("223"), basis(kernel, made=made))
     assert plan.steps == ()
     assert plan.waiting[0].action == ClearVgpuType(vf)
 
@@ -202,7 +202,7 @@ def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
         parent: tuple(replace(kind, available=None) for kind in kinds)
         for parent, kinds in here.mdev_parents.items()
     }
-    plan = mdevs.plan(replace(here, mdev_parents=blind), wanted("222"), facts(MdevKernel([])))
+    plan = mdevs.plan(replace(here, mdev_parents=blind), wanted("222"), basis(MdevKernel([])))
     assert plan.steps == ()
     assert plan.cards[0].notes == (
         "no wanted type has room on it",

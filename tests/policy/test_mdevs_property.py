@@ -20,7 +20,7 @@ from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.policy import mdevs
-from tests.policy.splitting import facts, result, short
+from tests.policy.splitting import basis, result, short
 
 KINDS = (Type("t-1", 4, "One"), Type("t-2", 2, "Two words"), Type("t-3", 3), Type("t-4", 1))
 LOOK_AGAIN = (errno.ENOSPC, errno.EEXIST)
@@ -108,7 +108,7 @@ class Changes(RuleBasedStateMachine):
         here = self.kernel.host()
         for function in here.functions.values():
             self.names |= dict(function.vgpu_types)
-        known = facts(self.kernel, made=self.made, failed=self.failed, vgpu_names=self.names)
+        known = basis(self.kernel, made=self.made, failed=self.failed, vgpu_names=self.names)
         return mdevs.plan(here, self.wish, known)
 
     def does(self, action: object, card: str, type_id: str | None) -> None:

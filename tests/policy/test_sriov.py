@@ -12,13 +12,13 @@ from nodeagent.model.desired import PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import sriov
-from nodeagent.policy.stands import Facts
+from nodeagent.policy.stands import Basis
 from tests.policy.made import function, holders, host
 
 PF = PciAddress("0000:3b:00.0")
 VF = PciAddress("0000:3b:00.2")
 RULES = (SriovRule((PciSelector(addresses=("0000:3b:*",)),), 8),)
-KNOWN = Facts("machine", holders_known=True)
+KNOWN = Basis("machine", holders_known=True)
 
 
 def physical(*vfs: PciFunction, **other: Any) -> Host:
@@ -35,7 +35,7 @@ def told(plan: sriov.Plan) -> tuple[list[str], list[str]]:
 
 
 def test_vfs_are_made_where_there_are_none() -> None:
-    assert told(sriov.plan(physical(), RULES, Facts("machine"))) == (
+    assert told(sriov.plan(physical(), RULES, Basis("machine"))) == (
         ["set the number of VFs of 0000:3b:00.0 to 8"],
         [],
     )
@@ -56,9 +56,9 @@ def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vf", "facts", "what"),
+    ("vf", "basis", "what"),
     [
-        (virtual(), Facts("machine"), "the kubelet has not told yet"),
+        (virtual(), Basis("machine"), "the kubelet has not told yet"),
         (virtual(), replace(KNOWN, holders=holders(VF)), "0000:3b:00.2 is held by ns/vm"),
         (virtual(), replace(KNOWN, holders=holders("2")), "0000:3b:00.2 is held by ns/vm"),
         (virtual(), replace(KNOWN, in_use=frozenset({VF})), "something on this host has 0000:3b:00.2 open"),
@@ -67,8 +67,8 @@ def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
         (virtual(vgpu_type="256"), KNOWN, "0000:3b:00.2 has the vGPU type 256"),
     ],
 )
-def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, facts: Facts, what: str) -> None:
-    plan = sriov.plan(physical(vf), RULES, facts)
+def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, basis: Basis, what: str) -> None:
+    plan = sriov.plan(physical(vf), RULES, basis)
     assert plan.steps == ()
     assert plan.waiting[0].why == f"it is to have 8 VFs, and has 1; {what}" + (
         " who holds what" if "told" in what else ""
