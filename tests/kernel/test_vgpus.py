@@ -62,13 +62,13 @@ def test_the_current_type_is_read(host: SimulatedHost, content: str, found: str 
 
 
 def test_a_glance_sees_a_type_that_was_set_and_one_that_has_gone(host: SimulatedHost) -> None:
-    current, scanner = give(host, "0\n"), Scanner(Root(host.directory))
+    current, looks = give(host, "0\n"), Looks(Root(host.directory))
     before = scanned(host)
-    assert scanner.unchanged([VF], before)
+    assert looks.unchanged([VF], before)
     current.write_text("1147\n")
-    assert not scanner.unchanged([VF], before)
+    assert not looks.unchanged([VF], before)
     current.unlink()
-    assert not scanner.unchanged([VF], before)
+    assert not looks.unchanged([VF], before)
 
 
 def test_the_creatable_types_are_read_without_their_headline(host: SimulatedHost) -> None:
