@@ -38,7 +38,8 @@ from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
 from nodeagent.kubelet.register import Registrar
 from nodeagent.kubelet.socketdir import SocketDir
-from nodeagent.settings import Log, Settings
+from nodeagent.model.desired import Desired
+from nodeagent.settings import Log, Settings, Timing
 
 if TYPE_CHECKING:
     from nodeagent.agent.effects import Effects
@@ -74,7 +75,7 @@ class Agent:
         self.observe = Observe(
             root,
             self.watching,
-            resync=settings.timing.resync,
+            resync=lambda: self._timing().resync,
             node_paths=settings.desired.node_paths,
             on_change=self.wake.touch,
         )
@@ -82,9 +83,7 @@ class Agent:
         self.allocations = AllocationsLoop(
             functools.partial(podresources.holders, root.path(settings.kubelet.pod_resources)),
             self.custody,
-            settle=settings.timing.settle,
-            resync=settings.timing.resync,
-            waiting=settings.timing.holders,
+            timing=self._timing,
             on_change=self.wake.touch,
             before_release=self.observe.refresh,
         )
@@ -176,12 +175,21 @@ class Agent:
             ),
             ("checkpoint", partial(checkpoint.follow, lambda _: allocations.wake(), checkpoint.version)),
             ("nodes", partial(self.desire.cell.follow, lambda wanted: observe.set_nodes(wanted.node_paths))),
+            ("settings", partial(self.desire.cell.follow, self._look_again, self.desire.cell.version)),
             ("awaited", partial(awaited.follow, lambda ids: allocations.await_releases(bool(ids)))),
-            ("releases", partial(releases.while_any, awaited, self._holders_pause, observe.refresh)),
+            ("releases", partial(releases.while_any, awaited, self._pause, observe.refresh)),
         )
 
-    def _holders_pause(self) -> float:
-        return self.desire.settings.timing.holders
+    def _timing(self) -> Timing:
+        return self.desire.settings.timing
+
+    def _pause(self) -> float:
+        return self._timing().holders
+
+    def _look_again(self, _: Desired) -> None:
+        """After other settings: who waits, does so by the old ones."""
+        self.observe.wake(everything=True)
+        self.allocations.wake()
 
     def _tell_of_the_host(self) -> None:
         """Say once what keeps the whole node from giving devices away."""
@@ -212,7 +220,7 @@ class Agent:
                     self.allocations.cell,
                     self.custody,
                     labels=self._labels,
-                    recheck=self.desire.settings.timing.holders,
+                    recheck=self._pause,
                     on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
                 )
             else:

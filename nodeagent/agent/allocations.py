@@ -20,6 +20,7 @@ from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.settings import Timing
 
 FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
@@ -37,9 +38,7 @@ class AllocationsLoop:
         ask: AskHolders,
         custody: Custody,
         *,
-        settle: float,
-        resync: float,
-        waiting: float,
+        timing: Callable[[], Timing],
         on_change: Callable[[], None] = lambda: None,
         before_release: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
@@ -52,9 +51,7 @@ class AllocationsLoop:
         self._ask = ask
         self._custody = custody
         self._before_release = before_release
-        self._settle = settle
-        self._resync = resync
-        self._waiting = waiting
+        self._timing = timing
         self._wake: Latest[None] = Latest(None)
         self._doubt_until = 0.0
         self._failures = 0
@@ -72,7 +69,7 @@ class AllocationsLoop:
         Raises Refused if one of them is being removed.
         """
         first = self._custody.next_settled() is None
-        self._custody.give(ids, time.monotonic() + self._settle)
+        self._custody.give(ids, time.monotonic() + self._timing().settle)
         if first:
             self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
 
@@ -137,13 +134,13 @@ class AllocationsLoop:
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint, after a question at ``asked``."""
-        times, settled = [asked + self._resync], self._custody.next_settled()
+        times, settled = [asked + self._timing().resync], self._custody.next_settled()
         if self._failures:
             times.append(asked + _RETRY.delay(self._failures - 1))
         elif settled is not None:
             times.append(settled)
         if self._awaiting:
-            times.append(asked + self._waiting)
+            times.append(asked + self._timing().holders)
         if asked < self._doubt_until:
             times.append(max(self._doubt_until, asked + 1.0))
         return min(times)

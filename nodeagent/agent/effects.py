@@ -84,7 +84,7 @@ class Effects:
         custody: Custody,
         *,
         labels: Callable[[], Mapping[str, str]] = dict,
-        recheck: float = 5.0,
+        recheck: Callable[[], float] = lambda: 5.0,
         deadline: float = DEADLINE,
         backoff: Backoff = BACKOFF,
         on_waiting: Callable[[bool], None] = lambda _: None,
@@ -125,7 +125,7 @@ class Effects:
             self.writer.resume(group)
             for step in self._taking:
                 group.start_soon(self._restore, step, name="give back what was withdrawn")
-            look = partial(releases.while_any, self._open, lambda: self._recheck, self._look_for_users)
+            look = partial(releases.while_any, self._open, self._recheck, self._look_for_users)
             group.start_soon(look, name="users of devices")
             while True:
                 seen = self._wake.version

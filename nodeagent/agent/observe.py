@@ -43,7 +43,7 @@ class Observe:
         root: Root,
         watching: Watching,
         *,
-        resync: float,
+        resync: Callable[[], float],
         node_paths: Sequence[str],
         on_change: Callable[[], None],
     ) -> None:
@@ -103,9 +103,8 @@ class Observe:
         with anyio.move_on_after(ARMING):
             await self._watch.armed.wait()
         if self.statistics.source == "poll":
-            self._resync = min(self._resync, POLL)
             error = "a user namespace of its own gets no kernel events"
-            log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=str(self._resync), error=error)
+            log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=f"{self._slow():g}", error=error)
 
     async def first(self) -> None:
         """The first look, before anything is offered."""
@@ -154,10 +153,14 @@ class Observe:
 
     async def _next_wake(self) -> None:
         seen = self._wake.version
-        with anyio.move_on_after(self._resync):
+        with anyio.move_on_after(self._slow()):
             await self._wake.newer(seen)
             return
         self._everything = True
+
+    def _slow(self) -> float:
+        """Seconds after which all is looked at without an event; fewer where the kernel sends none."""
+        return min(self._resync(), POLL) if self.statistics.source == "poll" else self._resync()
 
     async def _gather(self) -> None:
         """Wait until no event has come for a moment, but not longer than the bound."""

@@ -57,7 +57,7 @@ class Changing:
         self.root = Root(root)
         self.watching = Watching()
         self.observe = Observe(
-            self.root, self.watching, resync=60.0, node_paths=(), on_change=self.wake.touch
+            self.root, self.watching, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
         )
         self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
         self.allocations: Latest[Allocations] = Latest(Allocations({}, known=True), self.wake.touch)
@@ -76,7 +76,7 @@ class Changing:
             self.allocations,
             self.custody,
             labels=lambda: self.labels,
-            recheck=0.05,
+            recheck=lambda: 0.05,
             deadline=deadline,
             backoff=backoff,
         )

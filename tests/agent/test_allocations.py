@@ -18,6 +18,7 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.ids import ResourceName
+from nodeagent.settings import Timing
 from tests.conftest import Said
 
 POD = Holder("ns", "p", ResourceName("example.com/a"))
@@ -53,7 +54,7 @@ def made(
     waiting: float = 60.0,
     custody: Custody | None = None,
 ) -> AllocationsLoop:
-    return AllocationsLoop(kubelet.ask, custody or Custody(), settle=settle, resync=resync, waiting=waiting)
+    return AllocationsLoop(kubelet.ask, custody or Custody(), timing=lambda: Timing(settle, resync, waiting))
 
 
 @asynccontextmanager
@@ -191,7 +192,7 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
     async def look(ids: Collection[str]) -> None:
         looked.append((set(ids), set(loop.cell.get().holders)))
 
-    loop = AllocationsLoop(kubelet.ask, Custody(), settle=1, resync=60, waiting=5, before_release=look)
+    loop = AllocationsLoop(kubelet.ask, Custody(), timing=lambda: Timing(1, 60, 5), before_release=look)
     await loop.one_turn()
     assert looked == []
     del kubelet.holders["a"]
@@ -203,7 +204,7 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
 async def test_changes_are_told() -> None:
     told: list[int] = []
     loop = AllocationsLoop(
-        Kubelet(a=POD).ask, Custody(), settle=1, resync=60, waiting=5, on_change=lambda: told.append(1)
+        Kubelet(a=POD).ask, Custody(), timing=lambda: Timing(1, 60, 5), on_change=lambda: told.append(1)
     )
     await loop.one_turn()
     await loop.one_turn()

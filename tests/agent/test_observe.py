@@ -38,7 +38,8 @@ async def observing(
 ) -> AsyncIterator[Observe]:
     """An Observe that has had its first look; with ``events`` it hears of changes by itself."""
     watching = Watching()
-    observe = Observe(Root(host.directory), watching, resync=resync, node_paths=(), on_change=lambda: None)
+    root = Root(host.directory)
+    observe = Observe(root, watching, resync=lambda: resync, node_paths=(), on_change=lambda: None)
     await observe.first()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observe.run)

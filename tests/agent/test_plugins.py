@@ -94,7 +94,7 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     wake, watching = Latest[None](None), Watching()
     cells = Latest(desired(*rules), wake.touch), Latest(Allocations(known=True), wake.touch)
     root = Root(host.directory)
-    observe = Observe(root, watching, resync=LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
+    observe = Observe(root, watching, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
     reconcile = Reconcile(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
     async with Kubelet(directory) as kubelet, anyio.create_task_group() as tasks:
         sockets = SocketDir(str(kubelet.state.plugins), watching)

@@ -177,6 +177,17 @@ async def test_a_new_file_is_taken_up_and_a_bad_one_leaves_the_old_settings_in_f
 
 
 @pytest.mark.shows("KV-17")
+async def test_other_times_count_at_once(node: Node) -> None:
+    (address,) = node.add_gpus(1)
+    node.configure("timing: {resync: 600s}")
+    async with node.running(listed={T4: 1}) as (daemon, kubelet):
+        node.configure("timing: {resync: 1s}")
+        await daemon.logged("config-reloaded", changed="timing.resync")
+        await node.until_told(lambda told: told["kubelet"]["holdersKnown"])
+        node.host.hold(address)  # which has no event
+        await until_health(kubelet, T4, address, "Unhealthy")
+
+
 async def test_selectors_go_by_class_subsystem_address_and_driver(node: Node) -> None:
     node.host.add_function(
         "0000:86:00.0",
