@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do rules, discovery and aliases go together, and what is desired if they do. Pure.
+"""Do rules, discovery, aliases and wishes for mdevs go together, and what is desired if they do. Pure.
 
 One name must mean one thing: one kind, one set of options, one environment variable; a list of devices
 must fit into one message to the kubelet. What each value may be by itself is checked where it is read.
@@ -17,7 +17,7 @@ from nodeagent.policy import naming, nodes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nodeagent.model.desired import Rule
+    from nodeagent.model.desired import MdevsWanted, Rule, SriovRule
 
 MESSAGE_LIMIT = 3_670_016  # 3.5 MiB; at 4 MiB grpc-go in the kubelet cuts the stream for good
 DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths, "Unhealthy"
@@ -40,21 +40,28 @@ class Finding(NamedTuple):
     hint: str
 
 
-def merged(discovery: Discovery, rules: Sequence[Rule], aliases: Sequence[Alias]) -> Desired:
+def merged(
+    discovery: Discovery,
+    rules: Sequence[Rule],
+    aliases: Sequence[Alias],
+    mdevs: MdevsWanted,
+    sriov: Sequence[SriovRule],
+) -> Desired:
     """The Desired of settings without findings; chains of aliases end at their last name."""
     table = {alias.name: alias.target for alias in aliases}
     followed = tuple((alias.name, _end(alias.name, table)) for alias in aliases)
-    return Desired(discovery, followed, tuple(rules))
+    return Desired(discovery, followed, tuple(rules), mdevs, tuple(sriov))
 
 
-def findings(rules: Sequence[Rule], aliases: Sequence[Alias]) -> tuple[Finding, ...]:
-    """All that is wrong between rules and aliases, in the order written."""
+def findings(rules: Sequence[Rule], aliases: Sequence[Alias], mdevs: MdevsWanted) -> tuple[Finding, ...]:
+    """All that is wrong between rules, aliases and wishes for mdevs, in the order written."""
     return (
         *_doubles(rules),
         *_too_large(rules),
         *_cycles(aliases),
         *_aliased_rules(rules, aliases),
         *_shared_variables(rules, aliases),
+        *_contradictions(mdevs),
     )
 
 
@@ -140,6 +147,14 @@ def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterat
         if earlier != name:
             what = f'"{name}" and "{earlier}" would share the variable {variable}'
             yield Finding(place, what, "make the names differ in more than case, '.', '/' and '_'")
+
+
+def _contradictions(wanted: MdevsWanted) -> Iterator[Finding]:
+    """Types that are both wanted and excluded, as far as they are written alike."""
+    shunned = {naming.type_called(name) for name in wanted.excluded}
+    asked = (*wanted.types, *(each for node in wanted.nodes for each in node.types))
+    for name in dict.fromkeys(each.name for each in asked if naming.type_called(each.name) in shunned):
+        yield Finding("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 
 def _at(rule: Rule) -> str:

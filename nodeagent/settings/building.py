@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.model.desired import (
@@ -41,9 +40,11 @@ def settings(
     watched: Sequence[str] = (),
 ) -> tree.Settings:
     """The Settings of a full set of values and of what was imported from files of other tools."""
-    wanted = desired.merged(discovery(values), rules(values), aliases(values))
+    wanted = mdevs(values, *imported)
     return tree.Settings(
-        desired=replace(wanted, mdevs=mdevs(values, *imported), sriov=tuple(_sriov(values))),
+        desired=desired.merged(
+            discovery(values), rules(values), aliases(values), wanted, tuple(_sriov(values))
+        ),
         kubelet=tree.Kubelet(
             values["kubelet.registration"],
             values["kubelet.devicePluginDir"],

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.policy import desired, naming
+from nodeagent.policy import desired
 from nodeagent.settings import building, imports, sources, table
 from nodeagent.settings.entries import Table
 from nodeagent.settings.problems import Problems
@@ -69,10 +69,11 @@ def _settings(
         merge.take(item)
     values = merge.values
     for finding in desired.findings(
-        building.rules(values, full_places=True), building.aliases(values, merge.alias_places)
+        building.rules(values, full_places=True),
+        building.aliases(values, merge.alias_places),
+        building.mdevs(values),
     ):
         problems.add(finding.place, "", finding.what, finding.hint)
-    _contradictions(values, problems)
     found = imports.read(root_prefix, values, problems, warnings) if root_prefix is not None else ((), ())
     problems.raise_any()
     warnings += building.empty_rules(values)
@@ -92,15 +93,6 @@ def _watched(root_prefix: str | None, values: Mapping[str, Any]) -> tuple[str, .
         return ()
     found = (*sources.watched_paths(root_prefix), *imports.watched_paths(root_prefix, values))
     return tuple(dict.fromkeys(found))
-
-
-def _contradictions(values: Mapping[str, Any], problems: Problems) -> None:
-    """Types that are both wanted and excluded, as far as they are written alike."""
-    wanted = building.mdevs(dict(values))
-    shunned = {naming.type_called(name): name for name in wanted.excluded}
-    asked = (*wanted.types, *(kind for node in wanted.nodes for kind in node.types))
-    for name in dict.fromkeys(kind.name for kind in asked if naming.type_called(kind.name) in shunned):
-        problems.add("", "mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 
 class _Merge:

@@ -1,26 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-checks between rules and aliases: one name, one meaning."""
+"""Cross-checks between rules, aliases and wishes for mdevs: one name, one meaning."""
 
 from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import Discovery, MdevRule, NodeRule, PciRule, PciSelector, Rule
+from nodeagent.model.desired import (
+    Discovery,
+    MdevRule,
+    MdevsWanted,
+    NodeRule,
+    NodeTypes,
+    PciRule,
+    PciSelector,
+    Rule,
+    SriovRule,
+    WantedType,
+)
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import desired, nodes
 from nodeagent.policy.desired import Alias
 
 GPU = PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),), place="config.yaml:3")
+MDEVS = MdevsWanted()
 
 
 def told(rules: list[Rule], *aliases: Alias) -> list[str]:
-    return [finding.what for finding in desired.findings(rules, aliases)]
+    return [finding.what for finding in desired.findings(rules, aliases, MDEVS)]
 
 
 def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
     other = PciRule("example.com/gpu", (PciSelector(vendors=("1002",)),))
     assert told([GPU, other]) == []
-    assert desired.merged(Discovery(), [GPU, other], []).rules == (GPU, other)
+    assert desired.merged(Discovery(), [GPU, other], [], MDEVS, []).rules == (GPU, other)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +46,7 @@ def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
     ids=["isolation", "iommufd", "cdi", "kind"],
 )
 def test_rules_that_share_a_name_only_are_refused_where_the_second_stands(other: Rule) -> None:
-    (finding,) = desired.findings([GPU, other], [])
+    (finding,) = desired.findings([GPU, other], [], MDEVS)
     assert '"example.com/gpu" is the name of two rules' in finding.what
     assert "config.yaml:3" in finding.what
 
@@ -58,7 +70,7 @@ def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     most = desired.MESSAGE_LIMIT // (length + desired.DEVICE_FRAME)
     assert most > 100_000
     assert told([NodeRule("example.com/tun", path, most)]) == []
-    (finding,) = desired.findings([NodeRule("example.com/tun", path, most + 1)], [])
+    (finding,) = desired.findings([NodeRule("example.com/tun", path, most + 1)], [], MDEVS)
     assert f"at most {most}" in finding.hint
 
 
@@ -69,7 +81,7 @@ def test_a_path_that_makes_ids_too_long_is_refused() -> None:
 def test_a_chain_of_aliases_ends_at_its_last_name() -> None:
     aliases = [Alias("a.b/1", "a.b/2"), Alias("a.b/2", "a.b/3")]
     assert told([], *aliases) == []
-    merged = desired.merged(Discovery(), [], aliases)
+    merged = desired.merged(Discovery(), [], aliases, MDEVS, [])
     assert merged.aliases == (("a.b/1", "a.b/3"), ("a.b/2", "a.b/3"))
 
 
@@ -86,7 +98,25 @@ def test_aliases_in_a_circle_are_refused_and_still_end(aliases: list[Alias]) -> 
     assert [what for what in told([], *aliases) if "circle" in what] == [
         f'the alias "{alias.name}" leads in a circle' for alias in aliases
     ]
-    assert desired.merged(Discovery(), [], aliases).aliases
+    assert desired.merged(Discovery(), [], aliases, MDEVS, []).aliases
+
+
+def test_all_that_the_settings_hold_is_desired() -> None:
+    wanted, vfs = MdevsWanted(manage=True), SriovRule((), 8)
+    merged = desired.merged(Discovery(), [GPU], [], wanted, [vfs])
+    assert (merged.mdevs, merged.sriov) == (wanted, (vfs,))
+
+
+def test_a_type_that_is_wanted_anywhere_and_excluded_is_refused_however_it_is_spelled() -> None:
+    wanted = MdevsWanted(
+        types=(WantedType("nvidia-222"), WantedType("GRID T4-2Q")),
+        nodes=(NodeTypes((), (WantedType("GRID T4-1Q "),)),),
+        excluded=("GRID_T4-1Q", "nvidia-222"),
+    )
+    assert [(finding.place, finding.what) for finding in desired.findings([], [], wanted)] == [
+        ("mdevs.exclude", '"nvidia-222" is both wanted and excluded'),
+        ("mdevs.exclude", '"GRID T4-1Q " is both wanted and excluded'),
+    ]
 
 
 def test_an_alias_of_a_rule_is_refused_because_it_renames_nothing() -> None:
