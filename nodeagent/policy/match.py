@@ -7,7 +7,7 @@ but for the names of types (``naming.type_called``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final, TypeGuard
@@ -68,8 +68,7 @@ def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:
 
 def mismatch(selector: PciSelector, function: PciFunction, names: Mapping[str, str] = NO_NAMES) -> str | None:
     """The first key that refuses the function, in words; None if the selector picks it."""
-    checks = _pci_checks(selector, function)
-    return _first((*checks, _vgpu_check(selector, function, names)) if selector.vgpu_types else checks)
+    return _first(_pci_checks(selector, function, names))
 
 
 def _first(checks: Iterable[_Check]) -> str | None:
@@ -80,38 +79,19 @@ def _first(checks: Iterable[_Check]) -> str | None:
     return None
 
 
-def _pci_checks(selector: PciSelector, function: PciFunction) -> tuple[_Check, ...]:
-    return (
-        ("vendors", selector.vendors, function.vendor, function.vendor in selector.vendors),
-        ("devices", selector.devices, function.device, function.device in selector.devices),
-        (
-            "subsystems",
-            selector.subsystems,
-            _subsystem(function),
-            _in_subsystem(selector, function),
-        ),
-        ("classes", selector.classes, function.pci_class, _in_class(selector.classes, function)),
-        ("drivers", selector.drivers, function.driver, function.driver in selector.drivers),
-        ("addresses", selector.addresses, function.address, _at(selector, function)),
-        (
-            "numaNodes",
-            selector.numa_nodes,
-            function.numa_node,
-            function.numa_node in selector.numa_nodes,
-        ),
-        (
-            "iommuGroups",
-            selector.iommu_groups,
-            function.group,
-            function.group in selector.iommu_groups,
-        ),
-    )
-
-
-def _vgpu_check(selector: PciSelector, function: PciFunction, names: Mapping[str, str]) -> _Check:
+def _pci_checks(selector: PciSelector, function: PciFunction, names: Mapping[str, str]) -> Iterator[_Check]:
+    """One after the other: most selectors that refuse do so by their first key."""
+    yield "vendors", selector.vendors, function.vendor, function.vendor in selector.vendors
+    yield "devices", selector.devices, function.device, function.device in selector.devices
+    yield "subsystems", selector.subsystems, _subsystem(function), _in_subsystem(selector, function)
+    yield "classes", selector.classes, function.pci_class, in_classes(selector.classes, function)
+    yield "drivers", selector.drivers, function.driver, function.driver in selector.drivers
+    yield "addresses", selector.addresses, function.address, _at(selector, function)
+    yield "numaNodes", selector.numa_nodes, function.numa_node, function.numa_node in selector.numa_nodes
+    yield "iommuGroups", selector.iommu_groups, function.group, function.group in selector.iommu_groups
     number = groups.vgpu_of(function)
     called = naming.type_names(number, names.get(vgpu_key(number or "")))
-    return "vgpuTypes", selector.vgpu_types, number, _any_called(selector.vgpu_types, called)
+    yield "vgpuTypes", selector.vgpu_types, number, _any_called(selector.vgpu_types, called)
 
 
 def _any_called(wanted: Iterable[str], called: frozenset[str]) -> bool:
@@ -121,10 +101,6 @@ def _any_called(wanted: Iterable[str], called: frozenset[str]) -> bool:
 def in_classes(classes: tuple[str, ...], function: PciFunction) -> bool:
     """True if the function's class begins with one of ``classes``."""
     return function.pci_class is not None and function.pci_class.startswith(classes)
-
-
-def _in_class(classes: tuple[str, ...], function: PciFunction) -> bool:
-    return bool(classes) and in_classes(classes, function)
 
 
 def _subsystem(function: PciFunction) -> str | None:
