@@ -22,7 +22,7 @@ from nodeagent.kernel import hints, vgpus
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.pciids import PciIds
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.watch import Statistics, Wake, Watch
+from nodeagent.kernel.watch import Statistics, Watch
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, vgpu_key
 
@@ -53,11 +53,10 @@ class Observe:
         self._root = root
         self._resync = resync
         self._nodes = tuple(node_paths)
-        self._look = Look(root, deadline=DEADLINE, on_recovered=self._recovered)
-        self._watch = Watch(root, watching, self._woken, self._verdict)
+        self._look = Look(root, deadline=DEADLINE, on_recovered=self._woken)
+        self._watch = Watch(root, watching, self._told, self._verdict)
         self._watch.set_nodes(self._nodes)
-        self._pending: set[str] = set()
-        self._everything = True
+        self._pending: set[str] | None = None  # what to look at; None: everything
         self._recoveries: dict[PciAddress, Recovery] = {}
         self._wake: Latest[None] = Latest(None)
         self._asked_names: set[tuple[str, str]] = set()
@@ -86,12 +85,14 @@ class Observe:
         if tuple(paths) != self._nodes:
             self._nodes = tuple(paths)
             self._watch.set_nodes(self._nodes)
-            self.wake(everything=True)
+            self.wake()
 
-    def wake(self, keys: frozenset[str] = frozenset(), *, everything: bool = False) -> None:
-        """Look again soon."""
-        self._pending |= keys
-        self._everything |= everything
+    def wake(self, keys: frozenset[str] | None = None) -> None:
+        """Look again soon at what the keys name, or at everything."""
+        if keys is None:
+            self._pending = None
+        elif self._pending is not None:
+            self._pending |= keys
         self._wake.touch()
 
     async def watch(self) -> None:
@@ -114,7 +115,7 @@ class Observe:
         """Look again whenever something was named, for ever."""
         await self._warn_of_old_errors()
         while True:
-            if not self._pending and not self._everything:
+            if self._pending == set():
                 await self._next_wake()
             await self._gather()
             await self._one_look()
@@ -156,7 +157,7 @@ class Observe:
         with anyio.move_on_after(self._slow()):
             await self._wake.newer(seen)
             return
-        self._everything = True
+        self._pending = None
 
     def _slow(self) -> float:
         """Seconds after which all is looked at without an event; fewer where the kernel sends none."""
@@ -173,8 +174,8 @@ class Observe:
             return
 
     async def _one_look(self) -> None:
-        keys = None if self._everything else frozenset(self._pending)
-        self._pending, self._everything = set(), False
+        keys = None if self._pending is None else frozenset(self._pending)
+        self._pending = set()
         self._begun += 1
         before = self.host.get()
         try:
@@ -185,7 +186,7 @@ class Observe:
             log.event(log.HOST_READ_SLOW, what=error.path, seconds=str(DEADLINE))
             host = before
         except Exception:
-            self._everything = True
+            self._pending = None
             raise
         self._tell_hangs()
         self.host.set(host)
@@ -223,14 +224,14 @@ class Observe:
                     text=f"{count} fatal ones were counted before nodeagent started",
                 )
 
-    def _woken(self, wake: Wake) -> None:
-        if wake.everything and self.statistics.lost > self._lost:
+    def _told(self, key: str | None) -> None:
+        if key is None and self.statistics.lost > self._lost:
             self._lost = self.statistics.lost
             log.event(log.EVENTS_LOST, source=self.statistics.source)
-        self.wake(wake.keys, everything=wake.everything)
+        self._woken(key)
 
-    def _recovered(self, key: str) -> None:
-        self.wake(frozenset({key}) if key else frozenset(), everything=not key)
+    def _woken(self, key: str | None) -> None:
+        self.wake(None if key is None else frozenset({key}))
 
     def _verdict(self, address: PciAddress, verdict: Recovery | None) -> None:
         if verdict is None:

@@ -35,7 +35,7 @@ class Look:
     """Looks at the host below one root; several looks may be under way at once.
 
     ``deadline``: seconds that one item may take; ``patience``: seconds without any progress after which
-    another thread goes on. ``on_recovered`` gets the key of an item that can be read again.
+    another thread goes on. ``on_recovered`` gets the key of an item that can be read again; None: the list.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Look:
         *,
         deadline: float = 2.0,
         patience: float = 0.05,
-        on_recovered: Callable[[str], None] = lambda _: None,
+        on_recovered: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._scanner = scan.Scanner(root)
         self._deadline = deadline
@@ -95,7 +95,7 @@ class Look:
         finally:
             if not listing.ended:
                 self._listing = listing
-                listing.when_ended(lambda: self._on_recovered(""))
+                listing.when_ended(lambda: self._on_recovered(None))
         raise _no_list()
 
     async def _listing_answers(self) -> None:

@@ -29,14 +29,6 @@ _COMMON = frozenset({"/dev/iommu"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """Look again: at what the keys name (see ``scan_keys``), or at everything."""
-
-    keys: frozenset[str] = frozenset()
-    everything: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Statistics:
     """Where Wakes come from, and counts since the start.
 
@@ -52,13 +44,17 @@ class Statistics:
 
 
 class Watch:
-    """Watches the host below one root. ``on_recovery`` tells the verdict of AER events."""
+    """Watches the host below one root.
+
+    ``on_wake`` gets the key of what to look at again (see ``scan_keys``), or None for everything;
+    ``on_recovery`` the verdict of AER events.
+    """
 
     def __init__(
         self,
         root: Root,
         watching: Watching,
-        on_wake: Callable[[Wake], None],
+        on_wake: Callable[[str | None], None],
         on_recovery: Callable[[PciAddress, Recovery | None], None],
     ) -> None:
         self._root = root
@@ -137,14 +133,14 @@ class Watch:
         if verdict is not None:
             self._on_recovery(*verdict)
         if uevents.concerns(event):
-            self._on_wake(_wake(uevents.key(event)))
+            self._on_wake(uevents.key(event))
 
     def _all(self) -> None:
         self._wake(None)
 
     def _wake(self, key: str | None) -> None:
         self._changes += 1
-        self._on_wake(_wake(key))
+        self._on_wake(key)
 
     def _node_changed(self, change: Change) -> None:
         """A name in a directory of device nodes came or went; in /dev only those asked for count."""
@@ -153,7 +149,3 @@ class Watch:
             self._wake(None)
         elif path.startswith("/dev/vfio/") or path in self._nodes or path in _COMMON:
             self._wake(path)
-
-
-def _wake(key: str | None) -> Wake:
-    return Wake(everything=True) if key is None else Wake(keys=frozenset({key}))

@@ -18,7 +18,6 @@ from nodeagent.base.watching import Watching
 from nodeagent.demo import files, nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.watch import Wake
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from tests.conftest import Said
@@ -114,7 +113,7 @@ async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> 
         await until(observe, lambda found: found is not before and found.functions != before.functions)
         assert function(observe).power_state == "D3hot"
         assert function(observe, TWO) is before.functions[TWO]
-        observe.wake(everything=True)
+        observe.wake()
         await until(observe, lambda found: found.functions[TWO].power_state == "D3hot")
 
 
@@ -254,7 +253,7 @@ async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         host.hang(ONE, "vendor")
-        observe.wake(everything=True)
+        observe.wake()
         found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         assert observe.stuck == (ONE,)
@@ -271,7 +270,7 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
         files.replace_by_fifo(release)
         host.unplug(TWO)
         seen = observe.looked.version
-        observe.wake(everything=True)
+        observe.wake()
         with anyio.fail_after(5):
             await observe.looked.newer(seen)
         assert TWO in observe.host.get().functions
@@ -302,5 +301,5 @@ async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: Simu
 async def test_a_wake_that_is_told_by_the_kernel_door_is_kept(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         host.bind(ONE, "nouveau")
-        observe._woken(Wake(frozenset({ONE})))
+        observe._told(ONE)
         await until(observe, lambda found: found.functions[ONE].driver == "nouveau")

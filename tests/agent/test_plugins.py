@@ -183,11 +183,11 @@ async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, sai
 async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     agent.host.unplug(ONE)
-    agent.observe.wake(everything=True)
+    agent.observe.wake()
     await agent.kubelet.until_listed(GPU, 1)
     agent.host.plug(ONE)
     agent.host.bind(ONE, "vfio-pci")
-    agent.observe.wake(everything=True)
+    agent.observe.wake()
     await agent.kubelet.until_listed(GPU, 2)
     assert [each["device"] for each in said(log.DEVICE_GONE)] == [ONE]
     assert [each["device"] for each in said(log.DEVICE_ADDED)] == [ONE]
@@ -273,7 +273,7 @@ async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Ag
     await agent.kubelet.until_listed(GPU, 2)
     agent.allocations.set(Allocations({ONE: Holder("ns", "p", GPU, 0)}, known=True))
     agent.host.unplug(ONE)
-    agent.observe.wake(everything=True)
+    agent.observe.wake()
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
     assert agent.reconcile.awaited.get() == {ONE}
     agent.allocations.set(Allocations({}, known=True))

@@ -67,7 +67,7 @@ async def test_an_unhealthy_device_says_why_and_what_to_do(agent: Agent, host: S
     host.bind(nodes.address(0), "nouveau")
     await agent.observe._one_look()
     host.bind(nodes.address(0), None)
-    agent.observe.wake(everything=True)
+    agent.observe.wake()
     await agent.observe._one_look()
     agent.reconcile.one_turn()
     told = status.document(agent)
