@@ -15,6 +15,7 @@ from nodeagent.model.ids import GroupNumber
 
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"
+TYPES = "mdev_supported_types"  # in a parent's directory
 
 
 def instance(root: Root, uuid: str) -> Mdev | None:
@@ -56,7 +57,7 @@ def _parent(target: str | None) -> str | None:
 
 def types(root: Root, parent: str) -> tuple[MdevType, ...] | None:
     """The types that a parent offers, by name; None if it is no parent (any more)."""
-    path = f"{PARENTS}/{parent}/mdev_supported_types"
+    path = f"{PARENTS}/{parent}/{TYPES}"
     if not root.exists(path):
         return None
     return tuple(_type(root, path, type_id) for type_id in root.names(path))

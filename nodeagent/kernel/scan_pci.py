@@ -32,6 +32,8 @@ _TEXTS = (
     "enable",
     "power_state",
 )
+# All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
+READ = frozenset((*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia"))
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
 

@@ -8,28 +8,22 @@ allows without leaving nothing for others; what is left out is counted, and seen
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
 
 from nodeagent.base.watching import Change, Watching
+from nodeagent.kernel import scan_mdev, scan_pci
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan_pci import DEVICES
 from nodeagent.model.ids import mdev_uuid, pci_address
 
-_DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
-_LISTS = (_DEVICES, "/sys/bus/mdev/devices", "/sys/kernel/iommu_groups")
-_ANY = ("/sys/class/mdev_bus", "/sys/class/iommu", "/sys/devices/system/node")
+_LISTS = (DEVICES, scan_mdev.DEVICES, scan_pci.GROUPS)
+_ANY = (scan_mdev.PARENTS, "/sys/class/iommu", "/sys/devices/system/node")
 _LIMIT = 16384
 _BURST = 64  # directories armed between two turns of the event loop
-
-# What a regular scan reads of a function; anything else that is written there wakes nobody.
-_READ = re.compile(
-    r"vendor|device|class|subsystem_(?:vendor|device)|revision|numa_node|enable|power_state"
-    r"|driver|iommu_group|physfn|virtfn\d+|sriov_totalvfs|vfio-dev|mdev_supported_types|nvidia"
-)
 
 
 class TreeWatch:
@@ -61,7 +55,7 @@ class TreeWatch:
             self._watching.watch(self._root.path(directory), self._any)
         self._watching.watch(self._root.path(_DRIVERS), self._driver_listed)
         self._list_drivers()
-        for count, name in enumerate(self._root.names(_DEVICES)):
+        for count, name in enumerate(self._root.names(DEVICES)):
             self._add_function(name)
             if count % _BURST == 0:
                 await anyio.lowlevel.checkpoint()
@@ -83,7 +77,7 @@ class TreeWatch:
         if change.name is None:  # anything may have happened
             self._list_functions()
             self._wake(None)
-        elif directory == _DEVICES:
+        elif directory == DEVICES:
             self._function_listed(change.name)
         elif mdev_uuid(change.name):
             self._wake(change.name)
@@ -94,7 +88,7 @@ class TreeWatch:
         self._wake(None)
 
     def _function_listed(self, name: str) -> None:
-        if self._root.exists(f"{_DEVICES}/{name}"):
+        if self._root.exists(f"{DEVICES}/{name}"):
             self._add_function(name)
         else:
             self._remove_function(name)
@@ -105,12 +99,12 @@ class TreeWatch:
         address = change.directory.rpartition("/")[2]
         if change.lost or change.name == "nvidia":
             self._watch_vgpu(address)
-        if change.lost or _READ.fullmatch(change.name or ""):
+        if change.lost or _is_read(change.name or ""):
             self._wake(address)
 
     def _watch_vgpu(self, address: str) -> None:
         """The vGPU type of a VF is in a directory of its own, which comes and goes with NVIDIA's driver."""
-        path = f"{_DEVICES}/{address}/nvidia"
+        path = f"{DEVICES}/{address}/nvidia"
         if self._watching.watches < self._limit and address not in self._vgpus and self._root.exists(path):
             self._vgpus.add(address)
             self._watching.watch(self._root.path(path), self._vgpu_changed, contents=True)
@@ -135,7 +129,7 @@ class TreeWatch:
         self._drivers = names
 
     def _list_functions(self) -> None:
-        names = self._root.names(_DEVICES)
+        names = self._root.names(DEVICES)
         for name in self._functions.difference(names):
             self._remove_function(name)
         for name in names:
@@ -146,7 +140,7 @@ class TreeWatch:
             return
         self._functions.add(name)
         self._watch_vgpu(name)
-        if not self._watch_function(self._root.path(f"{_DEVICES}/{name}")):
+        if not self._watch_function(self._root.path(f"{DEVICES}/{name}")):
             self.unwatched += 1
 
     def _watch_function(self, path: str) -> bool:
@@ -157,10 +151,15 @@ class TreeWatch:
     def _remove_function(self, name: str) -> None:
         if name in self._functions:
             self._functions.discard(name)
-            self._watching.unwatch(self._root.path(f"{_DEVICES}/{name}"), self._function_changed)
+            self._watching.unwatch(self._root.path(f"{DEVICES}/{name}"), self._function_changed)
         if name in self._vgpus:
             self._vgpus.discard(name)
-            self._watching.unwatch(self._root.path(f"{_DEVICES}/{name}/nvidia"), self._vgpu_changed)
+            self._watching.unwatch(self._root.path(f"{DEVICES}/{name}/nvidia"), self._vgpu_changed)
+
+
+def _is_read(name: str) -> bool:
+    """True for what a regular scan reads of a function: anything else that is written there wakes nobody."""
+    return name in scan_pci.READ or name == scan_mdev.TYPES or name.startswith("virtfn")
 
 
 def _allowed() -> int:
