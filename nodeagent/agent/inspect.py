@@ -11,9 +11,8 @@ import anyio
 
 from nodeagent.agent import made
 from nodeagent.base import jsonsocket, threads
-from nodeagent.kernel import hints, vgpus
+from nodeagent.kernel import hints, pciids, vgpus
 from nodeagent.kernel.look import Look
-from nodeagent.kernel.pciids import PciIds
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host
@@ -83,16 +82,13 @@ def to_plan(
 
 
 def _names(root: Root, host: Host) -> dict[str, str]:
-    ids = frozenset(
+    ids = (
         (function.vendor, function.device)
         for function in host.functions.values()
         if function.vendor and function.device
     )
-    found = PciIds.load(root, ids)
-    texts = {vendor: found.vendor(vendor) for vendor, _ in ids}
-    texts |= {f"{vendor}:{device}": found.device(vendor, device) for vendor, device in ids}
-    texts |= {vgpu_key(number): name or None for number, name in vgpus.named(root, host).items()}
-    return {key: text for key, text in texts.items() if text is not None}
+    types = {vgpu_key(number): name for number, name in vgpus.named(root, host).items() if name}
+    return {**pciids.names(root, ids), **types}
 
 
 def _told(path: str) -> Mapping[str, Any]:

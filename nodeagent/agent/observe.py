@@ -18,9 +18,8 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watching
-from nodeagent.kernel import hints, vgpus
+from nodeagent.kernel import hints, pciids, vgpus
 from nodeagent.kernel.look import Look
-from nodeagent.kernel.pciids import PciIds
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.watch import Statistics, Watch
 from nodeagent.model.host import Host, PciFunction, Recovery
@@ -209,9 +208,9 @@ class Observe:
         self._asked_names |= wanted
         if new_vgpus:  # a name that was known stays: a VF that gets its type lists it no more
             self._vgpus = await threads.call(vgpus.named, self._root, host) | self._vgpus
-        found = await threads.call(PciIds.load, self._root, frozenset(self._asked_names))
+        found = await threads.call(pciids.names, self._root, frozenset(self._asked_names))
         told = {vgpu_key(number): name for number, name in self._vgpus.items() if name}
-        self.names.set({**_names(found, self._asked_names), **told})
+        self.names.set({**found, **told})
 
     async def _warn_of_old_errors(self) -> None:
         """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
@@ -258,17 +257,6 @@ def _to_name(host: Host) -> set[tuple[str, str]]:
         and function.vendor
         and function.device
     }
-
-
-def _names(found: PciIds, ids: set[tuple[str, str]]) -> Names:
-    texts: dict[str, str] = {}
-    for vendor, device in sorted(ids):
-        vendor_text, device_text = found.vendor(vendor), found.device(vendor, device)
-        if vendor_text is not None:
-            texts[vendor] = vendor_text
-        if device_text is not None:
-            texts[f"{vendor}:{device}"] = device_text
-    return texts
 
 
 def _fatal_errors(root: Root, functions: Sequence[PciFunction]) -> list[tuple[PciAddress, int]]:

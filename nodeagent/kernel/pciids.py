@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.kernel.root import Root
@@ -22,64 +22,40 @@ _VENDOR = re.compile(rb"\n[^\t#\n\r]")
 _BLANKS = (b" ", b"\t")
 
 
-class PciIds:
-    """The names that were asked for, and the file that they come from."""
+def names(root: Root, wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The names of (vendor, device) pairs, four lower-case hexadecimal digits each: "10de", "10de:1eb8".
 
-    def __init__(
-        self,
-        vendors: Mapping[str, str] | None = None,
-        devices: Mapping[tuple[str, str], str] | None = None,
-        source: str | None = None,
-    ) -> None:
-        self._vendors = vendors or {}
-        self._devices = devices or {}
-        self.source = source
-
-    @classmethod
-    def load(cls, root: Root, wanted: Iterable[tuple[str, str]]) -> PciIds:
-        """Look up (vendor, device) pairs, four lower-case hexadecimal digits each.
-
-        The first file that names at least one of the vendors is the source; files are not mixed.
-        """
-        ids = frozenset(wanted)
-        bundled = Path(__file__).parent.parent / "data" / "pci.ids"
-        for path in (*(root.path(file) for file in HOST_FILES), str(bundled)):
-            found = _search(path, ids)
-            if found._vendors:
-                return found
-        return cls()
-
-    def vendor(self, vendor: str) -> str | None:
-        """The vendor's name, or None."""
-        return self._vendors.get(vendor)
-
-    def device(self, vendor: str, device: str) -> str | None:
-        """The device's name, or None."""
-        return self._devices.get((vendor, device))
+    The first file that names at least one of the vendors is the source; files are not mixed.
+    """
+    ids = frozenset(wanted)
+    bundled = Path(__file__).parent.parent / "data" / "pci.ids"
+    for path in (*(root.path(file) for file in HOST_FILES), str(bundled)):
+        if found := _search(path, ids):
+            return found
+    return {}
 
 
-def _search(path: str, wanted: frozenset[tuple[str, str]]) -> PciIds:
+def _search(path: str, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
     try:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _names(data, wanted, path)
+            return _names(data, wanted)
     except (OSError, ValueError):  # absent, unreadable or empty
-        return PciIds()
+        return {}
 
 
-def _names(data: mmap.mmap, wanted: frozenset[tuple[str, str]], path: str) -> PciIds:
-    vendors: dict[str, str] = {}
-    devices: dict[tuple[str, str], str] = {}
+def _names(data: mmap.mmap, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for vendor in {vendor for vendor, _ in wanted if _ID.fullmatch(vendor)}:
         at = _find(data, vendor.encode(), 0, len(data))
         if at is None:
             continue
-        vendors[vendor] = _name(data, at)
+        found[vendor] = _name(data, at)
         end = _end_of_vendor(data, at)
         for device in {device for owner, device in wanted if owner == vendor}:
             line = _find(data, b"\t" + device.encode(), at, end) if _ID.fullmatch(device) else None
             if line is not None:
-                devices[vendor, device] = _name(data, line)
-    return PciIds(vendors, devices, path)
+                found[f"{vendor}:{device}"] = _name(data, line)
+    return found
 
 
 def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel.pciids import HOST_FILES, PciIds
+from nodeagent.kernel import pciids
+from nodeagent.kernel.pciids import HOST_FILES
 from nodeagent.kernel.root import Root
 
 TEXT = """\
@@ -39,7 +40,7 @@ def given(root: Path, text: str | bytes, path: str = HOST_FILES[1]) -> Root:
 
 
 def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
-    ids = PciIds.load(
+    found = pciids.names(
         given(tmp_path, TEXT),
         [
             ("10de", "1eb8"),
@@ -50,26 +51,25 @@ def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
             ("10de", "beef"),
         ],
     )
-    assert ids.vendor("10de") == "NVIDIA Corporation"
-    assert ids.device("10de", "1eb8") == "TU104GL [Tesla T4]"
-    assert ids.device("10de", "1f08") is None
-    assert ids.device("10de", "10de") is None
-    assert ids.device("8086", "1f08") == "Not the one"
-    assert ids.vendor("1eb8") == "A vendor of that number"
-    assert ids.device("1eb8", "10de") == "Its device"
-    assert ids.device("10de", "beef") == "With a tab"
-    assert ids.source == f"{tmp_path}{HOST_FILES[1]}"
+    assert found["10de"] == "NVIDIA Corporation"
+    assert found["10de:1eb8"] == "TU104GL [Tesla T4]"
+    assert found.get("10de:1f08") is None
+    assert found.get("10de:10de") is None
+    assert found["8086:1f08"] == "Not the one"
+    assert found["1eb8"] == "A vendor of that number"
+    assert found["1eb8:10de"] == "Its device"
+    assert found["10de:beef"] == "With a tab"
 
 
 def test_hwdata_wins_over_misc_and_both_over_the_bundled_copy(tmp_path: Path) -> None:
     wanted = [("10de", "1eb8")]
-    bundled = PciIds.load(Root(tmp_path), wanted)
-    assert bundled.device("10de", "1eb8") == "TU104GL [Tesla T4]"
-    assert (bundled.source or "").endswith("nodeagent/data/pci.ids")
+    bundled = pciids.names(Root(tmp_path), wanted)
+    assert bundled["10de:1eb8"] == "TU104GL [Tesla T4]"
     misc = given(tmp_path, "10de  N\n\t1eb8  Misc\n")
-    assert PciIds.load(misc, wanted).device("10de", "1eb8") == "Misc"
+    assert pciids.names(misc, wanted)["10de:1eb8"] == "Misc"
     hwdata = given(tmp_path, "10de  N\n\t1eb8  Hwdata\n", HOST_FILES[0])
-    assert PciIds.load(hwdata, wanted).device("10de", "1eb8") == "Hwdata"
+    assert pciids.names(hwdata, wanted)["10de:1eb8"] == "Hwdata"
+    assert pciids.names(given(tmp_path, "10de  N\n", HOST_FILES[0]), wanted) == {"10de": "N"}
 
 
 @pytest.mark.parametrize(
@@ -77,31 +77,30 @@ def test_hwdata_wins_over_misc_and_both_over_the_bundled_copy(tmp_path: Path) ->
     [b"", b"\n", b"\x00" * 100, b"\xff\xfe garbage", b"10d", b"\t1eb8  An orphan\n", b"10dex  No\n"],
 )
 def test_a_broken_file_of_the_host_is_passed_over(tmp_path: Path, text: bytes) -> None:
-    ids = PciIds.load(given(tmp_path, text), [("10de", "1eb8")])
-    assert ids.device("10de", "1eb8") == "TU104GL [Tesla T4]"
+    found = pciids.names(given(tmp_path, text), [("10de", "1eb8")])
+    assert found["10de:1eb8"] == "TU104GL [Tesla T4]"
 
 
 @pytest.mark.parametrize(
     "text", ["10de  N\n\t1eb8  Last", "10de  N\r\n\t1eb8  Last\r\n", "10de N\n\t1eb8 Last\n"]
 )
 def test_odd_line_ends_and_blanks_are_understood(tmp_path: Path, text: str) -> None:
-    ids = PciIds.load(given(tmp_path, text), [("10de", "1eb8")])
-    assert (ids.vendor("10de"), ids.device("10de", "1eb8")) == ("N", "Last")
+    found = pciids.names(given(tmp_path, text), [("10de", "1eb8")])
+    assert (found["10de"], found["10de:1eb8"]) == ("N", "Last")
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
-    ids = PciIds.load(given(tmp_path, b"10de  N\xe9\n"), [("10de", "1eb8")])
-    assert ids.vendor("10de") == "N\ufffd"
+    found = pciids.names(given(tmp_path, b"10de  N\xe9\n"), [("10de", "1eb8")])
+    assert found["10de"] == "N\ufffd"
 
 
 def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
-    ids = PciIds.load(given(tmp_path, TEXT), [("10de", ""), ("", ""), ("10de", "zzzz"), ("C 03", "00")])
-    assert ids.device("10de", "") is None
-    assert ids.vendor("") is None
-    assert ids.vendor("C 03") is None
-    assert ids.vendor("10de") == "NVIDIA Corporation"
+    found = pciids.names(given(tmp_path, TEXT), [("10de", ""), ("", ""), ("10de", "zzzz"), ("C 03", "00")])
+    assert found.get("10de:") is None
+    assert found.get("") is None
+    assert found.get("C 03") is None
+    assert found["10de"] == "NVIDIA Corporation"
 
 
 def test_without_wishes_there_are_no_names(tmp_path: Path) -> None:
-    ids = PciIds.load(Root(tmp_path), [])
-    assert (ids.vendor("10de"), ids.source) == (None, None)
+    assert pciids.names(Root(tmp_path), []) == {}
