@@ -188,7 +188,7 @@ class Agent:
 
     def _look_again(self, _: Desired) -> None:
         """After other settings: who waits, does so by the old ones."""
-        self.observe.wake(everything=True)
+        self.observe.wake(None)
         self.allocations.wake()
 
     def _tell_of_the_host(self) -> None:

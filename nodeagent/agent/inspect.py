@@ -15,9 +15,11 @@ from nodeagent.kernel import hints, pciids, vgpus
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
-from nodeagent.policy import stands, turn
+from nodeagent.policy import claims, stands, turn
+from nodeagent.policy.claims import Claim
 from nodeagent.policy.offers import Facts
 from nodeagent.policy.turn import Outcome
 from nodeagent.settings import Settings
@@ -28,7 +30,7 @@ HINTS_LIMIT = 1.0  # seconds for one device's hints
 async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Outcome:
     """Decide as the daemon would, from a saved host or a look at the present one.
 
-    Who holds what is known only if a daemon runs here and knows it.
+    Who holds what, and what stays listed because it was offered, is known only if a daemon runs here.
     Raises KernelRefused if nothing can be read.
     """
     node_paths = settings.desired.node_paths
@@ -41,6 +43,7 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
         names,
         holders=_holders(told),
         holders_known=told.get("kubelet", {}).get("holdersKnown", False) is True,
+        claimed=_listed(told, host, settings.desired),
     )
     return turn.first(facts)
 
@@ -54,7 +57,7 @@ async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outco
     with anyio.move_on_after(HINTS_LIMIT):
         function = replace(function, hints=await threads.call(hints.read, root, address))
     facts = replace(outcome.facts, host=replace(host, functions={**host.functions, address: function}))
-    return turn.first(replace(facts, claimed={}))
+    return turn.first(facts)
 
 
 def record(root: Root) -> made.Record:
@@ -98,6 +101,16 @@ def _told(path: str) -> Mapping[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _listed(document: Mapping[str, Any], host: Host, desired: Desired) -> dict[str, Claim]:
+    """The claims behind the devices that the daemon lists."""
+    found: dict[str, Claim] = {}
+    for resource in document.get("resources", ()):
+        parts = (host.part(device["id"]) for device in resource["devices"])
+        name = ResourceName(resource["name"])
+        found |= {part.id: claims.listed(name, part, desired) for part in parts if part is not None}
+    return found
 
 
 def _holders(document: Mapping[str, Any]) -> dict[str, Holder]:

@@ -32,9 +32,7 @@ def grant(resource: Resource, device_ids: Sequence[str], outcome: Outcome) -> Gr
     envs = environment(resource, [part.id for part in parts])
     if resource.cdi:
         return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
-    host = outcome.facts.host
-    paths = (path for part in parts for path in vfio_nodes(part, resource.iommufd, host))
-    return Grant(envs, tuple(map(DeviceNode, dict.fromkeys(paths))))
+    return Grant(envs, tuple(map(DeviceNode, vfio_nodes(parts, resource.iommufd, outcome.facts.host))))
 
 
 def environment(resource: Resource, part_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -60,8 +58,12 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
-def vfio_nodes(part: Part, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The device nodes for one function or mdev, in the order in which they are given."""
+def vfio_nodes(parts: Iterable[Part], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    """The device nodes for these functions and mdevs, each once, in the order in which they are given."""
+    return tuple(dict.fromkeys(path for part in parts for path in _nodes_of(part, iommufd, host)))
+
+
+def _nodes_of(part: Part, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
     group = host.groups.get(part.group) if part.group is not None else None
     paths = [CONTAINER_NODE]
     if iommufd is not Iommufd.ONLY and group is not None and group.node:
@@ -82,10 +84,8 @@ def cdi_spec(resource: Resource, outcome: Outcome) -> dict[str, object]:
 
 
 def _cdi_nodes(resource: Resource, device_id: str, outcome: Outcome) -> list[dict[str, str]]:
-    host = outcome.facts.host
-    parts = _parts(device_id, outcome)
-    paths = (path for part in parts for path in vfio_nodes(part, resource.iommufd, host))
-    return [{"path": path, "permissions": "rwm"} for path in dict.fromkeys(paths)]
+    paths = vfio_nodes(_parts(device_id, outcome), resource.iommufd, outcome.facts.host)
+    return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
 def _parts(device_id: str, outcome: Outcome) -> tuple[Part, ...]:

@@ -59,14 +59,17 @@ def verdicts(part: Part, group: Group | None, desired: Desired, names: Names) ->
     yield None, discoverable(part, group, desired)
 
 
+def listed(name: ResourceName, part: Part, desired: Desired) -> Claim:
+    """The claim behind a part that is known to be listed under a resource, whatever would take it now."""
+    return Claim(name, _rule_for(name, desired, part), type_of(part))
+
+
 def _ruled(rule: PciRule | MdevRule, part: Part) -> Claim:
     return Claim(ResourceName(rule.name), rule, type_of(part))
 
 
 def _discovered(part: Part, desired: Desired, names: Names) -> Claim:
-    name = discovered_name(part, desired, names)
-    kind = MdevRule if isinstance(part, Mdev) else PciRule
-    return Claim(name, _rule_named(name, desired, part) or kind(name), type_of(part))
+    return listed(discovered_name(part, desired, names), part, desired)
 
 
 def type_of(part: Part) -> str | None:
@@ -74,9 +77,12 @@ def type_of(part: Part) -> str | None:
     return part.type_id if isinstance(part, Mdev) else groups.vgpu_of(part)
 
 
-def _rule_named(name: str, desired: Desired, part: Part) -> PciRule | MdevRule | None:
+def _rule_for(name: str, desired: Desired, part: Part) -> PciRule | MdevRule:
     """The configured rule of that name: what it says of handing out holds for discovered devices too."""
-    return next((rule for rule in desired.rules if rule.name == name and match.of_kind(rule, part)), None)
+    for rule in desired.rules:
+        if rule.name == name and match.of_kind(rule, part):
+            return rule
+    return MdevRule(name) if isinstance(part, Mdev) else PciRule(name)
 
 
 def discoverable(part: Part, group: Group | None, desired: Desired) -> str | None:

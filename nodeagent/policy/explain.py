@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.model.desired import MdevRule, PciRule
-from nodeagent.model.host import Mdev, Part, PciFunction
+from nodeagent.model.host import Host, Mdev, Part, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.policy import allocate, claims, groups
 from nodeagent.policy.claims import Names
@@ -72,7 +72,7 @@ def explain(part_id: str, outcome: Outcome) -> Explanation | None:
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
         env=_env(resource, offer) if resource and offer else None,
-        nodes=allocate.vfio_nodes(part, resource.iommufd, facts.host) if resource else (),
+        nodes=_nodes(resource, offer, facts.host) if resource and offer else (),
         holder=str(holder) if holder else None,
     )
 
@@ -96,6 +96,12 @@ def role(member: PciFunction) -> str:
 
 def _env(resource: Resource, offer: Offer) -> str:
     return " ".join(f"{key}={value}" for key, value in allocate.environment(resource, offer.parts))
+
+
+def _nodes(resource: Resource, offer: Offer, host: Host) -> tuple[str, ...]:
+    """All that a pod would get with the device, which may stand for more than this part."""
+    parts = (host.part(each) for each in offer.parts)
+    return allocate.vfio_nodes((part for part in parts if part is not None), resource.iommufd, host)
 
 
 def _rules(part: Part, offer: Offer | None, facts: Facts) -> tuple[tuple[str, str], ...]:

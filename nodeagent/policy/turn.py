@@ -59,8 +59,9 @@ class Outcome:
 
 
 def first(facts: Facts) -> Outcome:
-    """The outcome of facts with nothing before them."""
-    return following(Outcome(Facts(Host(), facts.desired, facts.names)), facts)
+    """The outcome of facts with nothing before them but the claims that they name."""
+    before = Facts(Host(), facts.desired, facts.names)
+    return following(Outcome(before, claimed=facts.claimed), facts)
 
 
 def following(before: Outcome, facts: Facts) -> Outcome:

@@ -22,7 +22,7 @@ def text(told: Explanation) -> str:
         rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in told.members]
         lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in told.rules]
-    if told.env is not None:
+    if told.env is not None and told.reason is None:
         lines += ["", f"  a pod would get  {told.env}", f"                   {' '.join(told.nodes)}"]
     if told.holder is not None:
         lines += ["", f"  held by {told.holder}"]

@@ -18,6 +18,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.policy import explain
 from nodeagent.policy.offers import Facts
 
 ONE = PciAddress(nodes.address(0))
@@ -67,6 +68,21 @@ async def test_a_running_daemon_says_who_holds_what(
         tasks.cancel_scope.cancel()
     assert outcome.facts.holders_known is known
     assert {name: str(holder) for name, holder in outcome.facts.holders.items()} == holders
+
+
+async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host: SimulatedHost) -> None:
+    host.bind(ONE, "nouveau")
+    root, loaded = Root(host.directory), settings.load(host.directory, {}, {})
+    listed = {"resources": [{"name": "a.b/gpu", "devices": [{"id": ONE}, {"id": "gone"}]}]}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: listed, "")
+        await anyio.wait_all_tasks_blocked()
+        told = await inspect.with_hints(root, await inspect.inspect(root, loaded), ONE)
+        tasks.cancel_scope.cancel()
+    found = explain.explain(ONE, told)
+    assert found is not None
+    assert found.verdict.startswith("offered as a.b/gpu, Unhealthy: its driver is nouveau")
+    assert found.rules[-1][0] == "memory"
 
 
 async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nodeagent.model.desired import (
@@ -16,9 +18,10 @@ from nodeagent.model.desired import (
 )
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import explain, turn
 from nodeagent.policy.explain import Explanation
-from tests.policy.made import GPU, RULE, UUID, WISH, facts, function, holders, host, mdev, vgpu
+from tests.policy.made import GPU, NODES, RULE, UUID, WISH, facts, function, holders, host, mdev, vgpu
 
 A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
 
@@ -36,6 +39,20 @@ def test_a_healthy_device_says_what_a_pod_would_get() -> None:
     assert found.env == f"PCI_RESOURCE_NVIDIA_COM_GPU={A}"
     assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
     assert (found.viable, found.holder, found.reason) == (True, None, None)
+
+
+def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all() -> None:
+    bundle = Desired(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
+    parts = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
+    here = host(*parts, nodes=NODES | {"/dev/iommu"})
+    found = explain.explain(B, turn.first(facts(here, bundle)))
+    assert found is not None
+    assert found.nodes == (
+        "/dev/vfio/vfio",
+        "/dev/vfio/devices/vfio0",
+        "/dev/iommu",
+        "/dev/vfio/devices/vfio1",
+    )
 
 
 def test_an_unhealthy_device_says_why_in_its_verdict() -> None:

@@ -58,6 +58,7 @@ def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
     blocker = function("0000:65:00.1", driver="snd_hda_intel", vendor="1022")
     first, second, *rest = explain.text(told(function(A), blocker)).splitlines()
     assert "Unhealthy: IOMMU group 1 is not viable" in first
+    assert not any("a pod would get" in line for line in rest), "it would get nothing"
     assert second == "  to do: bind 0000:65:00.1 to vfio-pci as well, or unbind it"
     assert any("NOT viable" in line for line in rest)
     assert any(line.endswith("BLOCKS the group: a host driver has it") for line in rest)
