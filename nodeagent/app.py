@@ -132,6 +132,7 @@ class Agent:
         self.desire.watch(self.watching)
         watchers = [
             ("inotify", self.watching.run),
+            ("refused watches", self.watching.keep_trying),
             ("kernel events", self.observe.watch),
             ("device-plugins directory", self.directory.run),
         ]

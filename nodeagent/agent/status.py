@@ -16,6 +16,7 @@ from nodeagent.agent.observe import Observe
 from nodeagent.agent.plugins import Plugins
 from nodeagent.agent.reconcile import Reconcile
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.watching import Watching
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.socketdir import SocketDir
@@ -33,6 +34,7 @@ NO_CHANGES: Mapping[str, Any] = {
     "problems": [],
     "writes": 0,
 }
+_NAMED = 5  # directories that one problem names
 
 
 class Parts(Protocol):
@@ -41,6 +43,7 @@ class Parts(Protocol):
     began: float
     root: Root
     supervisor: Supervisor
+    watching: Watching
     desire: Desire
     directory: SocketDir
     observe: Observe
@@ -148,6 +151,12 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
         problems.append(f"the new configuration is not in force: {agent.desire.error.splitlines()[0]}")
     if agent.allocations.error:
         problems.append(f"who holds what is not known: {agent.allocations.error}")
+    if unwatched := agent.watching.unwatched:
+        problems.append(
+            f"changes are seen late, or not at all, in {', '.join(unwatched[:_NAMED])}"
+            f"{' and others' if unwatched[_NAMED:] else ''}: the kernel gives no more watches; raise the "
+            "kernel setting fs.inotify.max_user_watches"
+        )
     problems += agent.plugins.problems
     problems += [] if agent.effects is None else _of_changes(agent.effects)
     if agent.directory.kubelet.get() is None:

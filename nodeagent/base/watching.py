@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import anyio
 import anyio.lowlevel
 from asyncinotify import Event, Inotify, Mask, Watch
 
@@ -29,6 +30,7 @@ _PLAIN = _STRUCTURE | _SELF | Mask.ONLYDIR | Mask.MASK_ADD
 _READING = _PLAIN | _CONTENTS
 _BURST = 256  # events between two turns of the event loop
 _RACES = 16  # how often directories may come and go while one is being armed
+_AGAIN = 10.0  # seconds until what the kernel refused to watch is asked for again
 
 
 class Change(NamedTuple):
@@ -50,6 +52,7 @@ class _Subscription:
     readers: list[OnChange] = field(default_factory=list)  # want changes of contents, too
     own: int | None = None  # descriptor of the watch on the directory itself
     anchor: tuple[int, str] | None = None  # that on an ancestor, and the next name below it
+    refused: bool = False  # by the kernel, which allows no more watches
 
 
 @dataclass(slots=True)
@@ -80,7 +83,11 @@ class Watching:
         self._armed: dict[int, _Armed] = {}
         self._ran = False
         self.overflows = 0
-        self.refused = 0
+
+    @property
+    def unwatched(self) -> tuple[str, ...]:
+        """The directories that the kernel refuses to watch at present: of these nothing is told."""
+        return tuple(directory for directory, each in self._subscriptions.items() if each.refused)
 
     @property
     def watches(self) -> int:
@@ -95,8 +102,8 @@ class Watching:
         """Call ``on_change`` for every name that comes, goes or is replaced in ``directory``.
 
         With ``contents`` also when a file in it was written or its attributes were changed. List the
-        directory after this call, not before. Returns False, and counts it in ``refused``, if the kernel
-        allows no more watches (fs.inotify.max_user_watches): then nothing will be told.
+        directory after this call, not before. Returns False if the kernel allows no more watches
+        (fs.inotify.max_user_watches): then it is ``unwatched`` until there are some again.
         """
         subscription = self._subscriptions.setdefault(directory, _Subscription())
         (subscription.readers if contents else subscription.listeners).append(on_change)
@@ -116,6 +123,16 @@ class Watching:
                 self._drop_target(subscription.own, directory)
             if subscription.anchor is not None:
                 self._drop_anchor(*subscription.anchor, directory)
+
+    async def keep_trying(self) -> None:
+        """Ask again for what was refused, from time to time, for ever."""
+        while True:
+            await anyio.sleep(_AGAIN)
+            self.try_again()
+
+    def try_again(self) -> None:
+        """Ask again for what was refused; its subscribers are told to list what is watched by now."""
+        self._rearm(self.unwatched)
 
     async def run(self) -> None:
         """Read events and tell the subscribers, for ever."""
@@ -179,8 +196,9 @@ class Watching:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise _refused(directory, error) from error
-            self.refused += 1
+            subscription.refused = True
             return False
+        subscription.refused = False
         subscription.own, subscription.anchor = own, anchor
         if own is not None:
             self._armed[own].targets.add(directory)

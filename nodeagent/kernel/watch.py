@@ -33,7 +33,7 @@ class Statistics:
     """Where Wakes come from, and counts since the start.
 
     ``lost``: how often events were lost (everything was looked at again); ``foreign``: messages of
-    senders other than the kernel; ``unwatched``: directories that the kernel's limit left unwatched.
+    senders other than the kernel; ``unwatched``: directories that the kernel's limit leaves unwatched now.
     """
 
     source: Source
@@ -87,9 +87,9 @@ class Watch:
         return Statistics(
             source=self._source(),
             events=self._changes + (reader.events if reader else 0),
-            lost=self._lost + (reader.lost if reader else 0),
+            lost=self._lost + self._watching.overflows + (reader.lost if reader else 0),
             foreign=reader.foreign if reader else 0,
-            unwatched=self._tree.unwatched if self._tree else 0,
+            unwatched=len(self._watching.unwatched) + (self._tree.left_out if self._tree else 0),
         )
 
     def close(self) -> None:

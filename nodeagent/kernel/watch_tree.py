@@ -37,7 +37,7 @@ class TreeWatch:
         self._drivers: set[str] = set()
         self._vgpus: set[str] = set()  # functions whose directory nvidia is watched
         self._limit = min(_LIMIT, _allowed() // 2)
-        self.unwatched = 0
+        self.left_out = 0  # functions that are not watched, so that others find watches
 
     async def run(self, on_armed: Callable[[], None]) -> None:
         """Arm everything, say so, then wait: the changes come through ``Watching``."""
@@ -71,6 +71,7 @@ class TreeWatch:
         self._drivers = set()
         for name in tuple(self._functions):
             self._remove_function(name)
+        self.left_out = 0
 
     def _listed(self, change: Change) -> None:
         directory = self._root.host_path(change.directory)
@@ -140,13 +141,11 @@ class TreeWatch:
             return
         self._functions.add(name)
         self._watch_vgpu(name)
-        if not self._watch_function(self._root.path(f"{DEVICES}/{name}")):
-            self.unwatched += 1
-
-    def _watch_function(self, path: str) -> bool:
-        return self._watching.watches < self._limit and self._watching.watch(
-            path, self._function_changed, contents=True
-        )
+        if self._watching.watches < self._limit:
+            path = self._root.path(f"{DEVICES}/{name}")
+            self._watching.watch(path, self._function_changed, contents=True)
+        else:
+            self.left_out += 1
 
     def _remove_function(self, name: str) -> None:
         if name in self._functions:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching directories with the real inotify. Left out: running out of max_user_watches for real."""
+"""Watching directories with the real inotify, and with a kernel that gives no more watches."""
 
 from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.watching import Change, Watching
 from tests.hearing import Heard
+from tests.namespaces import ALONE, namespaces
 
 
 @pytest.fixture
@@ -176,6 +179,20 @@ async def test_an_overflow_tells_all_to_list_again(tmp_path: Path, heard: Heard[
         group.cancel_scope.cancel()
     assert watching.overflows == 1
     watching.close()
+
+
+@pytest.mark.skipif(not namespaces(), reason="no user namespace: the machine's own limit is left alone")
+def test_what_the_kernel_refuses_to_watch_is_known_and_asked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    done = subprocess.run(
+        [*ALONE, sys.executable, "-m", "tests.base.few_watches", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == f"True False ('{tmp_path}/b',)\n{tmp_path}/b ()\n"
 
 
 async def test_a_reader_that_starts_again_tells_all_to_list_again(

@@ -202,10 +202,18 @@ class Node:
 
     @asynccontextmanager
     async def daemon(
-        self, *flags: str, environ: Mapping[str, str] | None = None, ready: bool = True
+        self,
+        *flags: str,
+        environ: Mapping[str, str] | None = None,
+        ready: bool = True,
+        under: Sequence[str] = (),
     ) -> AsyncIterator[Daemon]:
-        """A running daemon, killed at the end if it still runs. ``ready``: wait until it serves."""
-        command = [sys.executable, "-m", "nodeagent", "--root", str(self.root), "run", *QUICK, *flags]
+        """A running daemon, killed at the end if it still runs. ``ready``: wait until it serves.
+
+        ``under``: a command that becomes the daemon, such as one that changes its limits first.
+        """
+        run = [sys.executable, "-m", "nodeagent", "--root", str(self.root), "run"]
+        command = [*under, *run, *QUICK, *flags]
         async with await anyio.open_process(
             command, stdout=subprocess.DEVNULL, env={**os.environ, **(environ or {})}
         ) as process:

@@ -21,6 +21,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.watch import Watch
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
+from tests.base.test_watching import overflow
 from tests.hearing import Heard
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
@@ -179,6 +180,20 @@ async def test_a_card_that_begins_to_offer_mdevs_wakes_everything(watched: Watch
     heard.clear()
     (parents / GPU).symlink_to(f"../../bus/pci/devices/{GPU}")
     await heard.until_told(EVERYTHING)
+
+
+async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "dev/vfio").mkdir(parents=True)
+    heard: Heard[Wake] = Heard()
+    watching = Watching()
+    watch = Watch(Root(tmp_path), watching, heard, no_recovery)
+    await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
+    async with anyio.create_task_group() as group:
+        group.start_soon(watching.run)
+        await heard.until_told(Wake(everything=True))
+        group.cancel_scope.cancel()
+    assert watch.statistics().lost == 1
+    watching.close()
 
 
 async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:

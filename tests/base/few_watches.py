@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.base.few_watches DIRECTORY``: of two watches one is refused, until there are more.
+
+Run it in a user namespace of its own, whose limit it sets. The directory holds ``a`` and ``b``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+
+from nodeagent.base.watching import Change, Watching
+from tests.hearing import Heard
+
+
+def limit(watches: int) -> None:
+    """Allow so many in this namespace."""
+    Path("/proc/sys/user/max_inotify_watches").write_text(str(watches))
+
+
+async def main(base: Path) -> None:
+    """Be refused, then not."""
+    first, second = str(base / "a"), str(base / "b")
+    limit(2)
+    watching = Watching()
+    heard: Heard[Change] = Heard()
+    print(watching.watch(first, heard), watching.watch(second, heard), watching.unwatched)
+    limit(100)
+    watching.try_again()
+    print(*(change.directory for change in heard.all), watching.unwatched)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watching.run)
+        os.mkdir(f"{second}/new")
+        await heard.until_told(Change(second, "new"))
+        group.cancel_scope.cancel()
+    watching.close()
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]))
