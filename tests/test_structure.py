@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+
+from nodeagent.base import log
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
@@ -160,6 +163,15 @@ def test_the_names_of_tests_are_sentences(path: Path) -> None:
     assert names
     assert [name for name in names if name.count("_") < 3] == []
     assert len(set(names)) == len(names)
+
+
+def test_every_field_that_a_log_line_may_have_is_given_somewhere() -> None:
+    given = defaultdict[str, set[str]](set)
+    for node in (node for path in PRODUCT for node in ast.walk(tree(path)) if isinstance(node, ast.Call)):
+        if ast.unparse(node.func) == "log.event":
+            given[ast.unparse(node.args[0])] |= {str(each.arg) for each in node.keywords}
+    kinds = {f"log.{name}": kind for name, kind in vars(log).items() if isinstance(kind, log.Event)}
+    assert {name: left for name, kind in kinds.items() if (left := {*kind.also} - given[name])} == {}
 
 
 def test_nothing_is_left_to_do() -> None:

@@ -23,7 +23,7 @@ from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.watch import Statistics, Watch
 from nodeagent.model.host import Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress, vgpu_key
+from nodeagent.model.ids import PciAddress, pci_address, vgpu_key
 
 QUIET = 0.01  # seconds without an event that end a burst: a driver change sends four within 2 ms
 DEADLINE = 0.5  # seconds that one device may take to be read
@@ -194,9 +194,9 @@ class Observe:
     def _tell_hangs(self) -> None:
         stuck = frozenset(self._look.stuck)
         for key in sorted(stuck - self._hung):
-            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE))
+            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE), pci_address=pci_address(key))
         for key in sorted(self._hung - stuck):
-            log.event(log.HOST_READ_BACK, what=key)
+            log.event(log.HOST_READ_BACK, what=key, pci_address=pci_address(key))
         self._hung = stuck
 
     async def _name(self, host: Host) -> None:

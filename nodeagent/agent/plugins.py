@@ -25,7 +25,7 @@ from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
 from nodeagent.model.allocation import Grant
 from nodeagent.model.host import Host, Mdev, Part
-from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Device, Kind, Resource
 from nodeagent.policy import allocate, prefer
 
@@ -226,6 +226,7 @@ def _log_changes(before: Resource | None, now: Resource) -> None:
         known = old.pop(device.id, None)
         if known is not None and known.reason == device.reason:
             continue
+        address = pci_address(device.id)
         if device.reason is not None:
             log.event(
                 log.DEVICE_UNHEALTHY,
@@ -233,10 +234,12 @@ def _log_changes(before: Resource | None, now: Resource) -> None:
                 device=device.id,
                 text=device.reason.what,
                 reason=device.reason.code.value,
+                hint=device.reason.hint or None,
+                pci_address=address,
             )
         elif known is not None:
-            log.event(log.DEVICE_HEALTHY, resource=now.name, device=device.id)
+            log.event(log.DEVICE_HEALTHY, resource=now.name, device=device.id, pci_address=address)
         elif before is not None:
-            log.event(log.DEVICE_ADDED, resource=now.name, device=device.id)
+            log.event(log.DEVICE_ADDED, resource=now.name, device=device.id, pci_address=address)
     for device_id in old:
-        log.event(log.DEVICE_GONE, resource=now.name, device=device_id)
+        log.event(log.DEVICE_GONE, resource=now.name, device=device_id, pci_address=pci_address(device_id))

@@ -38,11 +38,12 @@ class Event(NamedTuple):
         return tuple(_FIELD.findall(self.text))
 
 
-def event(kind: Event, *, bug: BaseException | None = None, **fields: str | int) -> None:
+def event(kind: Event, *, bug: BaseException | None = None, **given: str | int | None) -> None:
     """Say an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
 
-    Raises InvariantBroken if the fields are not those of its kind.
+    None leaves a field out. Raises InvariantBroken if the fields are not those of its kind.
     """
+    fields = {name: value for name, value in given.items() if value is not None}
     missing = [name for name in kind.fields if name not in fields]
     foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
     if missing or foreign:
@@ -140,7 +141,6 @@ ALLOCATED = Event(
     "89b09ebc297446c1ad12f913c668eb8d",
     logging.INFO,
     "{resource}: gave {devices}",
-    ("pci_address",),
 )
 ALLOCATE_REFUSED = Event(
     "allocate-refused",

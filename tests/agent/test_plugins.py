@@ -177,7 +177,9 @@ async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, sai
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
     (event,) = said(log.DEVICE_UNHEALTHY)
     assert (event["device"], event["reason"]) == (ONE, ReasonCode.DRIVER_CHANGED.value)
+    assert str(event["hint"]).startswith(f"bind {ONE}")
     assert [each["device"] for each in said(log.DEVICE_HEALTHY)] == [ONE]
+    assert {each["pci_address"] for each in (event, *said(log.DEVICE_HEALTHY))} == {ONE}
 
 
 async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> None:
@@ -191,6 +193,7 @@ async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> 
     await agent.kubelet.until_listed(GPU, 2)
     assert [each["device"] for each in said(log.DEVICE_GONE)] == [ONE]
     assert [each["device"] for each in said(log.DEVICE_ADDED)] == [ONE]
+    assert [each["pci_address"] for each in said(log.DEVICE_GONE) + said(log.DEVICE_ADDED)] == [ONE, ONE]
 
 
 async def test_a_pod_gets_its_device(agent: Agent, said: Said) -> None:

@@ -96,6 +96,14 @@ def test_missing_and_foreign_fields_are_our_own_fault() -> None:
         log.event(log.HOLDERS_KNOWN, colour="red")
 
 
+def test_a_field_that_may_be_left_out_is_left_out_where_there_is_none(peer: Peer) -> None:
+    setup("journald", io.StringIO(), path=peer.path)
+    log.event(log.DEVICE_ADDED, resource="example.com/kvm", device="kvm-0", pci_address=None)
+    assert "PCI_ADDRESS" not in peer.fields()
+    with pytest.raises(InvariantBroken, match="missing \\['device'\\]"):
+        log.event(log.DEVICE_ADDED, resource="example.com/kvm", device=None)
+
+
 def test_journald_gets_native_fields(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
     log.event(
