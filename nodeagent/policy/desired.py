@@ -130,22 +130,34 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
             what = f'the alias "{alias.name}" is the name of a rule, and renames nothing'
             yield Finding(alias.place, what, "aliases are for discovered names: rename the rule")
         rule = by_name.get(alias.target)
-        if rule is not None and _difference(rule, PciRule(alias.target)) is not None:
-            what = f'the alias target "{alias.target}" is a rule of another kind or with options'
+        if rule is not None and not _plain(rule):
+            what = f'the alias target "{alias.target}" is a rule for device nodes or with options'
             yield Finding(alias.place, what, f"choose another name, or see {_at(rule)}")
 
 
+def _plain(rule: Rule) -> bool:
+    """True if its devices are offered as discovered ones are."""
+    return any(_difference(rule, kind(rule.name)) is None for kind in (PciRule, MdevRule))
+
+
 def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
-    """Names whose devices would come in one environment variable; the kubelet takes the first."""
-    named = [(Kind.PCI, rule.name, rule.place) for rule in rules if isinstance(rule, PciRule)]
-    named += [(Kind.PCI, alias.target, alias.place) for alias in aliases]
-    named += [(Kind.MDEV, rule.name, rule.place) for rule in rules if isinstance(rule, MdevRule)]
+    """Names whose devices would come in one environment variable; the kubelet takes the first.
+
+    What an alias renames may be of either kind, unless it leads to a rule.
+    """
+    kinds = {
+        rule.name: (Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI,)
+        for rule in rules
+        if not isinstance(rule, NodeRule)
+    }
+    named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
+    named += [(alias.target, alias.place) for alias in aliases]
     first: dict[str, str] = {}
-    for kind, name, place in named:
-        variable = naming.env_key(kind, name)
-        earlier = first.setdefault(variable, name)
-        if earlier != name:
-            what = f'"{name}" and "{earlier}" would share the variable {variable}'
+    for name, place in named:
+        variables = [naming.env_key(kind, name) for kind in kinds.get(name, (Kind.PCI, Kind.MDEV))]
+        shared = [variable for variable in variables if first.setdefault(variable, name) != name]
+        if shared:
+            what = f'"{name}" and "{first[shared[0]]}" would share the variable {shared[0]}'
             yield Finding(place, what, "make the names differ in more than case, '.', '/' and '_'")
 
 

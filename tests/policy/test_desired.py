@@ -64,6 +64,20 @@ def test_names_that_share_a_variable_are_refused(one: str, other: str) -> None:
     assert told([PciRule(one), MdevRule(other)]) == []
 
 
+@pytest.mark.parametrize("kind", [PciRule, MdevRule])
+def test_an_alias_may_be_of_either_kind_and_shares_the_variable_of_neither(
+    kind: type[PciRule | MdevRule],
+) -> None:
+    (what,) = told([kind("a.b/C")], Alias("nvidia.com/GRID_T4-1Q", "a.b/c"))
+    assert "would share the variable" in what
+    (what,) = told([], Alias("nvidia.com/GRID_T4-1Q", "a.b/c"), Alias("nvidia.com/GRID_T4-2Q", "a.b/C"))
+    assert "would share the variable" in what
+
+
+def test_an_alias_that_leads_to_a_rule_is_of_its_kind() -> None:
+    assert told([MdevRule("a.b/c"), PciRule("a.b/C")], Alias("nvidia.com/GRID_T4-1Q", "a.b/c")) == []
+
+
 def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     path = "/dev/net/tun"
     length = len(nodes.share_id(path, 100_000))
@@ -125,5 +139,7 @@ def test_an_alias_of_a_rule_is_refused_because_it_renames_nothing() -> None:
 
 def test_an_alias_may_lead_to_a_plain_rule_but_not_to_one_with_options_or_of_another_kind() -> None:
     assert told([GPU], Alias("a.b/c", GPU.name)) == []
+    assert told([MdevRule(GPU.name)], Alias("a.b/c", GPU.name)) == []
+    assert len(told([MdevRule(GPU.name, cdi=True)], Alias("a.b/c", GPU.name))) == 1
     assert len(told([PciRule(GPU.name, isolation=Isolation.NONE)], Alias("a.b/c", GPU.name))) == 1
     assert len(told([NodeRule(GPU.name, "/dev/kvm")], Alias("a.b/c", GPU.name))) == 1
