@@ -14,7 +14,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.policy import desired
 from nodeagent.settings import building, imports, sources, table
 from nodeagent.settings.entries import Table
-from nodeagent.settings.problems import Problems
+from nodeagent.settings.problems import Place, Problems
 from nodeagent.settings.reading import BROKEN, UNSUPPORTED, UNSUPPORTED_HINT, Reader
 from nodeagent.settings.shapes import MapOf
 from nodeagent.settings.tree import Settings, Value
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nodeagent.settings.sources import Given
+
+DEFAULT = Place("default", "default")
 
 
 def load(root_prefix: str, flags: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
@@ -73,7 +75,10 @@ def _settings(
         building.aliases(values, merge.alias_places),
         building.mdevs(values),
     ):
-        problems.add(finding.place, "", finding.what, finding.hint)
+        if finding.place in merge.origins:  # a key that was given somewhere
+            problems.add(merge.origins[finding.place][-1], finding.place, finding.what, finding.hint)
+        else:
+            problems.add(finding.place, "", finding.what, finding.hint)
     found = imports.read(root_prefix, values, problems, warnings) if root_prefix is not None else ((), ())
     problems.raise_any()
     warnings += building.empty_rules(values)
@@ -81,7 +86,7 @@ def _settings(
         Value(
             setting.key,
             table.shown(setting.shape, values[setting.key]),
-            ", ".join(merge.origins.get(setting.key, ("default",))),
+            ", ".join(place.short for place in merge.origins.get(setting.key, (DEFAULT,))),
         )
         for setting in table.SETTINGS
     ]
@@ -102,7 +107,7 @@ class _Merge:
         self.problems = problems
         self._reader = Reader(problems)
         self.values: dict[str, Any] = {item.key: item.default for item in table.SETTINGS}
-        self.origins: dict[str, tuple[str, ...]] = {}
+        self.origins: dict[str, tuple[Place, ...]] = {}
         self.alias_places: dict[str, str] = {}
 
     def take(self, given: Given) -> None:
@@ -115,11 +120,11 @@ class _Merge:
             self.problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
         if isinstance(setting.shape, MapOf):
             self.values[key] = self.values[key] | value
-            self.origins[key] = (*self.origins.get(key, ()), given.place.short)
+            self.origins[key] = (*self.origins.get(key, ()), given.place)
             self._note_aliases(given)
         else:
             self.values[key] = value
-            self.origins[key] = (given.place.short,)
+            self.origins[key] = (given.place,)
 
     def _note_aliases(self, given: Given) -> None:
         if given.setting.key == "aliases" and isinstance(given.entry, Table):

@@ -238,6 +238,22 @@ def test_a_mistake_gives_two_lines_with_place_and_hint(etc: Etc, text: str, what
     assert hint in lines[1]
 
 
+CONTRADICTION = 'mdevs.exclude: "nvidia-1" is both wanted and excluded'
+
+
+def test_what_contradicts_itself_over_several_sources_is_told_with_its_place(etc: Etc) -> None:
+    etc.write("conf.d/a.yaml", "mdevs: {types: [nvidia-1]}\n")
+    lines = etc.lines("\nmdevs: {exclude: [nvidia-1]}")
+    assert lines[0] == f"config.yaml:2: {CONTRADICTION}"
+    etc.write("config.yaml", "")
+    with pytest.raises(ConfigError) as caught:
+        etc.load(environ={"NODEAGENT_MDEVS_EXCLUDE": "nvidia-1"})
+    assert caught.value.what == f"env NODEAGENT_MDEVS_EXCLUDE: {CONTRADICTION}"
+    with pytest.raises(ConfigError) as caught:
+        etc.load({"mdevs.exclude": "nvidia-1"})
+    assert caught.value.what == f"flag --mdevs-exclude: {CONTRADICTION}"
+
+
 def test_all_mistakes_of_all_sources_are_told_at_once(etc: Etc) -> None:
     etc.write("conf.d/a.yaml", "a: 1\nb: 2\na: 3\n")
     etc.write("config.yaml", "log: {level: loud}\ntiming: {settle: soon}\n")
