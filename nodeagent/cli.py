@@ -211,7 +211,7 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"nodeagent: {warning}", file=sys.stderr)
     seen = _inspected(options, loaded=loaded).facts
     record = inspect.record(root) if options.host is None else None
-    basis = inspect.to_plan(seen, options.machine_id or _machine_id(root), loaded.node.labels, record)
+    basis = inspect.to_plan(seen, _machine_id(options, root, loaded), loaded.node.labels, record)
     plan = mdevs.plan(seen.host, loaded.desired.mdevs, basis)
     vfs = sriov.plan(seen.host, loaded.desired.sriov, basis)
     manage = loaded.desired.mdevs.manage
@@ -220,15 +220,23 @@ def _plan(options: argparse.Namespace) -> int:
     return _print(shown.text(plan, vfs, manage))
 
 
-def _machine_id(root: Root) -> str:
+def _machine_id(options: argparse.Namespace, root: Root, loaded: settings.Settings) -> str:
+    """Of the host that is planned for; "" where only VFs are planned, which go without."""
     from nodeagent.kernel import identity
 
-    found = identity.machine_id(root)
-    if not found:
+    if options.machine_id is not None:
+        if given := identity.written(options.machine_id):
+            return given
         raise ConfigError(
-            "/etc/machine-id is empty or missing: which mdevs are ours cannot be told",
-            "make it with systemd-machine-id-setup, or give --machine-id",
+            f'--machine-id: "{options.machine_id}" is no machine id',
+            "give the 32 hexadecimal digits that stand in /etc/machine-id of that host",
         )
+    found = identity.machine_id(root)
+    unknown = "/etc/machine-id is empty or missing: which mdevs are ours cannot be told"
+    if not found and (loaded.desired.mdevs.manage or not loaded.desired.sriov):
+        raise ConfigError(unknown, "make it with systemd-machine-id-setup, or give --machine-id")
+    if not found:
+        print(f"nodeagent: {unknown}", file=sys.stderr)
     return found
 
 

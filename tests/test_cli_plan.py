@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -60,11 +61,44 @@ def test_the_machine_id_tells_what_is_ours(root: Path, run: Run) -> None:
     path = saved(root, kernel)
     (root / "etc/machine-id").write_text(f"{MACHINE}\n")
     ours = json.loads(run("plan", "--host", path, "-o", "json")[1])
-    theirs = json.loads(run("plan", "--host", path, "-o", "json", "--machine-id", "other")[1])
+    theirs = json.loads(run("plan", "--host", path, "-o", "json", "--machine-id", "f" * 32)[1])
     assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
     assert {each["own"] for each in theirs["cards"][0]["exists"]} == {False}
     assert ours["manage"] is True
     assert ours["steps"] == theirs["steps"] == []
+
+
+@pytest.mark.parametrize("spelled", [MACHINE.upper(), str(UUID(MACHINE)), f"{MACHINE}\n"])
+def test_a_machine_id_may_be_spelled_as_other_programs_do(root: Path, run: Run, spelled: str) -> None:
+    (root / "etc/nodeagent/config.yaml").write_text(MANAGE)
+    path = saved(root, MdevKernel([t4(1)]))
+    assert run("plan", "--host", path, "--machine-id", spelled) == run(
+        "plan", "--host", path, "--machine-id", MACHINE
+    )
+
+
+@pytest.mark.parametrize("text", ["other", "", MACHINE[1:]])
+def test_what_is_no_machine_id_is_refused(root: Path, run: Run, text: str) -> None:
+    code, out, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", text)
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f'nodeagent: --machine-id: "{text}" is no machine id',
+        "give the 32 hexadecimal digits that stand in /etc/machine-id of that host",
+    ]
+
+
+def test_virtual_functions_are_planned_without_a_machine_id(root: Path, run: Run) -> None:
+    SimulatedHost(root).add_function(
+        "0000:3b:00.0", vendor="10de", device="2235", pci_class="030200", sriov=8
+    )
+    vfs = "sriov: [{match: [{vendors: ['10de']}], numVFs: 4}]\n"
+    (root / "etc/nodeagent/config.yaml").write_text(vfs)
+    code, out, err = run("plan")
+    assert (code, out.splitlines()[-1]) == (0, "to do: 0, waiting: 1")
+    assert "which mdevs are ours cannot be told" in err
+    (root / "etc/nodeagent/config.yaml").write_text(MANAGE + vfs)
+    code, _, err = run("plan")
+    assert (code, "--machine-id" in err) == (2, True)
 
 
 @pytest.mark.parametrize("text", ["", "uninitialized\n"])

@@ -15,3 +15,9 @@ def machine_id(root: Root) -> str:
     """The 32 hexadecimal digits; "" if there are none: a new system has none yet (machine-id(5))."""
     text = (root.text(PATH) or "").lower()
     return text if _ID.fullmatch(text) else ""
+
+
+def written(text: str) -> str:
+    """The machine id that a person wrote, also with dashes or in upper case; "" if it is none."""
+    digits = text.strip().replace("-", "").lower()
+    return digits if _ID.fullmatch(digits) else ""

@@ -118,13 +118,17 @@ class Reader:
 def from_text(shape: Shape, text: str, place: Place) -> Entry:
     """The entry that a flag or an environment variable holds: ``a,b`` for lists, ``a=b,c=d`` for maps.
 
-    Raises Wrong if a part of a map has no "=".
+    Raises Wrong if a part of a map has no "=", or a key is there twice.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if isinstance(shape, ListOf):
         return Items(tuple(Scalar(part, place) for part in parts), place)
     if isinstance(shape, MapOf):
-        return Table(tuple(_pair(part, place) for part in parts), place)
+        members: dict[str, Member] = {}
+        for member in (_pair(part, place) for part in parts):
+            if members.setdefault(member.key, member) is not member:
+                raise Wrong(f'the key "{member.key}" is here a second time', "keep one of them")
+        return Table(tuple(members.values()), place)
     return Scalar(text, place)
 
 

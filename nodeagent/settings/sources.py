@@ -90,11 +90,11 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
         setting = sections[""].get(member.key)
         if setting is not None:
             yield Given(setting, member.entry, member.place)
-        elif member.key in sections:
+        elif member.key and member.key in sections:
             yield from _section(sections[member.key], member.key, member.entry, problems)
         else:
             hint = nearest(member.key, table.top_keys())
-            problems.add(member.place, member.key, "unknown key", hint)
+            problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
 def _section(

@@ -23,8 +23,8 @@ SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less t
 SOCKET_NAME = 10 + 10 + 1 + 7 + 1 + 8 + 5
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)")
-_INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
 _NODE = re.compile(r"/dev(/[A-Za-z0-9_.:@+-]+)+")
 _DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -240,7 +240,17 @@ def _label_value(scalar: Scalar) -> str:
 def _filled(scalar: Scalar) -> str:
     if scalar.text.strip() and scalar.text.isprintable():
         return scalar.text
-    raise Wrong("an empty text", "write the text, or leave the entry out")
+    if not scalar.text.strip():
+        raise Wrong("an empty text", "write the text, or leave the entry out")
+    odd = next(each for each in scalar.text if not each.isprintable())
+    hint = "write it anew: with copied texts a blank may come as another character"
+    raise Wrong(f"{scalar.text!a} holds {_called(odd)}", hint)
+
+
+def _called(character: str) -> str:
+    import unicodedata  # here: needed for mistakes only
+
+    return unicodedata.name(character, f"U+{ord(character):04X}")
 
 
 FLAG = Word("true | false", _flag, {"type": "boolean"})

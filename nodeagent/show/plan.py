@@ -78,12 +78,12 @@ def _sum(plan: Plan, vfs: sriov.Plan) -> str:
 
 
 def document(plan: Plan, vfs: sriov.Plan, managed: bool) -> dict[str, Any]:
-    """The same as plain data, nothing left out."""
+    """The same as plain data, nothing left out; steps in the order in which the daemon does them."""
     return {
         "manage": managed,
         "cards": [_card_document(card) for card in plan.cards],
-        "steps": [_step(each) for each in (*plan.steps, *vfs.steps)],
-        "waiting": [_step(each) for each in (*plan.waiting, *vfs.waiting)],
+        "steps": [_step(each) for each in (*vfs.steps, *plan.steps)],
+        "waiting": [_step(each) for each in (*vfs.waiting, *plan.waiting)],
         "problems": list(plan.problems),
     }
 
@@ -99,6 +99,7 @@ def _card_document(card: CardPlan) -> dict[str, Any]:
                 "type": each.instance.type_id,
                 "own": each.own,
                 "holder": each.holder,
+                "leaving": each.leaving,
             }
             for each in card.exists
         ],

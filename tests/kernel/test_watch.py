@@ -184,13 +184,13 @@ async def test_a_card_that_begins_to_offer_mdevs_wakes_everything(watched: Watch
 
 async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
-    heard: Heard[Wake] = Heard()
+    heard: Heard[str | None] = Heard()
     watching = Watching()
     watch = Watch(Root(tmp_path), watching, heard, no_recovery)
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
         group.start_soon(watching.run)
-        await heard.until_told(Wake(everything=True))
+        await heard.until_told(EVERYTHING)
         group.cancel_scope.cancel()
     assert watch.statistics().lost == 1
     watching.close()

@@ -222,6 +222,12 @@ MISTAKES = [
     ("log: {level: verbose}", "log.level:", "info"),
     ("mdevs: {types: [{type: x, count: 0}]}", "mdevs.types[0].count: 0 is out", "from 1"),
     ("mdevs: {types: ['']}", "mdevs.types[0]: an empty text", "leave the entry out"),
+    ("mdevs: {types: [{type: x, count: 1٢}]}", 'count: "1٢" is not a number', "digits"),
+    ("timing: {settle: 1٢s}", "is not a duration", "250ms"),
+    ('mdevs: {types: ["GRID\u00a0T4-1B"]}', "types[0]: 'GRID\\xa0T4-1B' holds NO-BREAK SPACE", "a blank"),
+    ('mdevs: {types: ["GRID T4-1B\\n"]}', "types[0]: 'GRID T4-1B\\n' holds U+000A", "a blank"),
+    ('mdevs: {exclude: ["\u00a0"]}', "exclude[0]: an empty text", "leave the entry out"),
+    ('"": {resources: []}', 'config.yaml:1: "": unknown key', "known here: apiVersion"),
     ("mdevs: {types: [{count: 4}]}", "mdevs.types[0].type: is missing", "write it"),
     ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type: unknown key", "types"),
     ("mdevs: {vgpuConfigFile: vgpu.yaml}", "mdevs.vgpuConfigFile:", "'/'"),
@@ -252,6 +258,14 @@ def test_what_contradicts_itself_over_several_sources_is_told_with_its_place(etc
     with pytest.raises(ConfigError) as caught:
         etc.load({"mdevs.exclude": "nvidia-1"})
     assert caught.value.what == f"flag --mdevs-exclude: {CONTRADICTION}"
+
+
+def test_a_key_that_a_flag_or_a_variable_names_twice_is_refused_as_in_files(etc: Etc) -> None:
+    with pytest.raises(ConfigError) as caught:
+        etc.load({"node.labels": "a=1, b=2, a=2"})
+    assert caught.value.what == 'flag --node-labels: node.labels: the key "a" is here a second time'
+    with pytest.raises(ConfigError, match="env NODEAGENT_ALIASES: aliases: the key "):
+        etc.load(environ={"NODEAGENT_ALIASES": "a.b/c=a.b/d,a.b/c=a.b/d"})
 
 
 def test_all_mistakes_of_all_sources_are_told_at_once(etc: Etc) -> None:

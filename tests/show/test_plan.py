@@ -70,6 +70,7 @@ def test_the_plain_data_leaves_nothing_out() -> None:
         "type": "nvidia-222",
         "own": False,
         "holder": None,
+        "leaving": False,
     }
 
 
@@ -90,6 +91,15 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
         "",
         "to do: 1, waiting: 1",
     ]
+
+
+def test_the_plain_data_has_the_steps_in_the_order_of_the_daemon() -> None:
+    _, found = changed()
+    address = "0000:3b:00.0"
+    vfs = sriov.Plan((Step(SetNumVfs(address, 8), address, None, "it is to have 8 VFs"),), found.waiting)
+    told = plan.document(found, vfs, True)
+    assert [step["action"] for step in told["steps"][:2]] == ["setNumVfs", "removeMdev"]
+    assert len(told["waiting"]) == 2
 
 
 def test_a_plan_that_has_come_to_its_end_says_so() -> None:
