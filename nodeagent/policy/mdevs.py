@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nodeagent.model.action import Step, Waiting
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
-from nodeagent.policy import filling, wishes
+from nodeagent.policy import definitions, filling, wishes
 from nodeagent.policy.dealing import Hand, deal
 from nodeagent.policy.filling import CardPlan
 from nodeagent.policy.stands import Basis, Stand, stands
@@ -96,9 +96,4 @@ def _problems(
         for each in asked
         if meant[each] & shunned
     ]
-    lost = [
-        f"the definition {each.uuid} names the parent {each.parent}, which is not on this node"
-        for each in wanted.definitions
-        if each.parent not in host.mdev_parents
-    ]
-    return unknown + both + lost
+    return unknown + both + definitions.problems(wanted.definitions, host)

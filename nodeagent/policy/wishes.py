@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.policy import naming
+from nodeagent.policy import definitions, naming
 from nodeagent.policy.cards import Card, card_of, order
 
 _GPU_CLASSES = ("0300", "0302")
@@ -24,11 +24,13 @@ class Wish:
     """What one card is to have: type id → how many (None: all that fit), first choice first.
 
     ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
+    ``as_is``: what is asked of the card cannot be made, so nothing is made or removed.
     """
 
     types: Mapping[str, int | None]
     shared: bool = True
     definitions: tuple[MdevDefinition, ...] = ()
+    as_is: bool = False
 
 
 def names(wanted: WantedType, kind: MdevType) -> bool:
@@ -67,11 +69,15 @@ def wish(
     """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids."""
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
-        return Wish({defined[0].type_id: None}, shared=False, definitions=defined)
+        return _defined(definitions.met(defined, host))
     kinds = tuple(card.types.values())
     own = own_list(card, wanted.cards, host)
     chosen = type_ids(listed if own is None else own.types, kinds)
     return Wish({each: count for each, count in chosen.items() if each not in shunned}, shared=own is None)
+
+
+def _defined(met: tuple[MdevDefinition, ...]) -> Wish:
+    return Wish({each.type_id: None for each in met[:1]}, shared=False, definitions=met, as_is=not met)
 
 
 def own_list(card: Card, rules: Sequence[CardTypes], host: Host) -> CardTypes | None:

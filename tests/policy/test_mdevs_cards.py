@@ -19,6 +19,7 @@ from tests.policy.made import host, vgpu
 from tests.policy.splitting import T4_TYPES, basis, planned, settle, short, t4, v100, wanted
 
 FIRST = "0000:01:00.0"
+PF = "0000:81:00.0"
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 T4_8 = WantedType("T4-1B", 8, short=True)
 
@@ -130,6 +131,50 @@ def test_definitions_that_cannot_be_met_are_told() -> None:
         f"the definition {four} would mix nvidia-222 with nvidia-228 on {FIRST}",
         f"the definition {five} names the parent 0000:99:00.0, which is not on this node",
     ]
+
+
+@pytest.mark.parametrize(
+    ("card", "parent", "number", "said"),
+    [
+        (t4(1), FIRST, "22", f"asks for nvidia-22, which {FIRST} does not offer"),
+        (
+            Card(PF, T4_TYPES, vfs=("0000:81:00.4",)),
+            PF,
+            "223",
+            f"names the parent {PF}, which offers no mediated devices",
+        ),
+    ],
+)
+def test_a_definition_that_cannot_be_met_leaves_its_card_as_it_is(
+    card: Card, parent: str, number: str, said: str
+) -> None:
+    kernel = MdevKernel([card])
+    settle(kernel, wanted("222"))
+    before = kernel.instances
+    plan = settle(kernel, defined((FOREIGN, parent, number)))
+    assert kernel.instances == before
+    assert plan.problems == (f"the definition {FOREIGN} {said}",)
+    assert plan.cards[0].notes == ("it stays as it is: what is asked of it cannot be made",)
+
+
+def test_a_definition_that_names_a_vf_of_the_vendors_framework_leaves_the_card_as_it_is() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    made: dict[str, str] = {}
+    settle(kernel, wanted("223"), made=made)
+    vf = kernel.cards[0].vfs[0]
+    plan = settle(kernel, defined((FOREIGN, vf, "223")), made=made)
+    assert short(kernel) == ["4×223"]
+    assert plan.problems == (
+        f"the definition {FOREIGN} names the parent {vf}, which offers no mediated devices",
+    )
+
+
+def test_a_wrong_definition_does_not_stand_in_the_way_of_the_others() -> None:
+    kernel = MdevKernel([t4(1)])
+    wrong, *good = uuids(3)
+    plan = settle(kernel, defined((wrong, FIRST, "999"), *((uuid, FIRST, "228") for uuid in good)))
+    assert list(kernel.instances) == good
+    assert plan.problems == (f"the definition {wrong} asks for nvidia-999, which {FIRST} does not offer",)
 
 
 def test_definitions_on_a_node_without_cards_are_told() -> None:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions of mdevctl against a host: which can be met, and what is wrong with the others. Pure.
+
+A definition names its parent and its type by themselves, so nothing else can stand in for them. One that
+cannot be met is told, and takes nothing from its card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodeagent.model.desired import MdevDefinition
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+
+
+def met(found: Sequence[MdevDefinition], host: Host) -> tuple[MdevDefinition, ...]:
+    """Those that the host can meet."""
+    return tuple(each for each in found if _flaw(each, host) is None)
+
+
+def problems(found: Sequence[MdevDefinition], host: Host) -> list[str]:
+    """What is wrong with the others."""
+    judged = ((each, _flaw(each, host)) for each in found)
+    return [f"the definition {each.uuid} {flaw}" for each, flaw in judged if flaw is not None]
+
+
+def _flaw(definition: MdevDefinition, host: Host) -> str | None:
+    parent, type_id = definition.parent, definition.type_id
+    kinds = host.mdev_parents.get(parent)
+    if kinds is None:
+        why = "offers no mediated devices" if PciAddress(parent) in host.functions else "is not on this node"
+        return f"names the parent {parent}, which {why}"
+    if all(kind.type_id != type_id for kind in kinds):
+        return f"asks for {type_id}, which {parent} does not offer"
+    return None
