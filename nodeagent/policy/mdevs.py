@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nodeagent.model.action import Step, Waiting
 from nodeagent.model.desired import MdevsWanted, WantedType
-from nodeagent.model.host import Host, MdevType
+from nodeagent.model.host import Host
 from nodeagent.policy import definitions, filling, wishes
 from nodeagent.policy.dealing import Hand, deal
 from nodeagent.policy.filling import CardPlan
@@ -45,7 +45,7 @@ def plan(host: Host, wanted: MdevsWanted, basis: Basis) -> Plan:
     filled = [filling.fill(stand, dealt[stand.card.address], host, basis) for stand in found]
     removals = [step for each in filled for step in each.removals]
     creations = [step for each in filled for step in each.creations]
-    problems = (*_problems(wanted, listed, kinds, host), *(text for each in filled for text in each.problems))
+    problems = (*_problems(wanted, listed, found, host), *(text for each in filled for text in each.problems))
     return Plan(
         tuple(removals + creations),
         tuple(waiting for each in filled for waiting in each.waiting),
@@ -82,12 +82,14 @@ def _alone(stand: Stand, hand: Hand) -> str | None:
 
 
 def _problems(
-    wanted: MdevsWanted, listed: Sequence[WantedType], kinds: Sequence[MdevType], host: Host
+    wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[Stand], host: Host
 ) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
-    asked = (*listed, *(each for rule in wanted.cards for each in rule.types))
-    if (asked or wanted.definitions) and not kinds:
-        return ["no card of this node offers mediated devices or vGPU types"]
+    kinds = tuple(kind for stand in found for kind in stand.card.types.values())
+    if not kinds:
+        asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
+        return ["no card of this node offers mediated devices or vGPU types"] if asked else []
+    asked = (*listed, *(each for stand in found for each in stand.wish.unmet))
     shunned = wishes.excluded(wanted, kinds)
     meant = {each: wishes.type_ids([each], kinds).keys() for each in asked}
     unknown = [f'no card of this node offers the type "{each.name}"' for each in asked if not meant[each]]
@@ -96,4 +98,12 @@ def _problems(
         for each in asked
         if meant[each] & shunned
     ]
-    return unknown + both + definitions.problems(wanted.definitions, host)
+    here = [
+        f'{stand.card.address} does not offer the type "{each.name}" that is asked of it'
+        for stand in found
+        for each in stand.wish.unmet
+        if meant[each] - shunned
+    ]
+    if wanted.cards and not any(wishes.rules_for(stand.card, wanted.cards, host) for stand in found):
+        here.append("no entry of the vgpu-device-manager configuration fits a card of this node")
+    return unknown + both + here + definitions.problems(wanted.definitions, host)

@@ -80,7 +80,7 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis:
         Stand(
             card,
             (*_present(card, wanted, basis, shunned), *_leaving(card, ghosts, basis)),
-            wishes.wish(card, wanted, listed, host, shunned),
+            wishes.wish(card, wanted, listed, host, shunned, basis.vgpu_names),
         )
         for card in found
     )

@@ -7,8 +7,9 @@ is the operator's. Cards with a list of their own are left out of the round.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType, PciFunction
@@ -17,6 +18,7 @@ from nodeagent.policy import definitions, naming
 from nodeagent.policy.cards import Card, card_of, order
 
 _GPU_CLASSES = ("0300", "0302")
+_MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,15 @@ class Wish:
     """What one card is to have: type id → how many (None: all that fit), first choice first.
 
     ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
-    ``as_is``: what is asked of the card cannot be made, so nothing is made or removed.
+    ``as_is``: what is asked of the card cannot be made, so nothing is made or removed; ``unmet`` is that,
+    where a list of its own asks for it.
     """
 
     types: Mapping[str, int | None]
     shared: bool = True
     definitions: tuple[MdevDefinition, ...] = ()
     as_is: bool = False
+    unmet: tuple[WantedType, ...] = ()
 
 
 def names(wanted: WantedType, kind: MdevType) -> bool:
@@ -51,10 +55,18 @@ def type_ids(wanted: Iterable[WantedType], kinds: Sequence[MdevType]) -> dict[st
     """Type id → count in the order of the wishes; the first wish that means a type counts."""
     found: dict[str, int | None] = {}
     for each in wanted:
-        for kind in kinds:
-            if names(each, kind):
-                found.setdefault(kind.type_id, each.count)
+        for kind in _meant(each, kinds):
+            found.setdefault(kind.type_id, each.count)
     return found
+
+
+def _meant(wanted: WantedType, kinds: Sequence[MdevType]) -> list[MdevType]:
+    """The types that a wish means; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
+    found = [kind for kind in kinds if names(wanted, kind)]
+    plain = _MIG_SUFFIX.sub("", wanted.name) if wanted.short else wanted.name
+    if found or plain == wanted.name:
+        return found
+    return _meant(replace(wanted, name=plain), kinds)
 
 
 def excluded(wanted: MdevsWanted, kinds: Iterable[MdevType]) -> frozenset[str]:
@@ -64,30 +76,65 @@ def excluded(wanted: MdevsWanted, kinds: Iterable[MdevType]) -> frozenset[str]:
 
 
 def wish(
-    card: Card, wanted: MdevsWanted, listed: Sequence[WantedType], host: Host, shunned: frozenset[str]
+    card: Card,
+    wanted: MdevsWanted,
+    listed: Sequence[WantedType],
+    host: Host,
+    shunned: frozenset[str],
+    vgpu_names: Mapping[str, str],
 ) -> Wish:
-    """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids."""
+    """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids.
+
+    ``vgpu_names`` is id → name of the vGPU types that any VF has ever listed.
+    """
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
         return _defined(definitions.met(defined, host))
     kinds = tuple(card.types.values())
-    own = own_list(card, wanted.cards, host)
-    chosen = type_ids(listed if own is None else own.types, kinds)
-    return Wish({each: count for each, count in chosen.items() if each not in shunned}, shared=own is None)
+    rules = rules_for(card, wanted.cards, host)
+    if rules:
+        return _own_list(rules, (*kinds, *_untold(card, vgpu_names)), shunned)
+    return Wish(_without(shunned, type_ids(listed, kinds)))
 
 
 def _defined(met: tuple[MdevDefinition, ...]) -> Wish:
     return Wish({each.type_id: None for each in met[:1]}, shared=False, definitions=met, as_is=not met)
 
 
-def own_list(card: Card, rules: Sequence[CardTypes], host: Host) -> CardTypes | None:
-    """The last rule that fits the card, as NVIDIA's vgpu-device-manager applies its entries in turn."""
+def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: frozenset[str]) -> Wish:
+    """The last rule counts that asks for nothing, or for what the card offers.
+
+    So one entry may be for several models with the same ids, as in NVIDIA's own file. But what only empties
+    a card is not carried out when the last rule asks for something in vain.
+    """
+    chosen: dict[str, int | None] = {}
+    for rule in reversed(rules):
+        chosen = _without(shunned, type_ids(rule.types, kinds))
+        if chosen or not rule.types:
+            break
+    if rules[-1].types and not chosen:
+        return Wish({}, shared=False, as_is=True, unmet=tuple(kind for rule in rules for kind in rule.types))
+    return Wish(chosen, shared=False)
+
+
+def _without(shunned: frozenset[str], chosen: Mapping[str, int | None]) -> dict[str, int | None]:
+    return {type_id: count for type_id, count in chosen.items() if type_id not in shunned}
+
+
+def _untold(card: Card, vgpu_names: Mapping[str, str]) -> list[MdevType]:
+    """What a card may offer besides: one that has vGPUs does not list all of its types any more."""
+    if not any(each.vgpu for each in card.instances):
+        return []
+    return [MdevType(type_id, name or None) for type_id, name in vgpu_names.items()]
+
+
+def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
+    """The rules that fit the card; NVIDIA's vgpu-device-manager applies its entries in turn."""
     function = host.functions.get(PciAddress(card.address))
     if function is None or not rules:
-        return None
+        return []
     position = _gpus(host).get(function.address)
-    fitting = (rule for rule in reversed(rules) if _fits(rule, function, position))
-    return next(fitting, None)
+    return [rule for rule in rules if _fits(rule, function, position)]
 
 
 def _gpus(host: Host) -> dict[str, int]:

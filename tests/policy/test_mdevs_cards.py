@@ -86,6 +86,81 @@ def test_a_short_name_is_the_last_word_of_a_name() -> None:
     assert plan.problems == ('no card of this node offers the type "8Q"',)
 
 
+V100_8 = WantedType("V100-8Q", 2, short=True)
+
+
+def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -> None:
+    kernel = MdevKernel([t4(1), v100(2)])
+    settle(kernel, given(CardTypes((1,), types=(V100_8,))))
+    plan = settle(kernel, given(CardTypes(types=(T4_8,))))
+    assert short(kernel) == ["8×222", "2×108"]
+    assert plan.problems == ('0000:02:00.0 does not offer the type "T4-1B" that is asked of it',)
+    assert plan.cards[1].notes == ("it stays as it is: what is asked of it cannot be made",)
+    plan = settle(kernel, given(CardTypes(), CardTypes(types=(T4_8,))))
+    assert short(kernel) == ["8×222", "2×108"], "what empties a card is not what is left when the rest fails"
+
+
+def test_an_excluded_type_of_a_card_takes_nothing_from_it() -> None:
+    kernel = MdevKernel([v100(1)])
+    settle(kernel, wanted("105"))
+    plan = settle(kernel, replace(given(CardTypes(types=(V100_8,))), excluded=("nvidia-108",)))
+    assert short(kernel) == ["16×105"]
+    assert plan.problems == ('the type "V100-8Q" is both wanted and excluded: it is not made',)
+
+
+def test_an_entry_for_another_model_with_the_same_ids_does_not_count() -> None:
+    """In NVIDIA's own file 0x1E7810DE is the RTX 8000, and below that the RTX 6000."""
+    kernel = MdevKernel([Card(FIRST, (Type("nvidia-300", 2, "GRID RTX8000P-24Q"),))])
+    entries = [
+        CardTypes(types=(WantedType(name, 2, short=True),)) for name in ("RTX8000P-24Q", "RTX6000P-12Q")
+    ]
+    plan = settle(kernel, given(*entries))
+    assert short(kernel) == ["2×300"]
+    assert plan.problems == ()
+
+
+def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> None:
+    kernel = MdevKernel([t4(1)])
+    others = tuple(CardTypes(None, (("10de", each, None, None),), (V100_8,)) for each in ("1db6", "20b0"))
+    assert settle(kernel, given(*others, CardTypes(types=(T4_8,)))).problems == ()
+    assert short(kernel) == ["8×222"]
+    plan = settle(kernel, given(*others))
+    assert plan.problems == ("no entry of the vgpu-device-manager configuration fits a card of this node",)
+
+
+def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    made: dict[str, str] = {}
+    settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
+    assert short(kernel) == ["4×222"]
+    names = {kind.id: kind.name or "" for kind in kernel.cards[0].types}
+    wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))
+    plan = planned(kernel, wish, made=made, vgpu_names=names)
+    assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "offered", "makes"),
+    [
+        ("DC-1-24QGFX", ("DC-1-24Q", "DC-48Q"), "DC-1-24Q"),
+        ("DC-1-24QGFX", ("DC-1-24Q", "DC-1-24QGFX"), "DC-1-24QGFX"),
+        ("A100-1-5CME", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5CNOME", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5CMEALL", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5C", ("A100-1-5CME",), None),
+    ],
+)
+def test_the_suffix_of_a_mig_type_counts_only_where_the_driver_names_it(
+    name: str, offered: tuple[str, ...], makes: str | None
+) -> None:
+    card = Card(FIRST, tuple(Type(each, 4, f"NVIDIA Some Model {each}") for each in offered))
+    kernel = MdevKernel([card])
+    plan = settle(kernel, given(CardTypes(types=(WantedType(name, 1, short=True),))))
+    assert [kind for _, kind in kernel.instances.values()] == [makes] * bool(makes)
+    assert bool(plan.problems) == (makes is None)
+    assert planned(kernel, given(CardTypes(types=(WantedType(name, 1, short=True),)))).steps == ()
+
+
 def defined(*definitions: tuple[str, str, str]) -> MdevsWanted:
     found = tuple(MdevDefinition(uuid, parent, f"nvidia-{number}") for uuid, parent, number in definitions)
     return replace(wanted("223"), definitions=found)
