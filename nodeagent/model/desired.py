@@ -126,6 +126,8 @@ class MdevsWanted:
 
     On a card, ``definitions`` go before ``cards`` (the last that fits), and these before the node's types:
     those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed.
+    ``defined`` are the UUIDs of all definitions of mdevctl, also of those that are no wishes here, and
+    ``reserved`` the parents on which mdevctl is to make something by itself.
     """
 
     manage: bool = False
@@ -135,6 +137,8 @@ class MdevsWanted:
     excluded: tuple[str, ...] = ()
     cards: tuple[CardTypes, ...] = ()
     definitions: tuple[MdevDefinition, ...] = ()
+    defined: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
     """The own instances that are to go, and why."""
     kept = []
     for each in stand.exists:
-        if not each.own or stand.wish.as_is:
+        if not each.own or stand.wish.as_is is not None:
             continue
         if each.instance.type_id != type_id or stand.wish.definitions:
             yield each, f"{each.instance.type_id} is not wanted on this card"
@@ -190,8 +190,8 @@ def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ..
         notes.append(f"it gets {type_id} when it is empty")
     if stand.left_alone:
         notes.append("something is on it that is not ours: nothing is made beside it")
-    elif stand.wish.as_is:
-        notes.append("it stays as it is: what is asked of it cannot be made")
+    elif stand.wish.as_is is not None:
+        notes.append(f"it stays as it is: {stand.wish.as_is}")
     elif type_id is None and stand.wish.types and not any(each.own for each in stand.exists):
         notes.append("no wanted type has room on it")
     elif type_id is None and not stand.wish.types:

@@ -87,7 +87,7 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis:
 
 
 def _present(card: Card, wanted: MdevsWanted, basis: Basis, shunned: frozenset[str]) -> tuple[Existing, ...]:
-    defined = {each.uuid for each in wanted.definitions}
+    defined = wanted.defined.union(each.uuid for each in wanted.definitions)
     return tuple(
         Existing(
             instance,

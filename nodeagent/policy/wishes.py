@@ -18,6 +18,8 @@ from nodeagent.policy import definitions, naming
 from nodeagent.policy.cards import Card, card_of, order
 
 _GPU_CLASSES = ("0300", "0302")
+_UNMET = "what is asked of it cannot be made"
+_LEFT = "mdevctl is to make what is defined on it"
 _MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
 
 
@@ -26,14 +28,14 @@ class Wish:
     """What one card is to have: type id → how many (None: all that fit), first choice first.
 
     ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
-    ``as_is``: what is asked of the card cannot be made, so nothing is made or removed; ``unmet`` is that,
-    where a list of its own asks for it.
+    ``as_is`` says why nothing is made or removed, else None; ``unmet`` is what a list of its own asks for
+    in vain.
     """
 
     types: Mapping[str, int | None]
     shared: bool = True
     definitions: tuple[MdevDefinition, ...] = ()
-    as_is: bool = False
+    as_is: str | None = None
     unmet: tuple[WantedType, ...] = ()
 
 
@@ -90,6 +92,8 @@ def wish(
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
         return _defined(definitions.met(defined, host))
+    if any(card_of(host, each) == card.address for each in wanted.reserved):
+        return Wish({}, shared=False, as_is=_LEFT)
     kinds = tuple(card.types.values())
     rules = rules_for(card, wanted.cards, host)
     if rules:
@@ -98,7 +102,9 @@ def wish(
 
 
 def _defined(met: tuple[MdevDefinition, ...]) -> Wish:
-    return Wish({each.type_id: None for each in met[:1]}, shared=False, definitions=met, as_is=not met)
+    if not met:
+        return Wish({}, shared=False, as_is=_UNMET)
+    return Wish({met[0].type_id: None}, shared=False, definitions=met)
 
 
 def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: frozenset[str]) -> Wish:
@@ -113,7 +119,9 @@ def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: fr
         if chosen or not rule.types:
             break
     if rules[-1].types and not chosen:
-        return Wish({}, shared=False, as_is=True, unmet=tuple(kind for rule in rules for kind in rule.types))
+        return Wish(
+            {}, shared=False, as_is=_UNMET, unmet=tuple(kind for rule in rules for kind in rule.types)
+        )
     return Wish(chosen, shared=False)
 
 

@@ -25,7 +25,8 @@ from nodeagent.settings.reading import PLACE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nodeagent.model.desired import CardTypes, MdevDefinition, Rule
+    from nodeagent.model.desired import Rule
+    from nodeagent.settings.imports import Imported
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -36,11 +37,11 @@ def settings(
     values: Values,
     shown: Sequence[tree.Value],
     warnings: Sequence[str],
-    imported: tuple[tuple[MdevDefinition, ...], tuple[CardTypes, ...]] = ((), ()),
+    imported: Imported,
     watched: Sequence[str] = (),
 ) -> tree.Settings:
     """The Settings of a full set of values and of what was imported from files of other tools."""
-    wanted = mdevs(values, *imported)
+    wanted = mdevs(values, imported)
     return tree.Settings(
         desired=desired.merged(
             discovery(values), rules(values), aliases(values), wanted, tuple(_sriov(values))
@@ -79,9 +80,7 @@ def discovery(values: Values) -> Discovery:
     )
 
 
-def mdevs(
-    values: Values, definitions: tuple[MdevDefinition, ...] = (), cards: tuple[CardTypes, ...] = ()
-) -> MdevsWanted:
+def mdevs(values: Values, imported: Imported) -> MdevsWanted:
     """What is wanted of mdevs and vGPUs."""
     return MdevsWanted(
         manage=values["mdevs.manage"],
@@ -92,8 +91,10 @@ def mdevs(
         ),
         adopt=values["mdevs.adopt"],
         excluded=values["mdevs.exclude"],
-        cards=cards,
-        definitions=definitions,
+        cards=imported.cards,
+        definitions=tuple(imported.definitions.found),
+        defined=frozenset(imported.definitions.uuids),
+        reserved=frozenset(imported.definitions.left),
     )
 
 

@@ -8,28 +8,36 @@ one file for each device; a broken configuration is an error, since nothing woul
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.settings import mdevctl, sources
+from nodeagent.settings.mdevctl import Definitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nodeagent.model.desired import CardTypes, MdevDefinition
+    from nodeagent.model.desired import CardTypes
     from nodeagent.settings.problems import Problems
 
 LABEL = "nvidia.com/vgpu.config"
 """The label by which vgpu-device-manager chooses a node's configuration."""
 
 
-def read(
-    root_prefix: str, values: Mapping[str, Any], problems: Problems, warnings: list[str]
-) -> tuple[tuple[MdevDefinition, ...], tuple[CardTypes, ...]]:
+@dataclass(frozen=True, slots=True)
+class Imported:
     """The definitions and the lists for cards that the settings ask for."""
+
+    definitions: Definitions = field(default_factory=Definitions)
+    cards: tuple[CardTypes, ...] = ()
+
+
+def read(root_prefix: str, values: Mapping[str, Any], problems: Problems, warnings: list[str]) -> Imported:
+    """What the files hold that the settings name."""
     directory = sources.below(root_prefix, mdevctl.DIRECTORY)
-    definitions = mdevctl.read(directory, warnings) if values["mdevs.mdevctl"] else ()
-    return definitions, _cards(root_prefix, values, problems)
+    definitions = mdevctl.read(directory, warnings) if values["mdevs.mdevctl"] else Definitions()
+    return Imported(definitions, _cards(root_prefix, values, problems))
 
 
 def watched_paths(root_prefix: str, values: Mapping[str, Any]) -> tuple[str, ...]:

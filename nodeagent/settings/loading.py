@@ -73,13 +73,17 @@ def _settings(
     for finding in desired.findings(
         building.rules(values, full_places=True),
         building.aliases(values, merge.alias_places),
-        building.mdevs(values),
+        building.mdevs(values, imports.Imported()),
     ):
         if finding.place in merge.origins:  # a key that was given somewhere
             problems.add(merge.origins[finding.place][-1], finding.place, finding.what, finding.hint)
         else:
             problems.add(finding.place, "", finding.what, finding.hint)
-    found = imports.read(root_prefix, values, problems, warnings) if root_prefix is not None else ((), ())
+    found = (
+        imports.read(root_prefix, values, problems, warnings)
+        if root_prefix is not None
+        else imports.Imported()
+    )
     problems.raise_any()
     warnings += building.empty_rules(values)
     shown = [

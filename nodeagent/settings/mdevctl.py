@@ -3,13 +3,16 @@
 
 Only what mdevctl itself would start at boot (``"start": "auto"``) is wanted. A file that cannot be used is
 named in a warning, and the others are used: one broken file must not take the devices of the node with it.
+But it stays a definition: its device is mdevctl's, and so is the place where mdevctl would make it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodeagent.model.desired import MdevDefinition
@@ -21,20 +24,37 @@ _SCRIPTS = "scripts.d"  # older releases keep their hooks beside the definitions
 _LARGEST = 64 * 1024  # bytes
 
 
-def read(directory: str, warnings: list[str]) -> tuple[MdevDefinition, ...]:
+@dataclass(slots=True)
+class Definitions:
+    """``found`` is to be made; ``uuids`` are those of all files; ``left`` are parents left to mdevctl."""
+
+    found: list[MdevDefinition] = field(default_factory=list)
+    uuids: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+
+def read(directory: str, warnings: list[str]) -> Definitions:
     """The definitions below a directory, by parent and UUID; what cannot be used is told in ``warnings``."""
-    found = []
+    result = Definitions()
     for parent in _names(directory, warnings):
         for name in _names(f"{directory}/{parent}", warnings):
             path = f"{directory}/{parent}/{name}"
             try:
-                definition = parse(parent, name, _text(path))
+                _take(result, parent, name, path)
             except Wrong as wrong:
                 warnings.append(f"{path} is not used: {wrong.what}; {wrong.hint}")
-                continue
-            if definition is not None:
-                found.append(definition)
-    return tuple(found)
+    return result
+
+
+def _take(result: Definitions, parent: str, name: str, path: str) -> None:
+    result.uuids.add(_uuid(name))
+    try:
+        definition = parse(parent, name, _text(path))
+    except Wrong:
+        result.left.add(parent)
+        raise
+    if definition is not None:
+        result.found.append(definition)
 
 
 def directories(directory: str) -> list[str]:
@@ -45,9 +65,7 @@ def directories(directory: str) -> list[str]:
 
 def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
     """The definition in a file of that name; None if it is started by hand only. Raises Wrong."""
-    uuid = mdev_uuid(name)
-    if uuid is None:
-        raise Wrong("its name is no UUID", "name it as mdevctl does")
+    uuid = _uuid(name)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -57,11 +75,20 @@ def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
     return _definition(uuid, parent, data)
 
 
+def _uuid(name: str) -> str:
+    uuid = mdev_uuid(name)
+    if uuid is None:
+        raise Wrong("its name is no UUID", "name it as mdevctl does")
+    return uuid
+
+
 def _definition(uuid: str, parent: str, data: Mapping[str, Any]) -> MdevDefinition | None:
     type_id = data.get("mdev_type")
     if not isinstance(type_id, str) or not type_id.strip() or "/" in type_id:
         raise Wrong("its mdev_type is no type", "write it anew with: mdevctl define")
-    if data.get("start") != "auto":
+    if not isinstance(data.get("start"), str):
+        raise Wrong("it does not say how it starts", "write it anew with: mdevctl define")
+    if data["start"] != "auto":
         return None
     if data.get("attrs"):
         raise Wrong("it sets attributes, which nodeagent does not write", "leave this device to mdevctl")
@@ -82,6 +109,9 @@ def _names(directory: str, warnings: list[str]) -> list[str]:
 def _text(path: str) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Wrong("it is not a regular file", "keep one file for each device there")
         with os.fdopen(fd, "rb") as file:
             return file.read(_LARGEST).decode()
     except OSError as error:

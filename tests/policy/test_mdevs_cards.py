@@ -195,6 +195,29 @@ def test_defined_instances_stay_where_adopting_is_allowed() -> None:
     assert list(kernel.instances) == [FOREIGN]
 
 
+def test_what_mdevctl_defines_is_never_ours_whatever_its_definition_says() -> None:
+    kernel = MdevKernel([t4(1)])
+    kernel.create(FIRST, "nvidia-228", FOREIGN)
+    theirs = replace(wanted("222", adopt=True), defined=frozenset({FOREIGN}))
+    settle(kernel, theirs)
+    assert list(kernel.instances) == [FOREIGN]
+    settle(kernel, wanted("222", adopt=True))
+    assert short(kernel) == ["16×222"], "without a definition it is adopted like any other"
+
+
+def test_a_card_of_which_something_is_left_to_mdevctl_is_left_out_of_the_round() -> None:
+    vfs = ("0000:81:00.4", "0000:81:00.5")
+    kernel = MdevKernel([t4(1), Card(PF, T4_TYPES, vfs=vfs)])
+    plan = settle(kernel, replace(wanted("223"), reserved=frozenset({FIRST, vfs[1]})))
+    assert short(kernel) == ["-", "-"]
+    assert plan.problems == ()
+    assert plan.cards[0].notes == ("it stays as it is: mdevctl is to make what is defined on it",)
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("223"))
+    settle(kernel, replace(defined((FOREIGN, FIRST, "228")), reserved=frozenset({FIRST})))
+    assert list(kernel.instances) == [FOREIGN], "what can be made of the definitions is made"
+
+
 def test_definitions_that_cannot_be_met_are_told() -> None:
     kernel = MdevKernel([t4(1)])
     one, two, three, four, five = uuids(5)

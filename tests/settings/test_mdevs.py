@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from nodeagent.settings import document, mdevctl, vgpuconfig
 
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 PARENT = "0000:65:00.0"
+MDEVCTL = "mdevs: {manage: true, mdevctl: true}\n"
 FULL = """\
 mdevs:
   manage: true
@@ -114,9 +116,42 @@ def test_a_definition_that_cannot_be_used_is_named_and_the_others_are_used(node:
 
 
 @pytest.mark.parametrize(
+    ("text", "reserved"),
+    [
+        ('{"mdev_type": "t-1", "start": "auto"}', False),  # it is made here: more than reserved
+        ('{"mdev_type": "t-1", "start": "manual"}', False),
+        ('{"mdev_type": "t-1", "start": "sometimes"}', False),
+        ('{"mdev_type": "t-1", "start": "manual", "attrs": [{"a": "b"}]}', False),
+        ('{"mdev_type": "t-1", "start": "auto", "attrs": [{"a": "b"}]}', True),
+        ('{"mdev_type": "t-1"}', True),
+        ("{bad", True),
+    ],
+)
+def test_every_definition_keeps_its_uuid_and_one_left_to_mdevctl_its_card(
+    node: Node, text: str, reserved: bool
+) -> None:
+    node.write(f"etc/mdevctl.d/{PARENT}/{UUID.upper()}", text)
+    node.write(f"etc/mdevctl.d/{PARENT}/notes.txt", "")
+    wanted = node.load(MDEVCTL).desired.mdevs
+    assert wanted.defined == {UUID}
+    assert wanted.reserved == ({PARENT} if reserved else set())
+
+
+def test_a_directory_in_the_place_of_a_definition_is_named_and_leaves_nothing_open(node: Node) -> None:
+    (node.root / f"etc/mdevctl.d/{PARENT}/{UUID}").mkdir(parents=True)
+    (node.root / f"etc/mdevctl.d/{PARENT}/notes").mkdir()
+    before = os.listdir("/proc/self/fd")
+    no_file, no_uuid = node.load(MDEVCTL).warnings
+    assert f"{UUID} is not used: it is not a regular file" in no_file
+    assert "notes is not used: its name is no UUID" in no_uuid
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
     ("name", "text", "what"),
     [
         ("notes.txt", "{}", "no UUID"),
+        (UUID, '{"mdev_type": "t-1"}', "does not say how it starts"),
         (UUID, "[1]", "no JSON object"),
         (UUID, '{"mdev_type": 3, "start": "auto"}', "no type"),
         (UUID, '{"start": "auto"}', "no type"),
