@@ -14,18 +14,19 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 
 
-def met(found: Sequence[MdevDefinition], host: Host) -> tuple[MdevDefinition, ...]:
-    """Those that the host can meet."""
-    return tuple(each for each in found if _flaw(each, host) is None)
+def met(found: Sequence[MdevDefinition], host: Host, shunned: frozenset[str]) -> tuple[MdevDefinition, ...]:
+    """Those that the host can meet, or has met: these come first. ``shunned`` are the excluded type ids."""
+    good = (each for each in found if _flaw(each, host, shunned) is None)
+    return tuple(sorted(good, key=lambda each: each.uuid not in host.mdevs))
 
 
-def problems(found: Sequence[MdevDefinition], host: Host) -> list[str]:
+def problems(found: Sequence[MdevDefinition], host: Host, shunned: frozenset[str]) -> list[str]:
     """What is wrong with the others."""
-    judged = ((each, _flaw(each, host)) for each in found)
+    judged = ((each, _flaw(each, host, shunned)) for each in found)
     return [f"the definition {each.uuid} {flaw}" for each, flaw in judged if flaw is not None]
 
 
-def _flaw(definition: MdevDefinition, host: Host) -> str | None:
+def _flaw(definition: MdevDefinition, host: Host, shunned: frozenset[str]) -> str | None:
     parent, type_id = definition.parent, definition.type_id
     kinds = host.mdev_parents.get(parent)
     if kinds is None:
@@ -33,4 +34,9 @@ def _flaw(definition: MdevDefinition, host: Host) -> str | None:
         return f"names the parent {parent}, which {why}"
     if all(kind.type_id != type_id for kind in kinds):
         return f"asks for {type_id}, which {parent} does not offer"
-    return None
+    if type_id in shunned:
+        return f"asks for {type_id}, which is excluded"
+    there = host.mdevs.get(definition.uuid)
+    if there is None or there.type_id is None or (there.parent, there.type_id) == (parent, type_id):
+        return None
+    return f"asks for {type_id} on {parent}, and it exists as {there.type_id} on {there.parent}"

@@ -69,8 +69,10 @@ def fill(stand: Stand, type_id: str | None, host: Host, basis: Basis) -> Filled:
 def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
     """The own instances that are to go, and why."""
     kept = []
+    if stand.wish.as_is is not None or (stand.wish.definitions and stand.left_alone):
+        return
     for each in stand.exists:
-        if not each.own or stand.wish.as_is is not None:
+        if not each.own:
             continue
         if each.instance.type_id != type_id or stand.wish.definitions:
             yield each, f"{each.instance.type_id} is not wanted on this card"

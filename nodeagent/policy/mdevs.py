@@ -106,4 +106,4 @@ def _problems(
     ]
     if wanted.cards and not any(wishes.rules_for(stand.card, wanted.cards, host) for stand in found):
         here.append("no entry of the vgpu-device-manager configuration fits a card of this node")
-    return unknown + both + here + definitions.problems(wanted.definitions, host)
+    return unknown + both + here + definitions.problems(wanted.definitions, host, shunned)

@@ -63,8 +63,12 @@ class Stand:
 
     @property
     def left_alone(self) -> bool:
-        """True if something is on the card that is not ours: then nothing is made beside it."""
-        return not self.wish.definitions and any(not each.own for each in self.exists)
+        """True if something is on the card that is not ours: then nothing is made beside it.
+
+        A definition goes beside what has its type: that is mdevctl's as a rule, as the definition is.
+        """
+        beside = self.wish.types if self.wish.definitions else ()
+        return any(not each.own and each.instance.type_id not in beside for each in self.exists)
 
     def has(self, type_id: str) -> bool:
         """True if an own instance of the type exists."""

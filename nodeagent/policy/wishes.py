@@ -91,7 +91,7 @@ def wish(
     """
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
-        return _defined(definitions.met(defined, host))
+        return _defined(definitions.met(defined, host, shunned))
     if any(card_of(host, each) == card.address for each in wanted.reserved):
         return Wish({}, shared=False, as_is=_LEFT)
     kinds = tuple(card.types.values())

@@ -195,6 +195,53 @@ def test_defined_instances_stay_where_adopting_is_allowed() -> None:
     assert list(kernel.instances) == [FOREIGN]
 
 
+def test_an_excluded_type_is_not_made_for_a_definition_either() -> None:
+    kernel = MdevKernel([t4(1)])
+    plan = settle(kernel, replace(defined((FOREIGN, FIRST, "228")), excluded=("GRID T4-8A",)))
+    assert kernel.instances == {}
+    assert plan.problems == (f"the definition {FOREIGN} asks for nvidia-228, which is excluded",)
+
+
+def test_a_definition_is_not_mixed_with_what_others_made() -> None:
+    mixing = Card(FIRST, T4_TYPES, mixed=True)
+    kernel = MdevKernel([mixing])
+    kernel.create(FIRST, "nvidia-223", FOREIGN)
+    plan = settle(kernel, defined((uuids(1)[0], FIRST, "222")))
+    assert list(kernel.instances) == [FOREIGN]
+    assert plan.cards[0].notes == ("something is on it that is not ours: nothing is made beside it",)
+    kernel = MdevKernel([mixing])
+    kernel.create(FIRST, "nvidia-228", FOREIGN)
+    settle(kernel, defined((uuids(1)[0], FIRST, "228")))
+    assert short(kernel) == ["2×228"], "of the same type there may be more"
+
+
+def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_must_wait() -> None:
+    kernel = MdevKernel([Card(FIRST, T4_TYPES, mixed=True)])
+    settle(kernel, wanted(WantedType("nvidia-222", 4)))
+    kernel.create(FIRST, "nvidia-223", FOREIGN)
+    before = kernel.instances
+    settle(kernel, defined((uuids(1)[0], FIRST, "228")))
+    assert kernel.instances == before
+
+
+def test_a_definition_whose_device_exists_counts_before_one_whose_does_not() -> None:
+    kernel = MdevKernel([t4(1)])
+    first, second = uuids(2)
+    kernel.create(FIRST, "nvidia-228", second)
+    plan = settle(kernel, defined((first, FIRST, "222"), (second, FIRST, "228")))
+    assert plan.problems == (f"the definition {first} would mix nvidia-222 with nvidia-228 on {FIRST}",)
+
+
+@pytest.mark.parametrize(("parent", "number"), [(FIRST, "222"), ("0000:02:00.0", "228")])
+def test_a_defined_device_that_exists_as_another_is_told(parent: str, number: str) -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    kernel.create(parent, f"nvidia-{number}", FOREIGN)
+    plan = settle(kernel, replace(defined((FOREIGN, FIRST, "228")), types=()))
+    assert list(kernel.instances) == [FOREIGN]
+    asked = f"asks for nvidia-228 on {FIRST}, and it exists as nvidia-{number} on {parent}"
+    assert plan.problems == (f"the definition {FOREIGN} {asked}",)
+
+
 def test_what_mdevctl_defines_is_never_ours_whatever_its_definition_says() -> None:
     kernel = MdevKernel([t4(1)])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
