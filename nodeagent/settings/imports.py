@@ -37,7 +37,17 @@ def read(root_prefix: str, values: Mapping[str, Any], problems: Problems, warnin
     """What the files hold that the settings name."""
     directory = sources.below(root_prefix, mdevctl.DIRECTORY)
     definitions = mdevctl.read(directory, warnings) if values["mdevs.mdevctl"] else Definitions()
-    return Imported(definitions, _cards(root_prefix, values, problems))
+    return Imported(definitions, _cards(root_prefix, values, problems, warnings))
+
+
+def idle(values: Mapping[str, Any]) -> list[str]:
+    """A warning for each source of wishes that nodeagent has no leave to carry out."""
+    asked = [key for key in ("mdevs.mdevctl", "mdevs.vgpuConfigFile") if values[key]]
+    return [
+        f"{key} is set, but mdevs.manage is not: nothing is made; set mdevs.manage: true"
+        for key in asked
+        if not values["mdevs.manage"]
+    ]
 
 
 def watched_paths(root_prefix: str, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -51,14 +61,17 @@ def watched_paths(root_prefix: str, values: Mapping[str, Any]) -> tuple[str, ...
     return tuple(found)
 
 
-def _cards(root_prefix: str, values: Mapping[str, Any], problems: Problems) -> tuple[CardTypes, ...]:
-    path, label = values["mdevs.vgpuConfigFile"], values["mdevs.vgpuConfig"]
+def _cards(
+    root_prefix: str, values: Mapping[str, Any], problems: Problems, warnings: list[str]
+) -> tuple[CardTypes, ...]:
+    """The configuration that the node's label names, else the one that the settings name."""
+    path = values["mdevs.vgpuConfigFile"]
     if not path:
         return ()
-    chosen = label or values["node.labels"].get(LABEL)
+    chosen = values["node.labels"].get(LABEL) or values["mdevs.vgpuConfig"]
     if not chosen:
-        hint = f"name one of that file, or set the label {LABEL} in node.labels"
-        problems.add("", "mdevs.vgpuConfig", "mdevs.vgpuConfigFile is set, but no configuration", hint)
+        what = "mdevs.vgpuConfigFile is set, but no configuration of it is chosen"
+        warnings.append(f"{what}; set mdevs.vgpuConfig, or the label {LABEL} in node.labels")
         return ()
     from nodeagent.settings import vgpuconfig  # here: few nodes have such a file
 

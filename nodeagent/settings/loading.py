@@ -85,7 +85,7 @@ def _settings(
         else imports.Imported()
     )
     problems.raise_any()
-    warnings += building.empty_rules(values)
+    warnings += [*building.empty_rules(values), *imports.idle(values)]
     shown = [
         Value(
             setting.key,

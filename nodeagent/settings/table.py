@@ -164,7 +164,7 @@ SETTINGS: tuple[Setting, ...] = (
         "mdevs.vgpuConfig",
         words.OPTIONAL_TEXT,
         "",
-        'which configuration of that file; "" takes the label nvidia.com/vgpu.config of node.labels',
+        "which configuration of that file, unless the label nvidia.com/vgpu.config in node.labels names one",
     ),
     Setting(
         "passthrough",

@@ -2,8 +2,9 @@
 """Imports a file of NVIDIA's vgpu-device-manager: named configurations, of which a node carries one.
 
 Read as strictly as its own tool reads it (api/spec/v1): version v1, no other keys, counts above 0, types
-spelled as its documentation has them. A filter that cannot match and a second type on one card, which
-nodeagent does not make, are errors, too.
+spelled as its documentation has them. A filter that cannot match is an error, too; so is a second type on
+one card, which nodeagent does not make, but only in the configuration that is chosen: a file serves many
+nodes, and other tools.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ def read(path: str, label: str) -> tuple[CardTypes, ...]:
     table = document.read(path, path)
     if table is None:
         raise ConfigError(f"{path}: no such file", "give the path of a vgpu-device-manager configuration")
-    configurations = parse(table)
+    configurations = parse(table, label)
     if label not in configurations:
         raise ConfigError(f'{path}: it has no configuration "{label}"', nearest(label, configurations))
     return configurations[label]
 
 
-def parse(table: Table) -> dict[str, tuple[CardTypes, ...]]:
-    """All configurations of a file by their labels; raises ConfigError with file and line."""
+def parse(table: Table, chosen: str) -> dict[str, tuple[CardTypes, ...]]:
+    """All configurations of a file by their labels; raises ConfigError with file and line.
+
+    What nodeagent cannot do is an error in the configuration called ``chosen`` alone.
+    """
     top = _members(table, ("version", "vgpu-configs"), table)
     version = top.get("version")
     if not isinstance(version, Scalar) or version.text != "v1":
@@ -43,22 +47,27 @@ def parse(table: Table) -> dict[str, tuple[CardTypes, ...]]:
     configurations = top.get("vgpu-configs")
     if not isinstance(configurations, Table) or not configurations.members:
         raise _error(configurations or table, "vgpu-configs names no configuration", "write 'LABEL: [...]'")
-    return {member.key: tuple(_cards(member)) for member in configurations.members}
+    return {
+        member.key: tuple(_cards(member, chosen=member.key == chosen)) for member in configurations.members
+    }
 
 
-def _cards(member: Member) -> Iterator[CardTypes]:
+def _cards(member: Member, *, chosen: bool) -> Iterator[CardTypes]:
     if not isinstance(member.entry, Items):
         raise _error(member.entry, f'"{member.key}" is not a list', "write a list of entries")
+    if not member.entry.entries:
+        raise _error(member.entry, f'"{member.key}" has no entries', "write one with vgpu-devices: {}")
     for entry in member.entry.entries:
         found = _members(entry, _KEYS, entry)
         for key in ("devices", "vgpu-devices"):
             if key not in found:
                 raise _error(entry, f"{key} is missing", "write it")
-        yield CardTypes(
-            _positions(found["devices"]),
-            tuple(_filters(found["device-filter"])) if "device-filter" in found else (),
-            _types(found["vgpu-devices"]),
-        )
+        types = _types(found["vgpu-devices"])
+        if chosen and len(types) > 1:
+            what = f"{types[1].name} would be on one card with {types[0].name}"
+            raise _error(found["vgpu-devices"], what, "nodeagent makes one type on each card: keep one")
+        filters = tuple(_filters(found["device-filter"])) if "device-filter" in found else ()
+        yield CardTypes(_positions(found["devices"]), filters, types)
 
 
 def _positions(entry: Entry) -> tuple[int, ...] | None:
@@ -71,6 +80,8 @@ def _positions(entry: Entry) -> tuple[int, ...] | None:
 
 def _filters(entry: Entry) -> Iterator[tuple[str, str, str | None, str | None]]:
     """Each is device and vendor id in one number, then those of the subsystem, as lspci has them."""
+    if isinstance(entry, Scalar) and not entry.text:
+        return
     for item in entry.entries if isinstance(entry, Items) else (entry,):
         match = _FILTER.fullmatch(item.text.lower()) if isinstance(item, Scalar) else None
         if match is None:
@@ -80,6 +91,8 @@ def _filters(entry: Entry) -> Iterator[tuple[str, str, str | None, str | None]]:
 
 
 def _types(entry: Entry) -> tuple[WantedType, ...]:
+    if isinstance(entry, Scalar) and entry.null:
+        return ()
     if not isinstance(entry, Table):
         raise _error(entry, f"vgpu-devices is {described(entry)}", "write it such as {T4-1Q: 16}")
     for member in entry.members:
@@ -87,9 +100,6 @@ def _types(entry: Entry) -> tuple[WantedType, ...]:
             raise _error(
                 member.entry, f'"{member.key}" is no vGPU type', "write it such as T4-1Q or A100-1-5CME"
             )
-    if len(entry.members) > 1:
-        what = f"{entry.members[1].key} would be on one card with {entry.members[0].key}"
-        raise _error(entry, what, "nodeagent makes one type on each card: keep one")
     return tuple(WantedType(each.key, _number(each.entry, 1), short=True) for each in entry.members)
 
 

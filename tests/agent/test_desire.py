@@ -157,7 +157,7 @@ async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, said: Said
     parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
     parent.mkdir(parents=True)
     write(parent / FIRST, "{")
-    write(file, "mdevs: {mdevctl: true}\n")
+    write(file, "mdevs: {manage: true, mdevctl: true}\n")
     await desire.one_turn()
     await desire.one_turn()
     (warning,) = said(log.CONFIG_WARNING)
@@ -175,7 +175,10 @@ async def test_what_was_refused_is_read_again_and_told_once(tmp_path: Path, file
             while desire.error is None:
                 await anyio.lowlevel.checkpoint()
         await desire.one_turn()
-        write(tmp_path / "elsewhere.yaml", "version: v1\nvgpu-configs: {a: []}\n")
+        write(
+            tmp_path / "elsewhere.yaml",
+            "version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {}}]}\n",
+        )
         await until_rules(desire, 1)
         tasks.cancel_scope.cancel()
     assert desire.error is None

@@ -96,7 +96,7 @@ def test_definitions_of_mdevctl_are_read_where_asked_for(node: Node) -> None:
     node.defines("a" * 8 + UUID[8:], mdev_type="nvidia-222", start="manual")
     node.write("etc/mdevctl.d/scripts.d/callouts/hook", "#!/bin/sh\n")
     assert node.load("").desired.mdevs.definitions == ()
-    loaded = node.load("mdevs: {mdevctl: true}\n")
+    loaded = node.load(MDEVCTL)
     assert loaded.warnings == ()
     assert loaded.desired.mdevs.definitions == (
         MdevDefinition(UUID, PARENT, "nvidia-222"),
@@ -108,7 +108,7 @@ def test_a_definition_that_cannot_be_used_is_named_and_the_others_are_used(node:
     node.defines(UUID, mdev_type="nvidia-222", start="auto")
     node.write(f"etc/mdevctl.d/{PARENT}/{UUID[:-1]}0", "{bad")
     node.write("etc/mdevctl.d/file", "")
-    loaded = node.load("mdevs: {mdevctl: true}\n")
+    loaded = node.load(MDEVCTL)
     assert [each.uuid for each in loaded.desired.mdevs.definitions] == [UUID]
     broken, stray = loaded.warnings
     assert f"etc/mdevctl.d/{PARENT}/{UUID[:-1]}0 is not used: it is not valid JSON" in broken
@@ -116,25 +116,26 @@ def test_a_definition_that_cannot_be_used_is_named_and_the_others_are_used(node:
 
 
 @pytest.mark.parametrize(
-    ("text", "reserved"),
+    ("text", "made", "reserved"),
     [
-        ('{"mdev_type": "t-1", "start": "auto"}', False),  # it is made here: more than reserved
-        ('{"mdev_type": "t-1", "start": "manual"}', False),
-        ('{"mdev_type": "t-1", "start": "sometimes"}', False),
-        ('{"mdev_type": "t-1", "start": "manual", "attrs": [{"a": "b"}]}', False),
-        ('{"mdev_type": "t-1", "start": "auto", "attrs": [{"a": "b"}]}', True),
-        ('{"mdev_type": "t-1"}', True),
-        ("{bad", True),
+        ('{"mdev_type": "t-1", "start": "auto"}', 1, set()),
+        ('{"mdev_type": "t-1", "start": "manual"}', 0, set()),
+        ('{"mdev_type": "t-1", "start": "sometimes"}', 0, set()),
+        ('{"mdev_type": "t-1", "start": "manual", "attrs": [{"a": "b"}]}', 0, set()),
+        ('{"mdev_type": "t-1", "start": "auto", "attrs": [{"a": "b"}]}', 0, {PARENT}),
+        ('{"mdev_type": "t-1"}', 0, {PARENT}),
+        ("{bad", 0, {PARENT}),
     ],
 )
 def test_every_definition_keeps_its_uuid_and_one_left_to_mdevctl_its_card(
-    node: Node, text: str, reserved: bool
+    node: Node, text: str, made: int, reserved: set[str]
 ) -> None:
     node.write(f"etc/mdevctl.d/{PARENT}/{UUID.upper()}", text)
     node.write(f"etc/mdevctl.d/{PARENT}/notes.txt", "")
     wanted = node.load(MDEVCTL).desired.mdevs
     assert wanted.defined == {UUID}
-    assert wanted.reserved == ({PARENT} if reserved else set())
+    assert len(wanted.definitions) == made
+    assert wanted.reserved == reserved
 
 
 def test_a_directory_in_the_place_of_a_definition_is_named_and_leaves_nothing_open(node: Node) -> None:
@@ -179,8 +180,8 @@ vgpu-configs:
 """
 
 
-def configurations(text: str) -> dict[str, tuple[CardTypes, ...]]:
-    return vgpuconfig.parse(document.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"))
+def configurations(text: str, chosen: str = "a") -> dict[str, tuple[CardTypes, ...]]:
+    return vgpuconfig.parse(document.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"), chosen)
 
 
 def test_a_file_of_vgpu_device_manager_is_read() -> None:
@@ -202,6 +203,7 @@ def test_a_file_of_vgpu_device_manager_is_read() -> None:
         ("version: v1\nvgpu-configs: {}", "names no configuration"),
         ("version: v1\nextra: 1\nvgpu-configs: {a: []}", '"extra" is unknown'),
         ("version: v1\nvgpu-configs: {a: {}}", '"a" is not a list'),
+        ("version: v1\nvgpu-configs: {a: []}", '"a" has no entries'),
         ("version: v1\nvgpu-configs: {a: [{vgpu-devices: {}}]}", "devices is missing"),
         ("version: v1\nvgpu-configs: {a: [{devices: all}]}", "vgpu-devices is missing"),
         ("version: v1\nvgpu-configs: {a: [{devices: some, vgpu-devices: {}}]}", 'devices is "some"'),
@@ -233,6 +235,22 @@ def test_a_mistake_in_such_a_file_is_told_with_its_line(text: str, what: str) ->
     assert caught.value.hint
 
 
+def test_several_types_on_one_gpu_are_a_mistake_only_where_they_are_chosen() -> None:
+    text = "version: v1\nvgpu-configs:\n  a: [{devices: all, vgpu-devices: {T4-1Q: 1}}]\n"
+    text += "  b: [{devices: all, vgpu-devices: {A100-1-5C: 3, A100-2-10C: 2}}]\n"
+    assert set(configurations(text)) == {"a", "b"}
+    with pytest.raises(ConfigError, match="A100-2-10C would be on one card with A100-1-5C"):
+        configurations(text, "b")
+    with pytest.raises(ConfigError, match="no number from 1"):
+        configurations(text.replace("3", "0"))
+
+
+@pytest.mark.parametrize("entry", ['device-filter: "", vgpu-devices: {}', "vgpu-devices:"])
+def test_what_its_own_tool_takes_for_nothing_is_nothing(entry: str) -> None:
+    found = configurations(f"version: v1\nvgpu-configs: {{a: [{{devices: all, {entry}}}]}}")
+    assert found["a"] == (CardTypes(),)
+
+
 @pytest.mark.parametrize("name", ["A16-8Q", "RTX6000-Ada-2Q", "A100-1-5CME", "DC-1-24QGFX", "T4-0Q"])
 def test_the_names_of_vgpu_types_are_known(name: str) -> None:
     found = configurations(
@@ -249,12 +267,29 @@ def test_the_configuration_is_chosen_by_name_or_by_the_label_of_the_node(node: N
     )
     labels = "node: {labels: {nvidia.com/vgpu.config: default}}\n"
     assert len(node.load(f"mdevs: {{vgpuConfigFile: /etc/vgpu.yaml}}\n{labels}").desired.mdevs.cards) == 1
+    both = "mdevs: {vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: mixed}\n"
+    assert len(node.load(f"{both}{labels}").desired.mdevs.cards) == 1, "the label overrides the default"
+
+
+def test_without_label_and_default_nothing_is_asked_for_and_that_is_a_warning(node: Node) -> None:
+    node.write("etc/vgpu.yaml", VGPU)
+    loaded = node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml}\n")
+    assert loaded.desired.mdevs.cards == ()
+    (warning,) = loaded.warnings
+    assert "mdevs.vgpuConfigFile is set, but no configuration of it is chosen" in warning
+
+
+@pytest.mark.parametrize("key", ["mdevctl: true", "vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: default"])
+def test_what_is_asked_for_without_leave_to_make_it_is_a_warning(node: Node, key: str) -> None:
+    node.write("etc/vgpu.yaml", VGPU)
+    (warning,) = node.load(f"mdevs: {{{key}}}\n").warnings
+    assert f"mdevs.{key.partition(':')[0]} is set, but mdevs.manage is not: nothing is made" in warning
+    assert node.load(f"mdevs: {{manage: true, {key}}}\n").warnings == ()
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("mdevs: {vgpuConfigFile: /etc/vgpu.yaml}", "but no configuration"),
         ("mdevs: {vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: defaults}", 'no configuration "defaults"'),
         ("mdevs: {vgpuConfigFile: /etc/absent.yaml, vgpuConfig: a}", "no such file"),
     ],
@@ -263,6 +298,14 @@ def test_a_configuration_that_is_not_there_is_an_error(node: Node, text: str, wh
     node.write("etc/vgpu.yaml", VGPU)
     with pytest.raises(ConfigError, match=what):
         node.load(text)
+
+
+def test_the_directories_of_a_file_that_is_a_link_are_watched_on_both_ends(node: Node) -> None:
+    node.write("srv/shared/vgpu.yaml", VGPU)
+    (node.root / "etc/vgpu.yaml").parent.mkdir(exist_ok=True)
+    (node.root / "etc/vgpu.yaml").symlink_to("../srv/shared/vgpu.yaml")
+    watched = node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: mixed}\n").watched
+    assert {str(node.root / "etc"), str(node.root / "srv/shared")} <= set(watched)
 
 
 def test_the_examples_of_the_page_on_vgpus_load(tmp_path: Path) -> None:
