@@ -18,6 +18,7 @@ from tests.blackbox.harness import Node, eventually, health, pod, within
 TYPES = (Type("nvidia-222", 16, "GRID T4-1B"), Type("nvidia-228", 2, "GRID T4-8A"))
 SMALL, LARGE = "nvidia.com/GRID_T4-1B", "nvidia.com/GRID_T4-8A"
 FIRST, SECOND = "0000:3b:00.0", "0000:5e:00.0"
+DEFINED = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
 def configure(node: Node, *types: str) -> None:
@@ -129,3 +130,35 @@ async def test_without_leave_to_manage_nothing_is_written(node: Node) -> None:
         told = await node.status()
         assert (made.writes, told["changes"]["writes"]) == (0, 0)
         assert told["problems"] == []
+
+
+def define(node: Node, parent: str, text: str) -> None:
+    node.host.write_file(f"/etc/mdevctl.d/{parent}/{DEFINED}", text)
+
+
+async def test_a_definition_with_a_wrong_type_costs_no_vgpu_and_is_told(node: Node) -> None:
+    node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, mdevctl: true, types: [nvidia-222]}\n")
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(SMALL, 32, 15)
+        before = dict(made.instances)
+        define(node, FIRST, '{"mdev_type": "nvidia-22", "start": "auto"}')
+        told = f"the definition {DEFINED} asks for nvidia-22, which {FIRST} does not offer"
+        await node.until_told(lambda document: told in document["problems"])
+        assert dict(made.instances) == before
+        assert made.writes == 32
+
+
+async def test_a_definition_that_breaks_does_not_cost_its_device_where_adopting_is_allowed(
+    node: Node,
+) -> None:
+    wish = "apiVersion: nodeagent/v1\nmdevs: {manage: true, mdevctl: true, adopt: true, types: [%s]}\n"
+    node.configure(wish % "")
+    define(node, FIRST, '{"mdev_type": "nvidia-228", "start": "auto"}')
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon() as daemon:
+        await kubelet.until_listed(LARGE, 1, 15)
+        define(node, FIRST, "{bad")
+        await daemon.logged("config-warning")
+        node.configure(wish % "nvidia-222")
+        await kubelet.until_listed(SMALL, 16, 15)
+        assert (DEFINED in made.instances, len(made.instances)) == (True, 17)
+        assert made.writes == 17
