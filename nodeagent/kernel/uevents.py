@@ -28,7 +28,7 @@ from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 _NETLINK_KOBJECT_UEVENT = 15
 _KERNEL_GROUP = 1
 _SO_RCVBUFFORCE = 33
-_BUFFER = 8 << 20  # took a burst of 2,000 events; the default held about 200
+BUFFER = 8 << 20  # took a burst of 2,000 events; the default held about 200
 _MESSAGE = 16384
 _CREDENTIALS = struct.Struct("3i")
 _BURST = 256  # messages between two turns of the event loop
@@ -146,9 +146,9 @@ def _refused(error: OSError) -> KernelRefused:
 def _enlarge(sock: socket.socket) -> None:
     """A large buffer: beyond the limit with CAP_NET_ADMIN, up to the limit without."""
     try:
-        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
     except PermissionError:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
 
 
 def from_kernel(address: object, ancillary: Ancillary) -> bool:

@@ -176,6 +176,18 @@ async def test_a_new_file_is_taken_up_and_a_bad_one_leaves_the_old_settings_in_f
         assert (await node.status())["problems"] == []
 
 
+async def test_a_device_node_that_a_new_file_names_is_watched_from_then_on(node: Node) -> None:
+    node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (_, kubelet):
+        node.configure("resources: [{name: example.com/tun, node: {path: /dev/net/tun}}]")
+        await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (1, 0), PATIENCE)
+        for _ in range(2):  # the first time it may be seen by the look that the new settings ask for
+            node.host.node("/dev/net/tun")
+            await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (1, 1), PATIENCE)
+            node.host.remove_node("/dev/net/tun")
+            await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (1, 0), PATIENCE)
+
+
 @pytest.mark.shows("KV-17")
 async def test_other_times_count_at_once(node: Node) -> None:
     (address,) = node.add_gpus(1)

@@ -14,6 +14,8 @@ from nodeagent.kernel.scan import Item, Scanner
 from nodeagent.kernel.survey import Survey
 from nodeagent.model.host import Host
 
+LONG = 0.5  # seconds
+
 
 async def test_a_finding_that_comes_after_the_end_is_not_noted(tmp_path: Path) -> None:
     host = nodes.many(tmp_path, 2)
@@ -30,6 +32,32 @@ async def test_a_finding_that_comes_after_the_end_is_not_noted(tmp_path: Path) -
     await call.wait()
     assert survey.findings.functions == {}
     assert hanging in survey.missing()
+
+
+async def test_a_survey_is_overdue_when_all_that_is_being_read_has_been_for_long(tmp_path: Path) -> None:
+    host = nodes.many(tmp_path, 2)
+    for number in range(2):
+        host.hang(nodes.address(number), "enable")
+    scanner = Scanner(Root(tmp_path))
+    plan = scanner.plan(None, Host())
+    others = frozenset(item for item in plan.items if item.kind != "function")
+    survey = Survey(scanner, plan, Host(), others)
+    assert not survey.overdue(-1)  # nothing is being read yet
+    calls = [survey.start()]
+    with anyio.fail_after(10):
+        while not survey.overdue(LONG):
+            await anyio.lowlevel.checkpoint()
+        calls.append(survey.start())
+        while survey.pending:
+            await anyio.lowlevel.checkpoint()
+        assert not survey.overdue(LONG)  # the second has just begun
+        while not survey.overdue(LONG):
+            await anyio.lowlevel.checkpoint()
+    for number, call in enumerate(calls):
+        host.unhang(nodes.address(number), "enable")
+        await call.wait()
+    assert survey.done
+    assert not survey.overdue(-1)
 
 
 async def test_items_to_skip_are_missing_and_not_read(tmp_path: Path) -> None:

@@ -238,6 +238,16 @@ async def test_an_overflow_is_told_and_reading_goes_on() -> None:
     assert reader.lost >= 1
 
 
+def test_the_buffer_is_large_even_beyond_the_limit_of_the_machine() -> None:
+    with uevents.open_socket() as sock:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, 33, uevents.BUFFER + 4096)  # SO_RCVBUFFORCE
+        except PermissionError:
+            pytest.skip("only root may have a buffer beyond the limit")
+    with uevents.open_socket() as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * uevents.BUFFER
+
+
 def test_without_descriptors_the_socket_is_an_error_of_ours() -> None:
     free = os.dup(0)
     os.close(free)

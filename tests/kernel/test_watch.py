@@ -6,6 +6,8 @@ The uevents of the running kernel are in test_uevents.py; here only that they ar
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from nodeagent.base.watching import Watching
 from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
+from nodeagent.kernel import uevents
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.watch import Watch
@@ -23,6 +26,7 @@ from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 from tests.base.test_watching import overflow
 from tests.hearing import Heard
+from tests.namespaces import ALONE, namespaces
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
 EVERYTHING = None
@@ -221,6 +225,16 @@ async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) 
         group.cancel_scope.cancel()
     assert watching.watches < 4 * 2000
     watching.close()
+
+
+@pytest.mark.skipif(not namespaces(), reason="no user namespace to be had")
+def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() -> None:
+    command = [*ALONE, sys.executable, "-m", "tests.kernel.polling"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    told, buffer = done.stdout.splitlines()
+    assert told == "poll True True"
+    limit = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    assert int(buffer) == 2 * min(limit, uevents.BUFFER)  # the kernel doubles it for its own use
 
 
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
