@@ -2,9 +2,9 @@
 """The loop that changes the host: plans anew after each change, and has the steps carried out, card by card.
 
 Cards are worked on at the same time, a card's steps one after the other. A batch ends at the first surprise,
-at new wishes and at new holders; then the card is looked at again and planned anew. Nothing is remembered
-that the host shows, so a crash at any point loses nothing. A turn that finds nothing to do touches no file.
-Decides nothing: that is ``policy``.
+at new wishes and at new holders; then the card is looked at again and planned anew. What fails holds up
+nothing else. Nothing is remembered that the host shows, so a crash at any point loses nothing. A turn that
+finds nothing to do touches no file. Decides nothing: that is ``policy``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from nodeagent.agent import made, releases, users
 from nodeagent.agent.custody import Custody
 from nodeagent.agent.observe import Observe
-from nodeagent.agent.retries import BACKOFF, Key
+from nodeagent.agent.retries import BACKOFF
 from nodeagent.agent.users import Users
 from nodeagent.agent.writing import DEADLINE, Writer
 from nodeagent.base import log, threads
@@ -57,7 +57,7 @@ class Inputs:
     wishes: Wishes
     record: made.Record
     in_use: frozenset[str]
-    failed: Mapping[Key, str]
+    failed: Mapping[str, str]
     busy: frozenset[str]  # cards that are being worked on, and devices whose write has not returned
 
     def same(self, other: Inputs | None) -> bool:
@@ -136,6 +136,7 @@ class Effects:
     def one_turn(self, group: TaskGroup) -> None:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
         if not self._desired.get().changes_host and self._inputs is None:
+            self._forget()
             return
         self.writer.learn(self._observe.host.get())
         inputs = self._gather()
@@ -143,6 +144,7 @@ class Effects:
             return
         self._inputs = inputs
         before, self.plan = self.plan, self._decide(inputs)
+        self._forget()
         self._tell(before)
         self._on_waiting(bool(self._told))
         for card, steps in self._batches().items():
@@ -179,14 +181,19 @@ class Effects:
         split = mdevs.plan(host, wanted.mdevs, basis)
         if wanted.mdevs.manage and not inputs.wishes.machine:
             split = Plan(problems=(NO_MACHINE,))
-        split_cards = {card.address for card in split.cards}
-        self.writer.retries.keep(lambda key: key[0] in (split_cards if key[1] else host.functions))
         return Plan(
             (*virtual.steps, *split.steps),
             (*virtual.waiting, *split.waiting),
             split.cards,
             split.problems,
         )
+
+    def _forget(self) -> None:
+        """What was refused and is not to be done any more; not on a card that is on its way."""
+        actions = [step.action for step in self.plan.steps] + [each.action for each in self.plan.waiting]
+        moving = self._working | {step.card for step in self.plan.steps}
+        dealt = {(card.address, card.type_id) for card in self.plan.cards if card.address in moving}
+        self.writer.retries.keep({action.attempt for action in actions}, dealt)
 
     def _batches(self) -> Mapping[str, Sequence[Step]]:
         """The steps by card, without those that must wait for work that is under way."""
@@ -202,25 +209,29 @@ class Effects:
         for text in self.plan.problems:
             if text not in before.problems:
                 log.event(log.PLAN_PROBLEM, text=text)
-        failing = {card for card, _ in self.writer.retries.failures}
-        told = {each.action.describe(): each.why for each in self.plan.waiting if each.card not in failing}
+        failing, waiting = self.writer.retries.failures, self.plan.waiting
+        told = {each.action.describe(): each.why for each in waiting if each.action.attempt not in failing}
         for action, why in told.items():
             if self._told.get(action) != why:
                 log.event(log.ACTION_WAITING, action=action, why=why)
         self._told = told
 
     async def _work(self, card: str, steps: Sequence[Step], inputs: Inputs, group: TaskGroup) -> None:
-        """One batch: the steps in their order, until one does not go as planned."""
+        """One batch: the steps in their order, until one does not go as planned; a refusal is no surprise."""
         ends = {step: _ends(step.action, inputs.host) for step in steps}
         asked = Users(self._root, {each for found in ends.values() for each in found})
+        refused: set[str] = set()
         for step in steps:
             if self._wishes() != inputs.wishes:
                 break
-            if ends[step] and await asked.have(ends[step]):
+            if step.action.attempt in refused or (ends[step] and await asked.have(ends[step])):
                 continue
             withdraw = partial(self._withdraw, step, ends[step], inputs)
-            if not await self.writer.take(step, group, withdraw):
+            if await self.writer.take(step, group, withdraw):
+                continue
+            if step.action.attempt not in self.writer.retries.waiting(anyio.current_time()):
                 break
+            refused.add(step.action.attempt)
         late = self.writer.under_way
         await self._observe.look_at(_places(card, inputs.host))
         self._open.set((self._open.get() - asked.ids) | asked.found)

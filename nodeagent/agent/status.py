@@ -124,14 +124,15 @@ def _changes(effects: Effects) -> dict[str, Any]:
         ],
         "failing": [
             {
-                "card": card,
-                "type": type_id or None,
+                "card": failure.step.card,
+                "type": failure.step.type_id,
+                "action": failure.step.action.describe(),
                 "what": failure.error.what,
                 "hint": failure.error.hint,
                 "tries": failure.count,
                 "nextTrySeconds": round(max(failure.due - now, 0.0), 1),
             }
-            for (card, type_id), failure in retries.failures.items()
+            for failure in retries.failures.values()
         ],
         "problems": list(effects.plan.problems),
         "writes": effects.writer.writes,
@@ -174,7 +175,7 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
 
 def _of_changes(effects: Effects) -> list[str]:
     """What the kernel refuses, what it does not answer, and what cannot be meant."""
-    failures = effects.writer.retries.failures
+    failures = reversed(effects.writer.retries.failures.values())
     late = (f"the kernel does not answer: {step.action.describe()}" for step in effects.writer.late)
-    refused = (f"{card}: {failure.error.what}" for (card, _), failure in failures.items())
-    return [*effects.plan.problems, *late, *refused]
+    first = {each.step.place: f"{each.step.card}: {each.error.what}" for each in failures}
+    return [*effects.plan.problems, *late, *reversed(first.values())]

@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent.agent import made
-from nodeagent.agent.retries import Key, Retries
+from nodeagent.agent.retries import Retries
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
@@ -126,16 +126,15 @@ class Writer:
             self._on_written(step)
 
     def _done(self, step: Step) -> None:
-        self.retries.succeeded(key(step))
+        self.retries.succeeded(step)
         if isinstance(step.action, ClearVgpuType):
             types = {vf: kind for vf, kind in self.record.types.items() if vf != step.action.address}
             self.record = made.Record(types, self.record.names)
         log.event(log.ACTION_DONE, action=step.action.describe(), why=step.why, pci_address=step.card)
 
     def _refused(self, step: Step, error: KernelRefused) -> None:
-        if not self.retries.refused(key(step), error, anyio.current_time()):
-            return
-        if self.retries.failures[key(step)].count == 1:
+        told = {each.step.place for each in self.retries.failures.values()}
+        if self.retries.refused(step, error, anyio.current_time()) and step.place not in told:
             log.event(
                 log.ACTION_FAILED,
                 action=step.action.describe(),
@@ -152,8 +151,3 @@ class Writer:
             types: Mapping[str, str] = {**self.record.types, step.action.address: step.action.type_id}
             self.record = made.Record(types, self.record.names)
             await threads.call(made.write, self._root.path(made.PATH), self.record)
-
-
-def key(step: Step) -> Key:
-    """What the back-off of a step goes by."""
-    return step.card, step.type_id or ""

@@ -194,7 +194,8 @@ class SimulatedCards:
         self._link(f"{group}/devices/{mdev.uuid}", real)
         self._link(f"{real}/iommu_group", group)
         self.host.node(f"/dev/vfio/{mdev.group}")
-        self._link(f"{real}/driver", _DRIVER)
+        if mdev.driver is not None:
+            self._link(f"{real}/driver", _DRIVER)
         self._watch(real, self._remove_written)
         self._link(f"{_INSTANCES}/{mdev.uuid}", real)
         self.last_bind = time.monotonic()

@@ -63,6 +63,7 @@ class MdevKernel:
     cards: list[Card]
     errors: dict[tuple[str, str], int] = field(default_factory=dict)  # (card, type) → errno of its writes
     held: set[str] = field(default_factory=set)
+    stillborn: bool = False  # no driver takes what is made
     _made: dict[str, _Made] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
     _dead: set[str] = field(default_factory=set)
@@ -237,6 +238,8 @@ class MdevKernel:
 
     def _add(self, name: str, parent: str, kind: Type) -> None:
         self._made[name] = _Made(parent, kind, self._next_group)
+        if self.stillborn:
+            self._dead.add(name)
         self._next_group += 1
 
     def _forget(self, name: str) -> None:

@@ -3,7 +3,8 @@
 
 ``describe()`` is the change in words. ``key`` names what to look at afterwards to see what became of it
 (a write that returns without an error proves nothing). ``device`` is what the write works on: two actions
-with one device are never under way at the same time.
+with one device are never under way at the same time. ``attempt`` tells what a refusal is about: the same
+attempt waits then, and no other does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class CreateMdev:
         """The parent: its types share their instances."""
         return self.parent
 
+    @property
+    def attempt(self) -> str:
+        """Creating on a parent: another UUID would fare no better."""
+        return f"{self.parent}/{self.type_id}/create"
+
     def describe(self) -> str:
         """The change in words."""
         return f"create mdev {self.uuid} of type {self.type_id} on {self.parent}"
@@ -52,6 +58,11 @@ class RemoveMdev:
         """The parent: its types share their instances."""
         return self.parent
 
+    @property
+    def attempt(self) -> str:
+        """Removing this one instance."""
+        return f"{self.uuid}/remove"
+
     def describe(self) -> str:
         """The change in words."""
         return f"remove mdev {self.uuid} of type {self.type_id} from {self.parent}"
@@ -74,6 +85,11 @@ class SetVgpuType:
         """The VF."""
         return self.address
 
+    @property
+    def attempt(self) -> str:
+        """Setting this type."""
+        return f"{self.address}/{self.type_id}/set"
+
     def describe(self) -> str:
         """The change in words."""
         return f"set the vGPU type of {self.address} to {self.type_id}"
@@ -94,6 +110,11 @@ class ClearVgpuType:
     def device(self) -> str:
         """The VF."""
         return self.address
+
+    @property
+    def attempt(self) -> str:
+        """Clearing whatever is set."""
+        return f"{self.address}/clear"
 
     def describe(self) -> str:
         """The change in words."""
@@ -117,6 +138,11 @@ class SetNumVfs:
         """One for all PFs: the kernel holds one lock for all changes of this kind."""
         return "sriov_numvfs"
 
+    @property
+    def attempt(self) -> str:
+        """This number on this PF."""
+        return f"{self.address}/sriov_numvfs/{self.count}"
+
     def describe(self) -> str:
         """The change in words."""
         return f"set the number of VFs of {self.address} to {self.count}"
@@ -133,6 +159,11 @@ class Step:
     card: str
     type_id: str | None
     why: str
+
+    @property
+    def place(self) -> tuple[str, str | None]:
+        """Card and type: what a refusal is told for, however many attempts there are refused."""
+        return self.card, self.type_id
 
 
 @dataclass(frozen=True, slots=True)

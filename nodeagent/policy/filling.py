@@ -2,12 +2,13 @@
 """One card, once its type is known: what goes, what comes, and what must wait for what. Pure.
 
 Nothing of another type is made while anything else is on the card. What has lost its driver is removed and
-made anew. What the kernel has refused is not tried again before its time, and keeps its place.
+made anew. What the kernel has refused is not tried again before its time, and keeps its place; the rest is
+done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from nodeagent.model.action import (
@@ -52,16 +53,15 @@ def fill(stand: Stand, type_id: str | None, host: Host, basis: Basis) -> Filled:
     removals, waiting = _removals(stand, going, basis)
     in_the_way = any(each.instance.type_id != type_id for each, _ in going)
     coming = () if type_id is None or in_the_way else _coming(stand, type_id, host, basis)
-    refused = basis.failed.get((stand.card.address, type_id or ""))
-    if coming and refused is not None:
-        why = f"{refused}; it is tried again later"
-        waiting, coming = (*waiting, Waiting(coming[0].action, stand.card.address, why)), ()
+    left = _left(stand, type_id)
+    possible = tuple(step for step in coming if step.action.attempt not in basis.failed)[:left]
+    refused = () if len(possible) == left else _refused(coming, basis)
     notes = _notes(stand, type_id, in_the_way)
     return Filled(
         CardPlan(stand.card.address, type_id, stand.exists, notes),
         removals,
-        coming,
-        waiting,
+        possible,
+        (*waiting, *refused),
         () if in_the_way or going else _shortfall(stand, type_id),
     )
 
@@ -100,7 +100,7 @@ def _removals(
     card = stand.card.address
     for each, why in going:
         action = _removal(each.instance)
-        obstacle = _obstacle(each, card, basis)
+        obstacle = _obstacle(each, action, basis)
         if obstacle is None:
             steps.append(Step(action, card, each.instance.type_id, why))
         else:
@@ -114,7 +114,7 @@ def _removal(instance: Instance) -> Action:
     return RemoveMdev(instance.id, instance.parent, instance.type_id or "")
 
 
-def _obstacle(each: Existing, card: str, basis: Basis) -> str | None:
+def _obstacle(each: Existing, action: Action, basis: Basis) -> str | None:
     """What a removal waits for; None if it may begin."""
     if each.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
@@ -124,23 +124,40 @@ def _obstacle(each: Existing, card: str, basis: Basis) -> str | None:
         return "the kubelet has not told yet who holds what"
     if each.instance.id in basis.in_use:
         return "something on this host has it open"
-    refused = basis.failed.get((card, each.instance.type_id or ""))
+    refused = basis.failed.get(action.attempt)
     return None if refused is None else f"{refused}; it is tried again later"
 
 
 def _coming(stand: Stand, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
-    """The instances to make now: as many as fit, no more than the count."""
+    """An instance for each room that there is."""
     if stand.left_alone:
         return ()
     if stand.wish.definitions:
         return tuple(_defined(stand, type_id, host))
-    count = stand.wish.types.get(type_id)
-    present = sum(each.instance.type_id == type_id for each in stand.exists)
-    why = _why(stand, type_id, present)
+    why = _why(stand, type_id, _present(stand, type_id))
     actions = _new(stand, type_id, host, basis)
-    limit = None if count is None else max(0, count - present)
-    found = (Step(action, stand.card.address, type_id, why) for action in actions)
-    return tuple(step for number, step in enumerate(found) if limit is None or number < limit)
+    return tuple(Step(action, stand.card.address, type_id, why) for action in actions)
+
+
+def _left(stand: Stand, type_id: str | None) -> int | None:
+    """How many more the count allows; None for as many as fit."""
+    count = None if stand.wish.definitions else stand.wish.types.get(type_id or "")
+    return None if count is None else max(0, count - _present(stand, type_id))
+
+
+def _present(stand: Stand, type_id: str | None) -> int:
+    return sum(each.instance.type_id == type_id for each in stand.exists)
+
+
+def _refused(coming: Iterable[Step], basis: Basis) -> tuple[Waiting, ...]:
+    """One for each attempt that is not to be made again yet."""
+    found: dict[str, Waiting] = {}
+    for step in coming:
+        what = basis.failed.get(step.action.attempt)
+        if what is not None:
+            waiting = Waiting(step.action, step.card, f"{what}; it is tried again later")
+            found.setdefault(step.action.attempt, waiting)
+    return tuple(found.values())
 
 
 def _why(stand: Stand, type_id: str, present: int) -> str:
@@ -208,8 +225,7 @@ def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
     if type_id is None or stand.left_alone:
         return ()
     card = stand.card
-    present = sum(each.instance.type_id == type_id for each in stand.exists)
-    fits = present + card.room(type_id)
+    fits = _present(stand, type_id) + card.room(type_id)
     wanted = _wanted(stand, type_id)
     found = [
         f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"

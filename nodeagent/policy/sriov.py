@@ -37,7 +37,7 @@ def plan(host: Host, rules: Sequence[SriovRule], basis: Basis) -> Plan:
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
         action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs)
-        obstacle = _obstacle(function, host, basis)
+        obstacle = _obstacle(action, function, host, basis)
         if obstacle is None:
             steps.append(Step(action, address, None, f"it is to have {rule.num_vfs} VFs"))
         else:
@@ -56,8 +56,8 @@ def _picks(rule: SriovRule, function: PciFunction) -> bool:
     return any(match.mismatch(each, function, {}) is None for each in rule.selectors)
 
 
-def _obstacle(function: PciFunction, host: Host, basis: Basis) -> str | None:
-    refused = basis.failed.get((function.address, ""))
+def _obstacle(action: SetNumVfs, function: PciFunction, host: Host, basis: Basis) -> str | None:
+    refused = basis.failed.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is tried again later"
     if function.driver is None:

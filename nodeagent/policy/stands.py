@@ -23,7 +23,7 @@ class Basis:
     """What a plan depends on besides the host and the wishes.
 
     ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
-    known. ``failed`` says what the kernel answered for a (card, type) that waits for its next try.
+    known. ``failed`` says what the kernel answered to an attempt that waits for its next try.
     ``made`` is VF → vGPU type that nodeagent itself set: a VF tells nobody who set its type.
     ``vgpu_names`` is vGPU type → name, as far as any VF has ever listed it since boot.
     """
@@ -33,7 +33,7 @@ class Basis:
     holders: Mapping[str, Holder] = field(default_factory=dict)
     holders_known: bool = False
     in_use: frozenset[str] = frozenset()
-    failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
     made: Mapping[str, str] = field(default_factory=dict)
     vgpu_names: Mapping[str, str] = field(default_factory=dict)
 

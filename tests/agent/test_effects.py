@@ -15,6 +15,7 @@ from nodeagent.agent import made
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.demo.mdevs import Card, Type
+from nodeagent.model.action import CreateMdev
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
 from nodeagent.policy import ownership
@@ -73,7 +74,7 @@ async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Pa
         changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-223", 8))
-            key = (FIRST, "nvidia-223")
+            key = CreateMdev(FIRST, "nvidia-223", "any").attempt
             retries = changing.effects.writer.retries
             await changing.until(lambda: key in retries.failures and retries.failures[key].count >= 3)
             assert "Input/output error" in retries.failures[key].error.what

@@ -10,9 +10,13 @@ import pytest
 from nodeagent.agent.retries import Retries
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
+from nodeagent.model.action import CreateMdev, RemoveMdev, Step
 
-CARD = ("0000:3b:00.0", "nvidia-222")
-OTHER = ("0000:5e:00.0", "nvidia-222")
+FIRST, SECOND = (
+    Step(CreateMdev(card, "nvidia-222", "any"), card, "nvidia-222", "wanted")
+    for card in ("0000:3b:00.0", "0000:5e:00.0")
+)
+CARD, OTHER = FIRST.action.attempt, SECOND.action.attempt
 
 
 def refused(number: int) -> KernelRefused:
@@ -22,7 +26,7 @@ def refused(number: int) -> KernelRefused:
 def test_each_refusal_in_a_row_waits_longer() -> None:
     retries = Retries(Backoff(first=1.0, limit=5.0))
     for now, due in ((0.0, 1.0), (10.0, 12.0), (20.0, 24.0), (30.0, 35.0)):
-        assert retries.refused(CARD, refused(errno.EIO), now)
+        assert retries.refused(FIRST, refused(errno.EIO), now)
         assert retries.failures[CARD].due == due
         assert retries.waiting(due - 0.1) == {CARD: "the kernel refused"}
         assert retries.next_due(now) == due - now
@@ -33,24 +37,39 @@ def test_each_refusal_in_a_row_waits_longer() -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EEXIST])
 def test_an_old_picture_is_no_failure_unless_it_stays_so(number: int) -> None:
     retries = Retries()
-    assert not retries.refused(CARD, refused(number), 0.0)
+    assert not retries.refused(FIRST, refused(number), 0.0)
     assert retries.failures == {}
     assert retries.next_due(0.0) is None
-    assert retries.refused(CARD, refused(number), 0.0)
+    assert retries.refused(FIRST, refused(number), 0.0)
 
 
 def test_a_success_ends_the_row() -> None:
     retries = Retries()
-    retries.refused(CARD, refused(errno.ENOSPC), 0.0)
-    retries.refused(CARD, refused(errno.ENOSPC), 0.0)
-    retries.succeeded(CARD)
+    retries.refused(FIRST, refused(errno.ENOSPC), 0.0)
+    retries.refused(FIRST, refused(errno.ENOSPC), 0.0)
+    retries.succeeded(FIRST)
     assert retries.failures == {}
-    assert not retries.refused(CARD, refused(errno.ENOSPC), 0.0)
+    assert not retries.refused(FIRST, refused(errno.ENOSPC), 0.0)
 
 
 def test_a_card_that_is_gone_is_forgotten_and_others_are_not() -> None:
     retries = Retries()
-    retries.refused(CARD, refused(errno.EIO), 0.0)
-    retries.refused(OTHER, refused(errno.EIO), 0.0)
-    retries.keep(lambda key: key == OTHER)
+    retries.refused(FIRST, refused(errno.EIO), 0.0)
+    retries.refused(SECOND, refused(errno.EIO), 0.0)
+    retries.keep([OTHER], [])
     assert list(retries.failures) == [OTHER]
+
+
+def test_a_removal_that_succeeds_says_nothing_of_creating() -> None:
+    retries = Retries()
+    retries.refused(FIRST, refused(errno.EIO), 0.0)
+    retries.succeeded(Step(RemoveMdev("any", FIRST.card, "nvidia-222"), *FIRST.place, "dead"))
+    assert list(retries.failures) == [CARD]
+
+
+def test_on_a_card_on_its_way_to_a_type_nothing_is_forgotten_of_that_type() -> None:
+    retries = Retries()
+    for step in (FIRST, SECOND):
+        retries.refused(step, refused(errno.EIO), 0.0)
+    retries.keep([], [FIRST.place, (SECOND.card, "nvidia-223")])
+    assert list(retries.failures) == [CARD]

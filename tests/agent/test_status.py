@@ -20,6 +20,7 @@ from nodeagent.demo import nodes
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.kubelet import Kubelet
 from nodeagent.kernel.root import Root
+from nodeagent.model.action import RemoveMdev, Step
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.ids import ResourceName
 from tests.agent.changing import FIRST, node, t4
@@ -98,8 +99,12 @@ async def test_a_resource_that_is_not_registered_says_why(agent: Agent) -> None:
 async def test_what_the_kernel_refuses_on_a_card_is_a_problem(agent: Agent, tmp_path: Path) -> None:
     async with node(tmp_path / "split", t4(FIRST), "GRID T4-8A") as changing:
         agent.effects = changing.effects
-        changing.effects.writer.retries.refused((FIRST, "nvidia-228"), KernelRefused("no room"), 0.0)
-        assert f"{FIRST}: no room" in status.document(agent)["problems"]
+        for uuid in ("one", "two"):
+            step = Step(RemoveMdev(uuid, FIRST, "nvidia-228"), FIRST, "nvidia-228", "not wanted")
+            changing.effects.writer.retries.refused(step, KernelRefused(f"no {uuid}"), 0.0)
+        told = status.document(agent)
+        assert [each["what"] for each in told["changes"]["failing"]] == ["no one", "no two"]
+        assert [each for each in told["problems"] if FIRST in each] == [f"{FIRST}: no one"]
 
 
 async def test_everything_that_needs_a_person_is_a_problem(agent: Agent) -> None:

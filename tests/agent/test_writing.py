@@ -99,7 +99,7 @@ async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
     async with waiting() as group:
         for times in (1, 2):
             assert not await writer.take(SPLIT, group)
-            assert writer.retries.failures[PF, ""].count == times
+            assert writer.retries.failures[SPLIT.action.attempt].count == times
             assert len(said(log.ACTION_FAILED)) == 1
     assert written.all == [SPLIT, SPLIT]
 
@@ -125,7 +125,7 @@ async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writer: Write
     async with waiting() as group:
         assert not await writer.take(SET, group)
     assert writer.writes == 0
-    assert "cannot be written" in writer.retries.failures[SET.card, "557"].error.what
+    assert "cannot be written" in writer.retries.failures[SET.action.attempt].error.what
 
 
 async def test_what_is_forbidden_in_the_last_moment_is_not_written(writer: Writer, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of the host: what each is about, what it must not run beside, and its words."""
+"""Changes of the host: what each is about, what it must not run beside, its words, and its refusals."""
 
 from __future__ import annotations
 
@@ -26,3 +26,22 @@ def test_an_action_says_what_to_look_at_again_what_it_excludes_and_what_it_does(
     action: Action, key: str, device: str, words: str
 ) -> None:
     assert (action.key, action.device, action.describe()) == (key, device, words)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (CreateMdev(CARD, "t-1", UUID), CreateMdev(CARD, "t-1", "another"), True),
+        (CreateMdev(CARD, "t-1", UUID), CreateMdev(CARD, "t-2", UUID), False),
+        (CreateMdev(CARD, "t-1", UUID), CreateMdev(VF, "t-1", UUID), False),
+        (RemoveMdev(UUID, CARD, "t-1"), RemoveMdev("another", CARD, "t-1"), False),
+        (RemoveMdev(UUID, CARD, "t-1"), CreateMdev(CARD, "t-1", UUID), False),
+        (SetVgpuType(VF, "557"), SetVgpuType(VF, "558"), False),
+        (SetVgpuType(VF, "557"), ClearVgpuType(VF), False),
+        (SetNumVfs(PF, 2), SetNumVfs(PF, 0), False),
+    ],
+)
+def test_what_was_refused_makes_the_same_attempt_wait_and_no_other(
+    one: Action, other: Action, same: bool
+) -> None:
+    assert (one.attempt == other.attempt) is same

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
-from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.policy import mdevs
 from tests.policy.splitting import basis, result, short
@@ -55,7 +55,7 @@ class Changes(RuleBasedStateMachine):
         self.wish = MdevsWanted(manage=True)
         self.made: dict[str, str] = {}
         self.names: dict[str, str] = {}
-        self.failed: dict[tuple[str, str], str] = {}
+        self.failed: dict[str, str] = {}
 
     @rule(wish=wishes)
     def the_operator_wants(self, wish: MdevsWanted) -> None:
@@ -102,7 +102,7 @@ class Changes(RuleBasedStateMachine):
     def the_daemon_works_and_may_crash(self, kept: int, first: int) -> None:
         steps = self.plan().steps
         for step in steps[first : first + kept]:  # writes of several cards go on at once: any may be first
-            self.does(step.action, step.card, step.type_id)
+            self.does(step.action)
 
     def plan(self) -> mdevs.Plan:
         here = self.kernel.host()
@@ -111,7 +111,7 @@ class Changes(RuleBasedStateMachine):
         known = basis(self.kernel, made=self.made, failed=self.failed, vgpu_names=self.names)
         return mdevs.plan(here, self.wish, known)
 
-    def does(self, action: object, card: str, type_id: str | None) -> None:
+    def does(self, action: Action) -> None:
         """Carry out one step as the applying side would, and check that it may be done at all."""
         if isinstance(action, RemoveMdev):
             assert action.uuid not in self.kernel.held
@@ -127,7 +127,7 @@ class Changes(RuleBasedStateMachine):
             assert self.kernel.apply(action), f"blocked: {action}"
         except KernelRefused as error:
             if error.errno not in LOOK_AGAIN and not isinstance(action, SetVgpuType):
-                self.failed[(card, type_id or "")] = str(error)
+                self.failed[action.attempt] = str(error)
 
     def wants(self, type_id: str) -> bool:
         name = next(kind.name for kind in KINDS if kind.id.endswith(type_id))
@@ -151,7 +151,7 @@ class Changes(RuleBasedStateMachine):
             if not steps:
                 break
             for step in steps:
-                self.does(step.action, step.card, step.type_id)
+                self.does(step.action)
         plan = self.plan()
         assert (plan.steps, plan.waiting) == ((), ())
         self.all_is_as_wanted()
@@ -191,7 +191,7 @@ def test_a_deal_cut_short_anywhere_ends_as_one_in_peace(
     peaceful.wish = troubled.wish = replace(wish)
     for first, kept in cuts:
         for step in troubled.plan().steps[first : first + kept]:
-            troubled.does(step.action, step.card, step.type_id)
+            troubled.does(step.action)
     for machine in (peaceful, troubled):
         machine.teardown()
     assert short(troubled.kernel) == short(peaceful.kernel)

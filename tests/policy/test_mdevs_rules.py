@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.model.action import CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.policy import ownership
 from nodeagent.policy.mdevs import Plan
@@ -132,7 +133,7 @@ def test_a_removal_that_is_under_way_keeps_its_card_and_its_uuid() -> None:
 
 def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
-    failed = {("0000:01:00.0", "nvidia-222"): "the kernel said EIO"}
+    failed = {CreateMdev("0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
     plan = settle(kernel, wanted("222", "223"), failed=failed)
     assert short(kernel) == ["-", "8×223"]
     assert [waiting.why for waiting in plan.waiting] == ["the kernel said EIO; it is tried again later"]
@@ -143,10 +144,24 @@ def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
 def test_a_removal_that_fails_waits_for_its_next_try() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("229"))
-    failed = {("0000:01:00.0", "nvidia-229"): "the kernel said EIO"}
+    (instance,) = kernel.instances
+    failed = {RemoveMdev(instance, "0000:01:00.0", "nvidia-229").attempt: "the kernel said EIO"}
     plan = planned(kernel, wanted("222"), failed=failed)
     assert plan.steps == ()
     assert plan.waiting[0].why.endswith("the kernel said EIO; it is tried again later")
+
+
+def test_a_vf_that_fails_waits_and_the_others_are_filled() -> None:
+    vfs = ("0000:86:00.4", "0000:86:00.5", "0000:86:00.6")
+    kernel = MdevKernel([Card("0000:86:00.0", (Type("557", 3, "NVIDIA A40-16Q"),), vfs=vfs, vgpu=True)])
+    failed = {SetVgpuType(vfs[0], "557").attempt: "the kernel said EIO"}
+    one = WantedType("557", 1)
+    plan = settle(kernel, wanted(one), failed=failed)
+    assert list(kernel.instances) == [vfs[1]], "another takes its place"
+    assert plan.waiting == ()
+    plan = settle(kernel, wanted("NVIDIA A40-16Q"), failed=failed, made={vfs[1]: "557"})
+    assert sorted(kernel.instances) == [vfs[1], vfs[2]]
+    assert [waiting.why for waiting in plan.waiting] == ["the kernel said EIO; it is tried again later"]
 
 
 def test_removals_come_before_creations() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.model.action import SetNumVfs
 from nodeagent.model.desired import PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
@@ -82,5 +83,5 @@ def test_vfs_with_mdevs_stay() -> None:
 
 def test_a_function_without_a_driver_and_one_that_failed_wait() -> None:
     assert "has no driver" in told(sriov.plan(physical(driver=None), RULES, KNOWN))[1][0]
-    failed = replace(KNOWN, failed={(PF, ""): "the kernel said ENOSPC"})
+    failed = replace(KNOWN, failed={SetNumVfs(PF, 8).attempt: "the kernel said ENOSPC"})
     assert "the kernel said ENOSPC" in told(sriov.plan(physical(), RULES, failed))[1][0]
