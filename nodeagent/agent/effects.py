@@ -16,11 +16,11 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent import made, releases, users
+from nodeagent.agent import made, releases
 from nodeagent.agent.custody import Custody
 from nodeagent.agent.observe import Observe
 from nodeagent.agent.retries import BACKOFF
-from nodeagent.agent.users import Users
+from nodeagent.agent.users import Asking, Users
 from nodeagent.agent.writing import DEADLINE, Writer
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
@@ -104,6 +104,7 @@ class Effects:
         self._labels = labels
         self._on_waiting = on_waiting
         self._recheck = recheck
+        self._asking = Asking(root)
         self._open: Latest[frozenset[str]] = Latest(frozenset(), wake.touch)
         self._working: frozenset[str] = frozenset()
         self._taking: dict[Step, frozenset[str]] = {}  # what each has withdrawn and not given back
@@ -219,7 +220,7 @@ class Effects:
     async def _work(self, card: str, steps: Sequence[Step], inputs: Inputs, group: TaskGroup) -> None:
         """One batch: the steps in their order, until one does not go as planned; a refusal is no surprise."""
         ends = {step: _ends(step.action, inputs.host) for step in steps}
-        asked = Users(self._root, {each for found in ends.values() for each in found})
+        asked = Users(self._asking, {each for found in ends.values() for each in found})
         refused: set[str] = set()
         for step in steps:
             if self._wishes() != inputs.wishes:
@@ -267,7 +268,7 @@ class Effects:
         self._wake.touch()
 
     async def _look_for_users(self, ids: frozenset[str]) -> None:
-        self._open.set(await users.ask(self._root, ids))
+        self._open.set(await self._asking.ask(ids))
 
 
 def _basis(inputs: Inputs) -> Basis:
