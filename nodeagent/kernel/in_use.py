@@ -57,14 +57,15 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
 def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
     """A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
 
-    A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be.
+    A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be. It has
+    a VFIO device, but its driver is one of the host, where ``enable`` says nothing (usually 1).
     """
     function = scan_pci.function(root, address)
     if function is None:
         return False
     if function.unreadable is not None:
         return True
-    if function.driver is None or function.vfio:
+    if function.driver is None or (function.vfio and not function.vgpu):
         return function.enable is None or function.enable > 0
     if not function.vgpu:
         return True

@@ -117,6 +117,16 @@ async def test_a_vf_on_vfio_is_in_use_by_its_count(cards: SimulatedCards) -> Non
     assert used(cards, NIC) == {NIC}
 
 
+async def test_a_vf_with_a_vgpu_type_is_judged_by_its_node_although_it_has_a_vfio_device(
+    cards: SimulatedCards,
+) -> None:
+    for vf in VFS:
+        files.directory(cards.host.path(f"/sys/bus/pci/devices/{vf}/vfio-dev/vfio3"))
+    assert used(cards, *VFS) == set(), "enable is 1 on a driver of the host, and says nothing"
+    cards.hold(VFS[0])
+    assert used(cards, *VFS) == {VFS[0]}
+
+
 async def test_a_vf_on_a_driver_of_the_host_counts_as_used(cards: SimulatedCards) -> None:
     cards.host.add_function(
         NIC, vendor="15b3", device="101e", pci_class="020000", driver="mlx5_core", group=70
