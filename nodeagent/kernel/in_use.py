@@ -9,6 +9,7 @@ Pods are not known here; who holds what for them is the kubelet's to say. May bl
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 
 from nodeagent.kernel import scan_mdev, scan_pci
@@ -17,7 +18,7 @@ from nodeagent.model.ids import PciAddress, mdev_uuid
 
 _HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 
-Node = tuple[int, int, int]  # what tells a node: its device number, else its file system and inode
+Node = tuple[int, int, int]  # what tells a node: its kind and device number, else its file system and inode
 
 
 def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
@@ -93,7 +94,9 @@ def _node(path: str) -> Node | None:
         found = os.stat(path)  # noqa: PTH116 - thousands of them, and a Path costs five times more
     except OSError:
         return None
-    return (found.st_rdev, 0, 0) if found.st_rdev else (0, found.st_dev, found.st_ino)
+    if found.st_rdev:
+        return stat.S_IFMT(found.st_mode), found.st_rdev, 0  # block devices have numbers of their own
+    return 0, found.st_dev, found.st_ino
 
 
 def _open_nodes(root: Root) -> frozenset[Node] | None:

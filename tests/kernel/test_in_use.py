@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,22 @@ def used(cards: SimulatedCards, *ids: str) -> set[str]:
     return set(in_use.in_use(Root(cards.host.directory), ids))
 
 
+def as_anybody(asked: Callable[[], set[str]]) -> set[str]:
+    """The answer of a thread for which file modes count, as they do not for root."""
+
+    def ask() -> set[str]:
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+        sets = (ctypes.c_uint32 * 6)()
+        libc = ctypes.CDLL(None)
+        assert libc.capget(header, sets) == 0
+        sets[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH of the effective set
+        assert libc.capset(header, sets) == 0
+        return asked()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(ask).result()
+
+
 def nodes(cards: SimulatedCards) -> list[Path]:
     """The nodes of the mdevs' groups."""
     return sorted(Path(cards.host.path("/dev/vfio")).glob("1*"))
@@ -70,6 +89,27 @@ async def test_the_name_under_which_a_holder_has_the_node_does_not_matter(cards:
     os.link(node, aside)
     files.link(cards.host.path("/proc/77/fd/9"), str(aside))
     assert len(used(cards, ONE, TWO)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+async def test_a_block_device_with_the_number_of_the_node_is_another_thing(cards: SimulatedCards) -> None:
+    node, aside = nodes(cards)[0], cards.host.path("/dev/sdz")
+    node.unlink()
+    os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(253, 0))
+    os.mknod(aside, stat.S_IFBLK | 0o600, os.makedev(253, 0))
+    files.link(cards.host.path("/proc/77/fd/9"), aside)
+    assert used(cards, ONE, TWO) == set()
+    files.link(cards.host.path("/proc/77/fd/10"), str(node))
+    assert len(used(cards, ONE, TWO)) == 1
+
+
+async def test_a_process_that_may_not_be_looked_at_may_have_anything_open(cards: SimulatedCards) -> None:
+    closed = cards.host.path("/proc/77/fd")
+    files.directory(closed)
+    os.chmod(closed, 0)
+    assert as_anybody(lambda: used(cards, ONE, TWO)) == {ONE, TWO}
+    files.remove_tree(closed)
+    assert as_anybody(lambda: used(cards, ONE, TWO)) == set()
 
 
 async def test_an_instance_that_is_open_through_a_node_of_its_own_is_in_use(cards: SimulatedCards) -> None:
