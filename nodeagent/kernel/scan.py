@@ -132,11 +132,11 @@ class Scanner:
 
 
 def follow(plan: Plan, item: Item, found: Found, previous: Host) -> Iterable[Item]:
-    """Further items that one reading touches; nothing where everything is read anyway."""
-    if plan.whole or item.kind == "parent":
-        return
+    """Further items that one reading touches; only room where everything is read anyway."""
     if item.kind == "group":
         yield from _follow_group(item.key, found, previous)
+        return
+    if plan.whole or item.kind == "parent":
         return
     if item.kind == "function":
         yield from _follow_function(item.key, found, previous)

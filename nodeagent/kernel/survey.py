@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One scan shared by several threads: what is still to be read, what is being read, what was found.
 
-The threads take items and give findings under one lock; reading itself happens outside it. Once closed
-nothing is taken and no late finding is noted, so that a thread that comes back after hours harms nobody.
-Keeps no deadline and starts no thread by itself: ``look`` does.
+The threads take items and give findings under one lock; reading itself happens outside it. An item is read
+once, but for a parent that is named again after it was taken: its room may have changed with what named it,
+and has no event of its own. Once closed nothing is taken and no late finding is noted, so that a thread that
+comes back after hours harms nobody. Keeps no deadline and starts no thread by itself: ``look`` does.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Survey:
         self._workers: list[_Worker] = []
         self._missing: dict[scan.Item, None] = {}
         self._seen: set[scan.Item] = set()
+        self._again: set[scan.Item] = set()  # named again since a thread took it
         self._pending: deque[scan.Item] = deque()
         self._closed = False
         self._progress = 0
@@ -107,6 +109,7 @@ class Survey:
                 return None
             worker.since = time.monotonic()
             worker.item = self._pending.popleft()
+            self._again.discard(worker.item)
             return worker.item
 
     def _give(self, worker: _Worker, item: scan.Item, found: scan.Found) -> None:
@@ -117,10 +120,14 @@ class Survey:
             self._progress += 1
             self.findings.put(item, found)
             self._add(scan.follow(self._plan, item, found, self._previous))
+            if item.kind == "parent":
+                self._seen.discard(item)
+                self._add((item,) if item in self._again else ())
 
     def _add(self, items: Iterable[scan.Item]) -> None:
         for item in items:
             if item in self._seen:
+                self._again.add(item)
                 continue
             self._seen.add(item)
             if item in self._skip:

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import pytest
 
-from nodeagent.demo import nodes
+from nodeagent.demo import files, nodes
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import Item, Scanner
 from nodeagent.kernel.survey import Survey
-from nodeagent.model.host import Host
+from nodeagent.model.host import Group, Host, MdevType
+from nodeagent.model.ids import GroupNumber
+
+CARD = nodes.address(0)
+ROOM = f"{CARD}/mdev_supported_types/nvidia-228/available_instances"
+GROUP = GroupNumber(40)
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 LONG = 0.5  # seconds
 
@@ -69,3 +76,27 @@ async def test_items_to_skip_are_missing_and_not_read(tmp_path: Path) -> None:
     assert survey.done
     assert survey.missing() == [skipped]
     assert list(survey.findings.functions) == [nodes.address(0), nodes.address(2)]
+
+
+@pytest.mark.parametrize("keys", [None, frozenset({CARD, "/sys/kernel/iommu_groups/40"})])
+async def test_room_that_was_read_before_an_mdev_was_seen_to_leave_is_read_again(
+    tmp_path: Path, keys: frozenset[str] | None
+) -> None:
+    """A removal gives its room back at its end, and room has no event: this look is the last to hear."""
+    host = nodes.many(tmp_path, 1)
+    group, room = (host.path(f"/sys/{path}") for path in ("kernel/iommu_groups/40", f"class/mdev_bus/{ROOM}"))
+    files.write(room, "0\n")
+    files.write(f"{group}/type", "unknown\n")
+    files.replace_by_fifo(f"{group}/type")
+    before = Host(groups={GROUP: Group(GROUP, (UUID,))}, mdev_parents={CARD: (MdevType("nvidia-228"),)})
+    scanner = Scanner(Root(tmp_path))
+    survey = Survey(scanner, scanner.plan(keys, before), before, frozenset())
+    calls = [survey.start(), survey.start()]
+    with anyio.fail_after(10):
+        while CARD not in survey.findings.parents:
+            await anyio.lowlevel.checkpoint()
+    files.write(room, "2\n")
+    files.replace_fifo(f"{group}/type", b"unknown\n")
+    for call in calls:
+        await call.wait()
+    assert survey.findings.parents[CARD] == (MdevType("nvidia-228", available=2),)
