@@ -3,7 +3,8 @@
 
 Hints: an Allocate (after its settle time), the kubelet's checkpoint file, a new kubelet, the slow timer, and
 a quicker one while a device waits for its release, for a release has no event of its own. No answer is no
-news: what was held stays held. Right after a kubelet's start even an answer proves only presence.
+news: what was held stays held, and what an Allocate gave away is held by somebody. Right after a kubelet's
+start even an answer proves only presence.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nodeagent.settings import Timing
 
 FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
+SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
 _RETRY = Backoff(first=0.5, limit=10.0)
 
@@ -63,13 +65,13 @@ class AllocationsLoop:
         self._hinted = True
         self._wake.touch()
 
-    def give(self, ids: tuple[str, ...]) -> None:
+    def give(self, holders: Mapping[str, Holder]) -> None:
         """An Allocate gives these ids away: their pod may take more of the group for a moment.
 
         Raises Refused if one of them is being removed.
         """
         first = self._custody.next_settled() is None
-        self._custody.give(ids, time.monotonic() + self._timing().settle)
+        self._custody.give(holders, time.monotonic() + self._timing().settle)
         if first:
             self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
 
@@ -105,39 +107,63 @@ class AllocationsLoop:
 
     async def one_turn(self) -> None:
         """Ask once, and take the answer for what it is worth."""
-        asked = time.monotonic()
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(self._presume, name="what settles meanwhile")
+            await self._one_question(time.monotonic())
+            asking.cancel_scope.cancel()
+
+    async def _presume(self) -> None:
+        """While the kubelet takes its time, what has settled is held all the same."""
+        while True:
+            await anyio.sleep(SLOW)
+            self._take(self.cell.get(), time.monotonic())
+
+    async def _one_question(self, asked: float) -> None:
         try:
             found = await self._ask()
         except KubeletUnavailable as error:
             self._unanswered(error)
+            self._take(replace(self.cell.get(), known=False), asked)
         else:
-            await self._answered(found)
-        self._custody.settle(asked)
+            await self._answered(found, asked)
 
-    async def _answered(self, found: Mapping[str, Holder]) -> None:
+    async def _answered(self, found: Mapping[str, Holder], asked: float) -> None:
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error, self._failures = None, 0
-        if time.monotonic() < self._doubt_until:
+        doubtful = asked < self._doubt_until
+        if doubtful:
             found = {**self.cell.get().holders, **found}
         released = self.cell.get().holders.keys() - found.keys()
         if released and self._before_release is not None:
             await self._before_release(released)
-        self.cell.set(Allocations(found, known=True))
+        if not doubtful:
+            self._custody.named(asked)
+        self._take(Allocations(found, known=True), asked)
+
+    def _take(self, allocations: Allocations, now: float) -> None:
+        """Make this the newest; what has settled by then is held, also where no pod is named."""
+        self._custody.settle(now)
+        holders = allocations.holders
+        presumed = {
+            device_id: holder
+            for device_id, holder in self._custody.presumed.items()
+            if device_id not in holders or holders[device_id].resource != holder.resource
+        }
+        self.cell.set(replace(allocations, holders={**holders, **presumed}) if presumed else allocations)
 
     def _unanswered(self, error: KubeletUnavailable) -> None:
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
         self._failures += 1
-        self.cell.set(replace(self.cell.get(), known=False))
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint, after a question at ``asked``."""
         times, settled = [asked + self._timing().resync], self._custody.next_settled()
         if self._failures:
             times.append(asked + _RETRY.delay(self._failures - 1))
-        elif settled is not None:
+        if settled is not None:
             times.append(settled)
         if self._awaiting:
             times.append(asked + self._timing().holders)

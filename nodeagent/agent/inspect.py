@@ -116,6 +116,6 @@ def _listed(document: Mapping[str, Any], host: Host, desired: Desired) -> dict[s
 def _holders(document: Mapping[str, Any]) -> dict[str, Holder]:
     found: dict[str, Holder] = {}
     for device_id, held in document.get("holders", {}).items():
-        namespace, _, pod = str(held.get("pod", "")).partition("/")
+        namespace, _, pod = str(held.get("pod", "")).rpartition("/")
         found[device_id] = Holder(namespace, pod, ResourceName(str(held.get("resource", ""))))
     return found

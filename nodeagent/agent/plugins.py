@@ -23,7 +23,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.listing import Listing
-from nodeagent.model.allocation import Grant
+from nodeagent.model.allocation import Grant, Holder, unnamed
 from nodeagent.model.host import Host, Mdev, Part
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Device, Kind, Resource
@@ -32,6 +32,7 @@ from nodeagent.policy import allocate, prefer
 TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
 
 MakeEndpoint = Callable[[str, Listing, "ResourceAnswers"], Endpoint]
+Give = Callable[[Mapping[str, Holder]], None]
 
 
 class ResourceAnswers:
@@ -43,7 +44,7 @@ class ResourceAnswers:
         observe: Observe,
         reconcile: Reconcile,
         cdi: CdiFiles,
-        give: Callable[[tuple[str, ...]], None],
+        give: Give,
         listing: Listing,
     ) -> None:
         self._name = name
@@ -79,7 +80,8 @@ class ResourceAnswers:
         if resource.cdi:
             await self._cdi.ensure(resource, device_ids, outcome)
         grant = allocate.grant(resource, device_ids, outcome)
-        self._give(tuple(device_ids))
+        given = {device.id: device for device in resource.devices if device.id in device_ids}
+        self._give({each: unnamed(self._name, given[DeviceId(each)].numa) for each in device_ids})
         log.event(log.ALLOCATED, resource=self._name, devices=",".join(device_ids))
         return grant
 
@@ -127,7 +129,7 @@ class Plugins:
         cdi: CdiFiles,
         supervisor: Supervisor,
         make: MakeEndpoint,
-        give: Callable[[tuple[str, ...]], None],
+        give: Give,
     ) -> None:
         self._observe = observe
         self._reconcile = reconcile

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from nodeagent.model.ids import ResourceName
 
+UNNAMED = "a pod that the kubelet does not name yet"
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -23,7 +25,12 @@ class Holder:
     numa: int | None = None  # the topology that the kubelet was told of, for an id that has gone since
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}"
+        return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
+
+
+def unnamed(resource: ResourceName, numa: int | None) -> Holder:
+    """Whoever got a device by an Allocate, until the kubelet says who that is."""
+    return Holder("", UNNAMED, resource, numa)
 
 
 @dataclass(frozen=True, slots=True)

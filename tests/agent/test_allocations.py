@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
+import pytest
 
 from nodeagent.agent import allocations
 from nodeagent.agent.allocations import AllocationsLoop
@@ -16,7 +17,7 @@ from nodeagent.agent.custody import Custody
 from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import Allocations, Holder, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.settings import Timing
 from tests.conftest import Said
@@ -108,12 +109,12 @@ async def test_a_young_kubelet_proves_only_presence() -> None:
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
     custody = Custody()
     loop = made(Kubelet(), settle=0.05, custody=custody)
-    loop.give(("a", "b"))
+    loop.give({"a": POD, "b": POD})
     assert custody.settling.get() == {"a", "b"}
     await loop.one_turn()
     assert custody.settling.get() == {"a", "b"}
     await anyio.sleep_until(anyio.current_time() + 0.06)
-    loop.give(("c",))
+    loop.give({"c": POD})
     await loop.one_turn()
     assert custody.settling.get() == {"c"}
 
@@ -125,7 +126,7 @@ async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
     async with running(loop):
         await kubelet.until_asked(1)
         began = anyio.current_time()
-        loop.give(("a",))
+        loop.give({"a": POD})
         await kubelet.until_asked(2)
         seen, ids = -1, frozenset({"a"})
         with anyio.fail_after(5):
@@ -134,6 +135,45 @@ async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
         times = [when - began for when in kubelet.asked.get()[1:]]
     assert len(times) == 1, "the kubelet has no news before the settle time is over"
     assert 0.5 <= times[0] < 0.8
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_what_has_settled_is_held_by_somebody_until_the_kubelet_says_by_whom(silent: bool) -> None:
+    """No answer, or one of a young kubelet, does not say that nobody has it."""
+    kubelet, somebody = Kubelet(), unnamed(POD.resource, 1)
+    kubelet.silent = silent
+    loop = made(kubelet, settle=0.0)
+    loop.kubelet_changed()
+    loop.give({"a": somebody})
+    await loop.one_turn()
+    assert loop.cell.get().holders == {"a": somebody}
+    kubelet.silent, kubelet.holders = False, {"a": POD}
+    await loop.one_turn()
+    assert loop.cell.get().holders == {"a": POD}
+    loop._doubt_until = 0.0  # as if it had run for a while
+    kubelet.holders = {}
+    await loop.one_turn()
+    assert loop.cell.get().holders == {}
+
+
+async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_settled() -> None:
+    answer = anyio.Event()
+
+    async def ask() -> Mapping[str, Holder]:
+        await answer.wait()
+        return {}
+
+    loop = AllocationsLoop(ask, Custody(), timing=lambda: Timing(0.01, 60, 60))
+    async with running(loop):
+        await anyio.wait_all_tasks_blocked()
+        loop.give({"a": POD})
+        with anyio.fail_after(5):
+            await loop.cell.newer(0)
+        assert loop.cell.get() == Allocations({"a": POD}, known=False)
+        answer.set()
+        with anyio.fail_after(5):
+            await loop.cell.newer(1)
+        assert loop.cell.get() == Allocations({"a": POD}, known=True), "this was asked before"
 
 
 async def test_questions_are_spaced_however_many_hints_there_are() -> None:

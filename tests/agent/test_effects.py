@@ -16,8 +16,9 @@ from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.demo.mdevs import Card, Type
 from nodeagent.model.action import CreateMdev
-from nodeagent.model.allocation import Allocations
+from nodeagent.model.allocation import Allocations, unnamed
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
+from nodeagent.model.ids import ResourceName
 from nodeagent.policy import ownership
 from tests.agent.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
 from tests.conftest import Said
@@ -25,6 +26,7 @@ from tests.demo.vfs import SimulatedVfs, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
 
+POD = unnamed(ResourceName("nvidia.com/GRID_T4"), None)
 FOREIGN = "00000000-0000-4000-8000-000000000001"
 VGPUS = (Type("1", 4, "NVIDIA A40-12Q"), Type("2", 2, "NVIDIA A40-24Q"))
 
@@ -128,7 +130,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.custody.give([fresh], until=math.inf)
+        changing.custody.give({fresh: POD}, until=math.inf)
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
@@ -149,7 +151,7 @@ async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_de
         for _ in range(checkpoints):
             await anyio.lowlevel.checkpoint()
         try:
-            changing.custody.give([second], until=math.inf)
+            changing.custody.give({second: POD}, until=math.inf)
         except Refused:
             await changing.until_counts()
         else:
@@ -171,13 +173,13 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             await changing.until(lambda: len(changing.effects.writer.late) == 1)
             await changing.until(lambda: not changing.effects.working)
             with pytest.raises(Refused):
-                changing.custody.give([first], until=math.inf)
+                changing.custody.give({first: POD}, until=math.inf)
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.custody.give([first], until=math.inf)
+                changing.custody.give({first: POD}, until=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.custody.withdrawn.get())
-            changing.custody.give([first], until=math.inf)
+            changing.custody.give({first: POD}, until=math.inf)
             os.close(reader)
 
 

@@ -66,7 +66,7 @@ class Agent:
     observe: Observe
     reconcile: Reconcile
     plugins: Plugins
-    allocated: list[tuple[str, ...]] = field(default_factory=list)
+    allocated: list[Mapping[str, Holder]] = field(default_factory=list)
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
@@ -100,7 +100,7 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
         sockets = SocketDir(str(kubelet.state.plugins), watching)
         sockets.open()
         registrar, supervisor = Registrar(sockets.kubelet_path), Supervisor()
-        allocated: list[tuple[str, ...]] = []
+        allocated: list[Mapping[str, Holder]] = []
         plugins = Plugins(
             observe,
             reconcile,
@@ -202,7 +202,7 @@ async def test_a_pod_gets_its_device(agent: Agent, said: Said) -> None:
     (given,) = pod.result.ids[GPU]
     assert pod.result.envs == {"PCI_RESOURCE_EXAMPLE_COM_GPU": given}
     assert "/dev/vfio/vfio" in [device[0] for device in pod.result.devices]
-    assert agent.allocated == [(given,)]
+    assert [list(holders) for holders in agent.allocated] == [[given]]
     assert said(log.ALLOCATED) == [{"resource": GPU, "devices": given}]
 
 

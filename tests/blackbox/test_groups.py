@@ -101,6 +101,33 @@ async def test_of_two_pods_only_one_gets_a_function_of_a_group(shared: Node) -> 
         assert "no healthy devices" in second.message
 
 
+@pytest.mark.parametrize("fault", ["pod-resources-exhausted", "pod-resources-delay", "pod-resources-empty"])
+async def test_what_was_given_away_is_held_while_the_kubelet_does_not_say_by_whom(
+    shared: Node, fault: str
+) -> None:
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        kubelet.fault(fault, 600.0)
+        await kubelet.restart()
+        for resource, devices in LISTED.items():
+            await kubelet.until_listed(resource, devices, PATIENCE)
+        await give_gpu_20(kubelet, "first")
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        with pytest.raises(GRPCError, match="held by a pod that the kubelet does not name yet"):
+            await allocate(kubelet, GPUS, [GPU_AT])
+        kubelet.clear(fault)
+        await shared.until_told(lambda told: told["holders"].get(SOUND_AT, {}).get("pod") == "ns/first")
+
+
+async def test_a_device_whose_pod_is_not_named_yet_is_not_given_under_another_name(shared: Node) -> None:
+    async with shared.running(listed=LISTED) as (_, kubelet):
+        kubelet.fault("pod-resources-exhausted")
+        await give_gpu_20(kubelet, "first")
+        await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
+        shared.configure(RESOURCES.replace(SOUND, "example.com/other"))
+        await kubelet.until_listed("example.com/other", 1, PATIENCE)
+        assert health(kubelet, "example.com/other") == {SOUND_AT: "Unhealthy"}
+
+
 @pytest.mark.shows("NG-12")
 async def test_what_is_open_outside_kubernetes_is_unhealthy_until_it_is_closed(shared: Node) -> None:
     async with shared.kubelet() as kubelet, shared.daemon("--timing-resync", "1s"):
