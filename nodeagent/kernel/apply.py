@@ -34,6 +34,10 @@ _HINTS = {
     errno.EBUSY: "something uses the device",
     errno.EIO: "the driver failed; the kernel's log (dmesg) may say why",
 }
+_VFS_HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
+    errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
+    errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
+}
 _LOG = "the kernel's log (dmesg) may say why"
 
 
@@ -133,4 +137,5 @@ def _expect(state: Callable[[], bool], patience: float, path: str, otherwise: st
 
 def _refused(number: int, path: str) -> KernelRefused:
     text = f"the kernel refused to write {path}: {os.strerror(number)}"
-    return KernelRefused(text, _HINTS.get(number, _LOG), errno=number, path=path)
+    hints = _HINTS | _VFS_HINTS if path.endswith("/sriov_numvfs") else _HINTS
+    return KernelRefused(text, hints.get(number, _LOG), errno=number, path=path)

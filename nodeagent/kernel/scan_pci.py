@@ -88,6 +88,7 @@ def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) 
         physfn=_address(at.link("physfn")) if "physfn" in names else None,
         vfs=_vfs(at, names),
         sriov_capable="sriov_totalvfs" in names,
+        total_vfs=natural(at.text("sriov_totalvfs")) if "sriov_totalvfs" in names else None,
         vfio=_vfio_bound(driver, names),
         vfio_device=device_name,
         cdev=device_name is not None and has_cdev(root, at, device_name),

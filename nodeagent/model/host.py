@@ -55,6 +55,7 @@ class PciFunction:
     physfn: PciAddress | None = None  # the PF, if this is a VF
     vfs: tuple[PciAddress, ...] = ()
     sriov_capable: bool = False
+    total_vfs: int | None = None  # how many it can have, as its driver lets it
     vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
     vfio_device: str | None = None  # "vfio3", the name in vfio-dev
     cdev: bool = False  # vfio-dev/vfioN/dev and /dev/vfio/devices/vfioN both exist

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many VFs a physical function is to have, and what may be done about it now. Pure.
 
-The kernel knows 0 → n and n → 0 only (EBUSY between two counts above 0, drivers/pci/pci-sysfs.c). So another
-count means to remove all VFs first, and that waits until none of them is used by anybody. How many a
-function can have is not read in a scan; the kernel's answer tells.
+The kernel knows 0 → n and n → 0 only (EBUSY between two counts above 0, drivers/pci/iov.c). So another count
+means to remove all VFs first, and that waits until none of them is used by anybody. What the kernel would
+refuse afterwards (ERANGE) is not begun.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plan(host: Host, rules: Sequence[SriovRule], basis: Basis) -> Plan:
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
         action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs)
-        obstacle = _obstacle(action, function, host, basis)
+        obstacle = _impossible(rule, function) or _obstacle(action, function, host, basis)
         if obstacle is None:
             steps.append(Step(action, address, None, f"it is to have {rule.num_vfs} VFs"))
         else:
@@ -54,6 +54,11 @@ def _rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None
 
 def _picks(rule: SriovRule, function: PciFunction) -> bool:
     return any(match.mismatch(each, function, {}) is None for each in rule.selectors)
+
+
+def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
+    most = function.total_vfs
+    return None if most is None or rule.num_vfs <= most else f"it can have {most} at most"
 
 
 def _obstacle(action: SetNumVfs, function: PciFunction, host: Host, basis: Basis) -> str | None:

@@ -367,3 +367,17 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         await changing.until_counts((FIRST, "1", 4))
         await changing.until_at_rest()
         assert changing.effects.plan.waiting == ()
+
+
+async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_path: Path) -> None:
+    async with node(tmp_path, [Card(FIRST, ())]) as changing, changing.run():
+        changing.cards.host.write(FIRST, "sriov_numvfs", "0")
+        changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
+        changing.observe.wake(frozenset({FIRST}))
+        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.watching, group=50)
+        for number in (4, 8):
+            changing.want(sriov=(SriovRule((PciSelector(addresses=(FIRST,)),), number),))
+            await changing.until(lambda: len(vfs.made) == 4 and not changing.effects.working)
+        await changing.until(lambda: bool(changing.effects.plan.waiting))
+        assert "can have 4" in changing.effects.plan.waiting[0].why
+        assert changing.effects.writer.writes == 1

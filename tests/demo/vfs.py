@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """VFs made to order in a tree of files: what is written to ``sriov_numvfs`` of a PF becomes so.
 
-As the kernel has it, only 0 → n and n → 0 are done. VFs come without a driver.
+As the kernel has it, only 0 → n and n → 0 are done, up to ``sriov_totalvfs``. VFs come without a driver.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class SimulatedVfs:
         if change.name == "sriov_numvfs":
             text = files.read(f"{change.directory}/sriov_numvfs").decode().strip()
             wanted = int(text) if text.isdecimal() else len(self.made)
-            if wanted != len(self.made) and 0 in (wanted, len(self.made)):
+            most = int(files.read(f"{change.directory}/sriov_totalvfs"))
+            if wanted != len(self.made) and 0 in (wanted, len(self.made)) and wanted <= most:
                 self._make(wanted)
 
     def _make(self, count: int) -> None:

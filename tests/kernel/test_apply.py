@@ -142,5 +142,13 @@ async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
         assert "another number of VFs" in error.what
         await change(cards, SetNumVfs(pf, 0))
         assert not [*vfs.made]
+        await refusal(cards, SetNumVfs(pf, 9))
+        assert not [*vfs.made], "it can have 8"
         group.cancel_scope.cancel()
     watching.close()
+
+
+async def test_a_function_whose_driver_makes_no_vfs_is_not_said_to_be_gone(cards: SimulatedCards) -> None:
+    error = await refusal(cards, SetNumVfs(T4, 3))
+    assert error.errno == errno.ENOENT
+    assert "vfio-pci" in error.hint

@@ -92,6 +92,7 @@ def test_a_host_with_vfio_devices_shows_them(name: str, tmp_path: Path) -> None:
     vf = host.functions[PciAddress("0000:06:00.1")]
     assert pf.vfs == ("0000:06:00.1", "0000:06:00.2", "0000:06:00.3")
     assert (pf.sriov_capable, vf.sriov_capable) == (True, False)
+    assert (pf.total_vfs, vf.total_vfs) == (4, None)
     assert (vf.physfn, pf.physfn) == ("0000:06:00.0", None)
     assert vf.ports == ("pci0000:00", "0000:00:14.0")
     assert (vf.vendor, vf.device, vf.pci_class, vf.enable) == ("1b36", "0010", "010802", 0)

@@ -76,6 +76,14 @@ def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, basis: Basis, what: st
     )
 
 
+@pytest.mark.parametrize("vfs", [(), (virtual(),)], ids=["none yet", "some"])
+def test_more_vfs_than_the_function_can_have_are_not_tried(vfs: tuple[PciFunction, ...]) -> None:
+    steps, why = told(sriov.plan(physical(*vfs, total_vfs=7), RULES, KNOWN))
+    assert steps == []
+    assert why == [f"it is to have 8 VFs, and has {len(vfs)}; it can have 7 at most"]
+    assert told(sriov.plan(physical(*vfs, total_vfs=8), RULES, KNOWN))[1] == []
+
+
 def test_vfs_with_mdevs_stay() -> None:
     here = replace(physical(virtual()), mdevs={"u": Mdev("u", VF, "t-1")})
     assert told(sriov.plan(here, RULES, KNOWN))[0] == []
