@@ -43,9 +43,8 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
         names,
         holders=_holders(told),
         holders_known=told.get("kubelet", {}).get("holdersKnown", False) is True,
-        claimed=_listed(told, host, settings.desired),
     )
-    return turn.first(facts)
+    return turn.first(facts, _listed(told, host, settings.desired))
 
 
 async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outcome:
@@ -57,7 +56,7 @@ async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outco
     with anyio.move_on_after(HINTS_LIMIT):
         function = replace(function, hints=await threads.call(hints.read, root, address))
     facts = replace(outcome.facts, host=replace(host, functions={**host.functions, address: function}))
-    return turn.first(facts)
+    return turn.first(facts, outcome.facts.claimed)
 
 
 def record(root: Root) -> made.Record:

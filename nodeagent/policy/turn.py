@@ -22,6 +22,7 @@ from nodeagent.policy.claims import Claim
 from nodeagent.policy.offers import Facts, Offer, Unit
 
 ByUnit = Mapping[Unit, tuple[Offer, ...]]
+NOTHING: Mapping[str, Claim] = {}
 Extras = Mapping[ResourceName, tuple[Device, ...]]
 
 
@@ -58,10 +59,9 @@ class Outcome:
         return next((offer for offer in found if part_id in offer.parts), None)
 
 
-def first(facts: Facts) -> Outcome:
-    """The outcome of facts with nothing before them but the claims that they name."""
-    before = Facts(Host(), facts.desired, facts.names)
-    return following(Outcome(before, claimed=facts.claimed), facts)
+def first(facts: Facts, claimed: Mapping[str, Claim] = NOTHING) -> Outcome:
+    """The outcome of facts with nothing before them, unless parts of the host are known to be ``claimed``."""
+    return following(Outcome(Facts(Host(), facts.desired, facts.names), claimed=claimed), facts)
 
 
 def following(before: Outcome, facts: Facts) -> Outcome:
