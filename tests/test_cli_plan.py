@@ -13,9 +13,11 @@ import pytest
 from nodeagent import cli
 from nodeagent.agent import made
 from nodeagent.base.watching import Watching
+from nodeagent.demo import files
 from nodeagent.demo.cards import SimulatedCards, add_card
 from nodeagent.demo.host import SimulatedHost
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.kernel import vgpus
 from nodeagent.model import host_json
 from tests.demo.vfs import vf_addresses
 from tests.policy.splitting import MACHINE, settle, t4, wanted
@@ -157,3 +159,16 @@ def test_what_the_daemon_remembers_of_vgpu_types_is_planned_with(root: Path, run
     ours = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
     assert (ours["steps"], ours["problems"]) == ([], [])
+
+
+def test_names_of_vgpu_types_that_no_vf_lists_come_from_the_vgpu_managers_file(root: Path, run: Run) -> None:
+    full_vgpu_card(root)
+    (root / "etc/machine-id").write_text(f"{MACHINE}\n")
+    config = "mdevs: {manage: true, adopt: true, types: [NVIDIA A40-24Q]}\n"
+    (root / "etc/nodeagent/config.yaml").write_text(config)
+    without = json.loads(run("plan", "-o", "json")[1])
+    files.write(f"{root}{vgpus.FILE}", '<vgpuType id="1" name="NVIDIA A40-24Q"/>')
+    found = json.loads(run("plan", "-o", "json")[1])
+    assert (without["steps"], found["steps"], found["problems"]) == ([], [], [])
+    assert {each["own"] for each in without["cards"][0]["exists"]} == {False}
+    assert {each["own"] for each in found["cards"][0]["exists"]} == {True}

@@ -10,6 +10,7 @@ finds nothing to do touches no file. Decides nothing: that is ``policy``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +25,7 @@ from nodeagent.agent.users import Asking, Users
 from nodeagent.agent.writing import DEADLINE, Writer
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
+from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel import identity
 from nodeagent.kernel.root import Root
@@ -131,6 +133,8 @@ class Effects:
             while True:
                 seen = self._wake.version
                 self.one_turn(group)
+                with suppress(KernelRefused):  # it is told as soon as a type is to be set
+                    await self.writer.save()
                 with anyio.move_on_after(self.writer.retries.next_due(anyio.current_time())):
                     await self._wake.newer(seen)
 
@@ -139,7 +143,9 @@ class Effects:
         if not self._desired.get().changes_host and self._inputs is None:
             self._forget()
             return
-        self.writer.learn(self._observe.host.get())
+        if not self._observe.host.get().generation:
+            return  # the first look has failed: an empty Host would say that all devices are gone
+        self.writer.learn(self._observe.host.get(), self._observe.names.get())
         inputs = self._gather()
         if inputs.same(self._inputs):
             return
@@ -282,6 +288,7 @@ def _basis(inputs: Inputs) -> Basis:
         failed=inputs.failed,
         made=inputs.record.types,
         vgpu_names=inputs.record.names,
+        vgpu_listed=inputs.record.listed,
     )
 
 

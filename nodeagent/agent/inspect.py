@@ -71,15 +71,15 @@ def to_plan(
 
     What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
     """
-    known = known or made.Record()
-    listed = {kind for function in seen.host.functions.values() for kind in function.vgpu_types}
+    known = made.learned(known or made.Record(), seen.host, seen.names)
     return stands.Basis(
         machine_id,
         labels=dict(labels),
         holders=seen.holders,
         holders_known=seen.holders_known,
         made=known.types,
-        vgpu_names={**known.names, **dict(listed)},
+        vgpu_names=known.names,
+        vgpu_listed=known.listed,
     )
 
 

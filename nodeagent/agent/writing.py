@@ -3,12 +3,14 @@
 
 Two writes never work on one device at a time. A write that is late is told, and left alone: it cannot be
 taken back, and ends when the kernel lets it. Then its result counts as any other. What was refused is kept
-in ``retries``, and the vGPU types that we set in ``record``; the record is on disk before the write begins.
+in ``retries``, and the vGPU types that we set in ``record``: a type is on disk there before it is set, and
+what is not ours any more leaves it with the next ``save``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -35,7 +37,7 @@ class Writer:
         self, root: Root, backoff: Backoff, on_written: Callable[[Step], None], deadline: float = DEADLINE
     ) -> None:
         self.retries = Retries(backoff)
-        self.record = made.Record()
+        self.record = self._saved = made.Record()
         self.writes = 0
         self._root = root
         self._deadline = deadline
@@ -62,15 +64,22 @@ class Writer:
 
     async def open(self) -> None:
         """Read what is remembered since boot."""
-        self.record = await threads.call(made.read, self._root.path(made.PATH))
+        self.record = self._saved = await threads.call(made.read, self._root.path(made.PATH))
 
-    def learn(self, host: Host) -> None:
-        """Remember the names of vGPU types, and forget VFs that are gone: new ones are nobody's yet."""
-        listed = {kind for function in host.functions.values() for kind in function.vgpu_types}
-        gone = self.record.types.keys() - host.functions.keys()
-        if gone or not listed <= self.record.names.items():
-            types = {vf: kind for vf, kind in self.record.types.items() if vf not in gone}
-            self.record = made.Record(types, {**self.record.names, **dict(sorted(listed))})
+    def learn(self, host: Host, named: Mapping[str, str]) -> None:
+        """Remember what the host shows of vGPU types; ``named`` has further names of them."""
+        self.record = made.learned(self.record, host, named)
+
+    async def save(self) -> None:
+        """Put the record on disk if it has changed; one writer of the file at a time.
+
+        :raises KernelRefused: if it cannot be written.
+        """
+        async with self._recording:
+            record = self.record
+            if record != self._saved:
+                await threads.call(made.write, self._root.path(made.PATH), record)
+                self._saved = record
 
     async def take(self, step: Step, group: TaskGroup, allowed: Callable[[], bool] = lambda: True) -> bool:
         """Make the change; False if it is not made, or not yet: then all that follows is to be planned anew.
@@ -87,6 +96,7 @@ class Writer:
                 self._refused(step, error)
                 return False
             if not allowed():
+                self._forget(step, SetVgpuType)
                 return False
             call = self._begin(step)
             with anyio.move_on_after(self._deadline):
@@ -127,12 +137,11 @@ class Writer:
 
     def _done(self, step: Step) -> None:
         self.retries.succeeded(step)
-        if isinstance(step.action, ClearVgpuType):
-            types = {vf: kind for vf, kind in self.record.types.items() if vf != step.action.address}
-            self.record = made.Record(types, self.record.names)
+        self._forget(step, ClearVgpuType)
         log.event(log.ACTION_DONE, action=step.action.describe(), why=step.why, pci_address=step.card)
 
     def _refused(self, step: Step, error: KernelRefused) -> None:
+        self._forget(step, SetVgpuType)
         told = {each.step.place for each in self.retries.failures.values()}
         if self.retries.refused(step, error, anyio.current_time()) and step.place not in told:
             log.event(
@@ -144,10 +153,15 @@ class Writer:
             )
 
     async def _remember(self, step: Step) -> None:
-        """Put a vGPU type on record, on disk; one writer of the file at a time."""
-        if not isinstance(step.action, SetVgpuType):
+        """Put a vGPU type on record, on disk."""
+        if isinstance(step.action, SetVgpuType):
+            types = {**self.record.types, step.action.address: step.action.type_id}
+            self.record = replace(self.record, types=types)
+            await self.save()
+
+    def _forget(self, step: Step, kind: type[SetVgpuType | ClearVgpuType]) -> None:
+        """After a step of this kind the VF has no type of ours; the file follows with the next ``save``."""
+        if not isinstance(step.action, kind):
             return
-        async with self._recording:
-            types: Mapping[str, str] = {**self.record.types, step.action.address: step.action.type_id}
-            self.record = made.Record(types, self.record.names)
-            await threads.call(made.write, self._root.path(made.PATH), self.record)
+        types = {vf: kind for vf, kind in self.record.types.items() if vf != step.action.device}
+        self.record = replace(self.record, types=types)

@@ -8,7 +8,7 @@ vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeagent.model.host import Host, MdevType, PciFunction
@@ -37,38 +37,65 @@ class Instance:
     parent: str
     type_id: str | None
     group: GroupNumber | None = None
+    name: str | None = None  # of its type
     dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
     vgpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A physical function, its parents and instances, each in address order."""
+    """A physical function, its parents and instances, each in address order.
+
+    ``before`` are types that its VFs have listed since boot: with a type a VF lists no others. ``partial``:
+    there may be more of them, as a VF has a type and was never seen without.
+    """
 
     address: str
     parents: tuple[Parent, ...]
     instances: tuple[Instance, ...] = ()
+    before: tuple[MdevType, ...] = ()
+    partial: bool = False
 
     @property
     def types(self) -> dict[str, MdevType]:
-        """The types that the card knows, by id, in the order of its parents."""
+        """The types that the card knows, by id: what its parents offer, did offer, or what is on it."""
         found: dict[str, MdevType] = {}
         for parent in self.parents:
             for kind in parent.types:
                 if found.get(kind.type_id) is None or found[kind.type_id].name is None:
                     found[kind.type_id] = kind
+        for kind in self.before:
+            found.setdefault(kind.type_id, kind)
+        for each in self.instances:
+            if each.type_id is not None and each.type_id not in found:
+                found[each.type_id] = MdevType(each.type_id, each.name, 0)
         return found
+
+    @property
+    def unread(self) -> bool:
+        """True if something is on the card whose parent is not there.
+
+        Its types were never read, or its driver is going away, and takes the instances with it.
+        """
+        read = {parent.address for parent in self.parents}
+        return any(each.parent not in read for each in self.instances)
 
     def room(self, type_id: str) -> int:
         """How many instances of the type can still be made, as far as its parents tell."""
         return sum(parent.available(type_id) for parent in self.parents)
 
 
-def cards(host: Host, vgpu_names: Mapping[str, str]) -> tuple[Card, ...]:
+def cards(
+    host: Host, vgpu_names: Mapping[str, str], vgpu_listed: Mapping[str, Sequence[str]]
+) -> tuple[Card, ...]:
     """All cards of the host in address order; parents that are no PCI functions come last.
 
-    ``vgpu_names`` is id → name of vGPU types that were seen before: a full card lists none any more.
+    ``vgpu_names`` is id → name of vGPU types, ``vgpu_listed`` VF → ids of those that it ever listed.
     """
+    before: dict[str, dict[str, MdevType]] = {}
+    for vf, kinds in vgpu_listed.items():
+        known = {kind: MdevType(kind, vgpu_names.get(kind), 0) for kind in kinds}
+        before.setdefault(card_of(host, vf), {}).update(known)
     parents: dict[str, list[Parent]] = {}
     instances: dict[str, list[Instance]] = {}
     for parent in _parents(host, vgpu_names):
@@ -80,6 +107,8 @@ def cards(host: Host, vgpu_names: Mapping[str, str]) -> tuple[Card, ...]:
             address,
             tuple(sorted(parents.get(address, ()), key=lambda parent: order(parent.address))),
             tuple(sorted(instances.get(address, ()), key=lambda found: (order(found.parent), found.id))),
+            tuple(before.get(address, {}).values()),
+            any(each.vgpu and each.id not in vgpu_listed for each in instances.get(address, ())),
         )
         for address in sorted({*parents, *instances}, key=order)
     )
@@ -120,6 +149,7 @@ def _instances(host: Host) -> list[Instance]:
             mdev.parent,
             mdev.type_id,
             group=mdev.group,
+            name=mdev.type_name,
             dead=mdev.driver is None,
         )
         for mdev in host.mdevs.values()

@@ -78,7 +78,7 @@ def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
             yield each, f"{each.instance.type_id} is not wanted on this card"
         elif each.instance.dead:
             yield each, "it has lost its driver, and is made anew"
-        else:
+        elif not each.leaving:
             kept.append(each)
     yield from _too_many(stand, type_id, kept)
 
@@ -88,7 +88,7 @@ def _too_many(stand: Stand, type_id: str | None, kept: list[Existing]) -> Iterat
     count = stand.wish.types.get(type_id or "")
     if count is None:
         return
-    free_last = sorted(kept, key=lambda each: each.holder is None and not each.leaving)
+    free_last = sorted(kept, key=lambda each: each.holder is None)
     for each in free_last[count:]:
         yield each, f"only {count} of {type_id} are wanted on this card"
 
@@ -100,7 +100,7 @@ def _removals(
     card = stand.card.address
     for each, why in going:
         action = _removal(each.instance)
-        obstacle = _obstacle(each, action, basis)
+        obstacle = _obstacle(each, stand, action, basis)
         if obstacle is None:
             steps.append(Step(action, card, each.instance.type_id, why))
         else:
@@ -114,14 +114,16 @@ def _removal(instance: Instance) -> Action:
     return RemoveMdev(instance.id, instance.parent, instance.type_id or "")
 
 
-def _obstacle(each: Existing, action: Action, basis: Basis) -> str | None:
+def _obstacle(each: Existing, stand: Stand, action: Action, basis: Basis) -> str | None:
     """What a removal waits for; None if it may begin."""
     if each.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
     if each.holder is not None:
         return f"held by {each.holder}"
+    if stand.unread:
+        return "the types of its card are not known"
     if not basis.holders_known:
-        return "the kubelet has not told yet who holds what"
+        return "who holds what is not known"
     if each.instance.id in basis.in_use:
         return "something on this host has it open"
     refused = basis.failed.get(action.attempt)
@@ -130,7 +132,7 @@ def _obstacle(each: Existing, action: Action, basis: Basis) -> str | None:
 
 def _coming(stand: Stand, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
     """An instance for each room that there is."""
-    if stand.left_alone:
+    if stand.left_alone or stand.unread:
         return ()
     if stand.wish.definitions:
         return tuple(_defined(stand, type_id, host))
@@ -207,14 +209,17 @@ def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ..
     notes = []
     if type_id is not None and in_the_way:
         notes.append(f"it gets {type_id} when it is empty")
-    if stand.left_alone:
-        notes.append("something is on it that is not ours: nothing is made beside it")
+    if stand.unread:
+        notes.append("its types could not be read: nothing is made or removed")
+    elif stand.left_alone:
+        kinds = dict.fromkeys(each.apart for each in stand.exists if not each.own)
+        notes += [f"something is on it that is {apart}: nothing is made beside it" for apart in kinds]
     elif stand.wish.as_is is not None:
         notes.append(f"it stays as it is: {stand.wish.as_is}")
-    elif type_id is None and stand.wish.types and not any(each.own for each in stand.exists):
+    elif type_id is None and stand.idle is not None:
+        notes.append(stand.idle)
+    elif type_id is None and not any(each.own for each in stand.exists):
         notes.append("no wanted type has room on it")
-    elif type_id is None and not stand.wish.types:
-        notes.append("it offers none of the wanted types" if stand.wish.shared else "it is to be empty")
     if any(kind.available is None for parent in stand.card.parents for kind in parent.types):
         notes.append("available_instances of a type cannot be read, and counts as 0")
     return tuple(notes)
@@ -222,7 +227,7 @@ def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ..
 
 def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
     """Counts and definitions that the card cannot meet."""
-    if type_id is None or stand.left_alone:
+    if type_id is None or stand.left_alone or stand.unread:
         return ()
     card = stand.card
     fits = _present(stand, type_id) + card.room(type_id)

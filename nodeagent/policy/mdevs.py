@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nodeagent.model.action import Step, Waiting
 from nodeagent.model.desired import MdevsWanted, WantedType
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, MdevType
 from nodeagent.policy import definitions, filling, wishes
 from nodeagent.policy.dealing import Hand, deal
 from nodeagent.policy.filling import CardPlan
@@ -40,8 +40,7 @@ def plan(host: Host, wanted: MdevsWanted, basis: Basis) -> Plan:
         return Plan()
     listed = wishes.for_node(wanted, basis.labels)
     found = stands(host, wanted, listed, basis)
-    kinds = tuple(kind for stand in found for kind in stand.card.types.values())
-    dealt = _dealt(found, tuple(wishes.type_ids(listed, kinds)))
+    dealt = _dealt(found, tuple(wishes.type_ids(listed, _kinds(found))))
     filled = [filling.fill(stand, dealt[stand.card.address], host, basis) for stand in found]
     removals = [step for each in filled for step in each.removals]
     creations = [step for each in filled for step in each.creations]
@@ -85,7 +84,7 @@ def _problems(
     wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[Stand], host: Host
 ) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
-    kinds = tuple(kind for stand in found for kind in stand.card.types.values())
+    kinds = _kinds(found)
     if not kinds:
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
@@ -102,8 +101,15 @@ def _problems(
         f'{stand.card.address} does not offer the type "{each.name}" that is asked of it'
         for stand in found
         for each in stand.wish.unmet
-        if meant[each] - shunned
+        if meant[each] - shunned and not (stand.unread or stand.card.partial)
     ]
+    lost = definitions.problems(wanted.definitions, host, shunned)
     if wanted.cards and not any(wishes.rules_for(stand.card, wanted.cards, host) for stand in found):
-        here.append("no entry of the vgpu-device-manager configuration fits a card of this node")
-    return unknown + both + here + definitions.problems(wanted.definitions, host, shunned)
+        lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
+    unread = any(stand.unread for stand in found)
+    partial = unread or any(stand.card.partial for stand in found)
+    return [*([] if partial else unknown), *both, *here, *([] if unread else lost)]
+
+
+def _kinds(found: Sequence[Stand]) -> tuple[MdevType, ...]:
+    return tuple(kind for stand in found for kind in stand.card.types.values())

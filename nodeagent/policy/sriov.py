@@ -68,7 +68,7 @@ def _obstacle(action: SetNumVfs, function: PciFunction, host: Host, basis: Basis
     if function.driver is None:
         return "it has no driver, which would make them"
     if function.vfs and not basis.holders_known:
-        return "the kubelet has not told yet who holds what"
+        return "who holds what is not known"
     used = (_used(each, host, basis) for each in function.vfs)
     return next((text for text in used if text is not None), None)
 

@@ -2,7 +2,8 @@
 """How each card stands before anything is decided: what exists on it, whose it is, what it is to have. Pure.
 
 Own is what nodeagent may remove: made by it, or anything where the operator lets it adopt; never an
-instance of an excluded type, nor one that a definition of mdevctl names.
+instance of an excluded type, nor one that a definition of mdevctl names, nor one whose type, or whether that
+is wanted, is not known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import MdevsWanted, WantedType
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.policy import cards, groups, ownership, wishes
 from nodeagent.policy.cards import Card, Instance
 from nodeagent.policy.wishes import Wish
@@ -25,7 +26,8 @@ class Basis:
     ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
     known. ``failed`` says what the kernel answered to an attempt that waits for its next try.
     ``made`` is VF → vGPU type that nodeagent itself set: a VF tells nobody who set its type.
-    ``vgpu_names`` is vGPU type → name, as far as any VF has ever listed it since boot.
+    ``vgpu_names`` is vGPU type → name as far as that is known, ``vgpu_listed`` VF → the types that it has
+    listed since boot.
     """
 
     machine_id: str
@@ -36,6 +38,7 @@ class Basis:
     failed: Mapping[str, str] = field(default_factory=dict)
     made: Mapping[str, str] = field(default_factory=dict)
     vgpu_names: Mapping[str, str] = field(default_factory=dict)
+    vgpu_listed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def holder(self, instance: Instance) -> str | None:
         """The pod that holds an instance, by its id or by its IOMMU group."""
@@ -45,25 +48,35 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """An instance on a card; ``own`` means that nodeagent may remove it."""
+    """An instance on a card; ``apart`` says what it is that nodeagent may not remove it: "not ours"."""
 
     instance: Instance
-    own: bool
+    apart: str | None = None
     holder: str | None = None
     leaving: bool = False  # its removal is under way already, and waits
+
+    @property
+    def own(self) -> bool:
+        """True if nodeagent may remove it."""
+        return self.apart is None
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A card before the deal."""
+    """A card before the deal.
+
+    ``unread``: not enough is known of it to make or remove anything. ``idle``: why nothing is wanted on it.
+    """
 
     card: Card
     exists: tuple[Existing, ...]
     wish: Wish
+    unread: bool = False
+    idle: str | None = None
 
     @property
     def left_alone(self) -> bool:
-        """True if something is on the card that is not ours: then nothing is made beside it.
+        """True if something is on the card that must stay: then nothing is made beside it.
 
         A definition goes beside what has its type: that is mdevctl's as a rule, as the definition is.
         """
@@ -77,39 +90,71 @@ class Stand:
 
 def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis: Basis) -> tuple[Stand, ...]:
     """All cards in address order; ``listed`` is the node's list of types."""
-    found = cards.cards(host, basis.vgpu_names)
-    shunned = wishes.excluded(wanted, [kind for card in found for kind in card.types.values()])
+    found = cards.cards(host, basis.vgpu_names, basis.vgpu_listed)
+    kinds = [kind for card in found for kind in card.types.values()]
+    rules = [rule for card in found for rule in wishes.rules_for(card, wanted.cards, host)]
+    asked = (*listed, *(kind for rule in rules for kind in rule.types))
+    apart = dict.fromkeys(wishes.unclear(wanted, asked, kinds), "of a type whose name is not known")
+    shunned = wishes.excluded(wanted, kinds)
+    apart.update(dict.fromkeys(shunned, "excluded"))
     ghosts = tuple(host.leaving)
+    blurred = {function.address for function in host.functions.values() if _never_read(function)}
     return tuple(
-        Stand(
+        _stand(
             card,
-            (*_present(card, wanted, basis, shunned), *_leaving(card, ghosts, basis)),
-            wishes.wish(card, wanted, listed, host, shunned, basis.vgpu_names),
+            wishes.wish(card, wanted, listed, host, shunned),
+            (*_present(card, wanted, basis, apart), *_leaving(card, ghosts, basis)),
+            card.unread or card.address in blurred or bool(wanted.cards and blurred),
+            listed,
         )
         for card in found
     )
 
 
-def _present(card: Card, wanted: MdevsWanted, basis: Basis, shunned: frozenset[str]) -> tuple[Existing, ...]:
+def _stand(
+    card: Card, wish: Wish, exists: tuple[Existing, ...], unread: bool, listed: Sequence[WantedType]
+) -> Stand:
+    return Stand(card, exists, wish, unread, None if wish.types else _idle(card, wish, listed))
+
+
+def _idle(card: Card, wish: Wish, listed: Sequence[WantedType]) -> str:
+    """Why nothing is wanted on a card."""
+    if not wish.shared:
+        return "it is to be empty"
+    if not listed:
+        return "no type is wanted on this node"
+    if wishes.type_ids(listed, tuple(card.types.values())):
+        return "what is wanted of it is excluded"
+    if card.partial:
+        return "which types it offers is not known while its VFs have one"
+    return "it offers none of the wanted types"
+
+
+def _never_read(function: PciFunction) -> bool:
+    """True if not even its ids are known: then neither is its card, nor any GPU's place among the others."""
+    return function.unreadable is not None and function.vendor is None
+
+
+def _present(card: Card, wanted: MdevsWanted, basis: Basis, apart: Mapping[str, str]) -> tuple[Existing, ...]:
+    """What is on the card; ``apart`` is type → what sets it apart."""
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
+
+    def why(instance: Instance) -> str | None:
+        if instance.type_id is None:
+            return "of an unknown type"
+        if instance.id in defined or not (wanted.adopt or _made_here(instance, basis)):
+            return "not ours"
+        return apart.get(instance.type_id)
+
     return tuple(
-        Existing(
-            instance,
-            own=instance.type_id not in shunned
-            and instance.id not in defined
-            and (wanted.adopt or _made_here(instance, basis)),
-            holder=basis.holder(instance),
-        )
-        for instance in card.instances
+        Existing(instance, why(instance), holder=basis.holder(instance)) for instance in card.instances
     )
 
 
 def _made_here(instance: Instance, basis: Basis) -> bool:
-    if instance.type_id is None:
-        return False
     if instance.vgpu:
         return basis.made.get(instance.id) == instance.type_id
-    return ownership.owns(basis.machine_id, instance.parent, instance.type_id, instance.id)
+    return ownership.owns(basis.machine_id, instance.parent, instance.type_id or "", instance.id)
 
 
 def _leaving(card: Card, ghosts: Sequence[str], basis: Basis) -> list[Existing]:
@@ -121,4 +166,4 @@ def _leaving(card: Card, ghosts: Sequence[str], basis: Basis) -> list[Existing]:
         for kind in parent.types
         if not parent.vgpu and ownership.owns(basis.machine_id, parent.address, kind.type_id, ghost)
     ]
-    return [Existing(instance, own=True, holder=basis.holder(instance), leaving=True) for instance in found]
+    return [Existing(instance, holder=basis.holder(instance), leaving=True) for instance in found]

@@ -77,18 +77,22 @@ def excluded(wanted: MdevsWanted, kinds: Iterable[MdevType]) -> frozenset[str]:
     return frozenset(kind.type_id for kind in kinds if any(names(each, kind) for each in called))
 
 
-def wish(
-    card: Card,
-    wanted: MdevsWanted,
-    listed: Sequence[WantedType],
-    host: Host,
-    shunned: frozenset[str],
-    vgpu_names: Mapping[str, str],
-) -> Wish:
-    """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids.
+def unclear(wanted: MdevsWanted, asked: Sequence[WantedType], kinds: Sequence[MdevType]) -> frozenset[str]:
+    """The vGPU types of which it is not known whether they are wanted or excluded, without their names.
 
-    ``vgpu_names`` is id → name of the vGPU types that any VF has ever listed.
+    So it is while anything asked for or excluded is called by a name that no known type has.
     """
+    called = (*asked, *map(WantedType, wanted.excluded))
+    by_name = (each for each in called if each.short or not each.name.removeprefix("nvidia-").isdecimal())
+    if all(_meant(each, kinds) for each in by_name):
+        return frozenset()
+    return frozenset(kind.type_id for kind in kinds if kind.name is None and kind.type_id.isdecimal())
+
+
+def wish(
+    card: Card, wanted: MdevsWanted, listed: Sequence[WantedType], host: Host, shunned: frozenset[str]
+) -> Wish:
+    """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids."""
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
         return _defined(definitions.met(defined, host, shunned))
@@ -97,7 +101,7 @@ def wish(
     kinds = tuple(card.types.values())
     rules = rules_for(card, wanted.cards, host)
     if rules:
-        return _own_list(rules, (*kinds, *_untold(card, vgpu_names)), shunned)
+        return _own_list(rules, kinds, shunned)
     return Wish(_without(shunned, type_ids(listed, kinds)))
 
 
@@ -127,13 +131,6 @@ def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: fr
 
 def _without(shunned: frozenset[str], chosen: Mapping[str, int | None]) -> dict[str, int | None]:
     return {type_id: count for type_id, count in chosen.items() if type_id not in shunned}
-
-
-def _untold(card: Card, vgpu_names: Mapping[str, str]) -> list[MdevType]:
-    """What a card may offer besides: one that has vGPUs does not list all of its types any more."""
-    if not any(each.vgpu for each in card.instances):
-        return []
-    return [MdevType(type_id, name or None) for type_id, name in vgpu_names.items()]
 
 
 def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:

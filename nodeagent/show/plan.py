@@ -41,11 +41,8 @@ def _card(card: CardPlan, plan: Plan) -> list[str]:
 
 
 def _kind(each: Existing) -> str:
-    marks = [
-        mark
-        for mark, holds in (("not ours", not each.own), ("held", each.holder), ("leaving", each.leaving))
-        if holds
-    ]
+    found = (each.apart, "held" if each.holder else None, "leaving" if each.leaving else None)
+    marks = [mark for mark in found if mark is not None]
     return f"{each.instance.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
 
 

@@ -56,15 +56,19 @@ class Changing:
         self.wake: Latest[None] = Latest(None)
         self.root = Root(root)
         self.watching = Watching()
-        self.observe = Observe(
-            self.root, self.watching, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
-        )
+        self.observe = self.looking()
         self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
         self.allocations: Latest[Allocations] = Latest(Allocations({}, known=True), self.wake.touch)
         self.custody = Custody(self.wake.touch)
         self.labels: Mapping[str, str] = {}
         self.effects = self.fresh()
         self._group: TaskGroup | None = None
+
+    def looking(self) -> Observe:
+        """A look at the host by which nothing was seen yet."""
+        return Observe(
+            self.root, self.watching, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
+        )
 
     def fresh(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> Effects:
         """Effects as after a restart: it remembers nothing."""
@@ -143,3 +147,14 @@ async def node(root: Path, cards: list[Card], *types: str) -> AsyncIterator[Chan
         yield changing
         group.cancel_scope.cancel()
     changing.watching.close()
+
+
+@asynccontextmanager
+async def restarted(changing: Changing) -> AsyncIterator[None]:
+    """A new daemon on the same node: it has seen nothing, and remembers what is on disk."""
+    changing.observe = changing.looking()
+    await changing.observe.first()
+    changing.effects = changing.fresh()
+    async with changing.run() as group:
+        group.start_soon(changing.observe.run)
+        yield

@@ -326,7 +326,8 @@ async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_pat
             await changing.until_counts((FIRST, "1", 4))
             await changing.until_at_rest()
         record = made.read(changing.root.path(made.PATH))
-        assert record == made.Record(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"})
+        names = {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"}
+        assert record == made.Record(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
         changing.effects = changing.fresh()
         changing.want("NVIDIA A40-24Q")
         changing.cards.hold(vfs[1])

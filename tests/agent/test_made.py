@@ -10,7 +10,7 @@ import pytest
 from nodeagent.agent import made
 from nodeagent.base.errors import KernelRefused
 
-RECORD = made.Record({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"})
+RECORD = made.Record({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -21,7 +21,17 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"types": 3}', '{"types": {"a": 1}, "names": []}', "\udcff", '{"types": null}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"types": 3}',
+        '{"types": {"a": 1}, "names": []}',
+        "\udcff",
+        '{"types": null}',
+        '{"listed": {"a": "b"}}',
+    ],
 )
 def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"

@@ -116,8 +116,12 @@ async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleare
     async with waiting() as group:
         assert await writer.take(SET, group, allowed)
         assert writer.record.types == {VF: "557"}
+        assert not await writer.take(CLEAR, group, lambda: False)
+        assert writer.record.types == {VF: "557"}
         assert await writer.take(CLEAR, group)
     assert writer.record.types == {}
+    await writer.save()
+    assert made.read(record).types == {}
 
 
 async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writer: Writer, tmp_path: Path) -> None:
@@ -133,3 +137,18 @@ async def test_what_is_forbidden_in_the_last_moment_is_not_written(writer: Write
         assert not await writer.take(SET, group, lambda: False)
     assert writer.writes == 0
     assert (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/current_vgpu_type").read_text() == "0\n"
+    assert writer.record.types == {}
+
+
+async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(writer: Writer, tmp_path: Path) -> None:
+    (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/creatable_vgpu_types").write_text("ID    : vGPU Name\n")
+    async with waiting() as group:
+        assert not await writer.take(SET, group)
+    assert writer.record.types == {}
+    await writer.save()
+    assert made.read(f"{tmp_path}{made.PATH}").types == {}
+
+
+async def test_a_record_that_is_on_disk_already_is_not_written_again(writer: Writer, tmp_path: Path) -> None:
+    await writer.save()
+    assert not (tmp_path / made.PATH.lstrip("/")).exists()

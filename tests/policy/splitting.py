@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from nodeagent.agent.made import Record, learned
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType
 from nodeagent.model.allocation import Holder
@@ -81,6 +82,11 @@ def basis(kernel: MdevKernel, **other: Any) -> Basis:
     return replace(known, **other)
 
 
+def remembered(record: Record) -> dict[str, Any]:
+    """What a record adds to the facts."""
+    return {"made": record.types, "vgpu_names": record.names, "vgpu_listed": record.listed}
+
+
 def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     """The plan of now."""
     return mdevs.plan(kernel.host(), wish, basis(kernel, **other))
@@ -89,11 +95,10 @@ def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
 def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     """Do what the plans say until there is nothing more to do; the last plan."""
     made: dict[str, str] = other.pop("made", {})
-    names: dict[str, str] = {}
+    record: Record = other.pop("record", Record())
     for _ in range(TURNS):
-        for function in kernel.host().functions.values():
-            names |= dict(function.vgpu_types)
-        now = basis(kernel, made=made, vgpu_names=names, **other)
+        record = learned(record, kernel.host(), {})
+        now = basis(kernel, **remembered(replace(record, types=made)), **other)
         plan = mdevs.plan(kernel.host(), wish, now)
         if not plan.steps:
             return plan

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.agent.made import Record, learned
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import CardTypes, Desired, MdevDefinition, MdevsWanted, WantedType
@@ -16,7 +17,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.policy import mdevs, offers, turn
 from nodeagent.show import scan
 from tests.policy.made import host, vgpu
-from tests.policy.splitting import T4_TYPES, basis, planned, settle, short, t4, v100, wanted
+from tests.policy.splitting import T4_TYPES, basis, planned, remembered, settle, short, t4, v100, wanted
 
 FIRST = "0000:01:00.0"
 PF = "0000:81:00.0"
@@ -130,12 +131,11 @@ def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> Non
 
 def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:
     kernel = MdevKernel([vgpu_card()])
-    made: dict[str, str] = {}
+    record, made = learned(Record(), kernel.host(), {}), dict[str, str]()
     settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
     assert short(kernel) == ["4×222"]
-    names = {kind.id: kind.name or "" for kind in kernel.cards[0].types}
     wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))
-    plan = planned(kernel, wish, made=made, vgpu_names=names)
+    plan = planned(kernel, wish, **remembered(replace(record, types=made)))
     assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
 
 

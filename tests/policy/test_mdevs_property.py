@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from nodeagent.agent.made import Record, learned
 from nodeagent.base.errors import KernelRefused
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.policy import mdevs
-from tests.policy.splitting import basis, result, short
+from tests.policy.splitting import basis, remembered, result, short
 
 KINDS = (Type("t-1", 4, "One"), Type("t-2", 2, "Two words"), Type("t-3", 3), Type("t-4", 1))
 LOOK_AGAIN = (errno.ENOSPC, errno.EEXIST)
@@ -54,7 +55,7 @@ class Changes(RuleBasedStateMachine):
         self.kernel = MdevKernel(some_cards())
         self.wish = MdevsWanted(manage=True)
         self.made: dict[str, str] = {}
-        self.names: dict[str, str] = {}
+        self.record = Record()
         self.failed: dict[str, str] = {}
 
     @rule(wish=wishes)
@@ -106,10 +107,9 @@ class Changes(RuleBasedStateMachine):
 
     def plan(self) -> mdevs.Plan:
         here = self.kernel.host()
-        for function in here.functions.values():
-            self.names |= dict(function.vgpu_types)
-        known = basis(self.kernel, made=self.made, failed=self.failed, vgpu_names=self.names)
-        return mdevs.plan(here, self.wish, known)
+        self.record = learned(self.record, here, {})
+        known = replace(self.record, types=self.made)
+        return mdevs.plan(here, self.wish, basis(self.kernel, failed=self.failed, **remembered(known)))
 
     def does(self, action: Action) -> None:
         """Carry out one step as the applying side would, and check that it may be done at all."""

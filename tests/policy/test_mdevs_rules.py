@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.model.action import CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
@@ -63,6 +65,18 @@ def test_an_excluded_type_is_neither_made_nor_removed() -> None:
     assert plan.problems == ('the type "nvidia-222" is both wanted and excluded: it is not made',)
 
 
+@pytest.mark.parametrize(
+    ("wish", "note"),
+    [
+        (wanted(), "no type is wanted on this node"),
+        (wanted("999"), "it offers none of the wanted types"),
+        (wanted("222", excluded=("GRID T4-1B",)), "what is wanted of it is excluded"),
+    ],
+)
+def test_an_empty_card_tells_why_it_is_for_nothing(wish: MdevsWanted, note: str) -> None:
+    assert planned(MdevKernel([t4(1)]), wish).cards[0].notes == (note,)
+
+
 def test_room_that_appears_is_used() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("222"))
@@ -91,7 +105,7 @@ def test_nothing_is_removed_before_the_kubelet_has_told_who_holds_what() -> None
     plan = planned(kernel, wanted("222"), holders_known=False)
     assert plan.steps == ()
     assert {waiting.why for waiting in plan.waiting} == {
-        "nvidia-228 is not wanted on this card; the kubelet has not told yet who holds what"
+        "nvidia-228 is not wanted on this card; who holds what is not known"
     }
 
 
@@ -129,6 +143,19 @@ def test_a_removal_that_is_under_way_keeps_its_card_and_its_uuid() -> None:
     kernel.release(open_one)
     settle(kernel, wanted("222"))
     assert short(kernel) == ["16×222"]
+
+
+def test_a_removal_that_is_under_way_counts_as_done_when_a_count_falls() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted(WantedType("nvidia-222", 2)))
+    stays, leaves = kernel.instances
+    kernel.hold(leaves)
+    assert kernel.remove(leaves) is False
+    plan = planned(kernel, wanted(WantedType("nvidia-222", 1)), holders={})
+    assert plan.steps == ()
+    kernel.release(leaves)
+    settle(kernel, wanted(WantedType("nvidia-222", 1)))
+    assert list(kernel.instances) == [stays]
 
 
 def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:

@@ -59,7 +59,7 @@ def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
 @pytest.mark.parametrize(
     ("vf", "basis", "what"),
     [
-        (virtual(), Basis("machine"), "the kubelet has not told yet"),
+        (virtual(), Basis("machine"), "who holds what is not known"),
         (virtual(), replace(KNOWN, holders=holders(VF)), "0000:3b:00.2 is held by ns/vm"),
         (virtual(), replace(KNOWN, holders=holders("2")), "0000:3b:00.2 is held by ns/vm"),
         (virtual(), replace(KNOWN, in_use=frozenset({VF})), "something on this host has 0000:3b:00.2 open"),

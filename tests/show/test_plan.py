@@ -46,6 +46,16 @@ def test_each_card_tells_what_is_done_what_waits_and_why() -> None:
     ]
 
 
+def test_own_devices_of_an_excluded_type_are_told_as_what_they_are() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("229"))
+    found = planned(kernel, wanted("222", excluded=("nvidia-229",)))
+    assert plan.text(found, NO_VFS, True).splitlines()[:2] == [
+        "0000:01:00.0  is for nothing, has 1 × nvidia-229 (excluded)",
+        "  note: something is on it that is excluded: nothing is made beside it",
+    ]
+
+
 def test_of_many_alike_only_a_few_are_shown_and_the_sum_counts_all() -> None:
     _, found = changed()
     lines = plan.text(found, NO_VFS, True).splitlines()
