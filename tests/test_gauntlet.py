@@ -4,13 +4,15 @@
 The lines are the kubelet's acceptance cases (``kubelet-N``) and what was seen to go wrong in other device
 plugins: KV KubeVirt's virt-handler, NG NVIDIA's kubevirt-gpu-device-plugin, SB its sandbox-device-plugin,
 VD kubernetes-device-plugins, PM device-plugin-manager, HP Harvester's pcidevices, SR the SR-IOV network
-device plugin, ND NVIDIA's k8s-device-plugin, IN Intel's device plugins, GD generic-device-plugin.
+device plugin, ND NVIDIA's k8s-device-plugin, IN Intel's device plugins, GD generic-device-plugin, VG NVIDIA's
+vgpu-device-manager, MC mdevctl.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,12 +21,14 @@ TESTS = Path(__file__).parent
 
 REQUIRED = {
     "kubelet": [*range(1, 15), *range(16, 23), *range(24, 36), 39, 40, 42, 43],
-    "KV": [1, 2, 3, 7, 8, 10, 11, 13, 14, 17, 18, 19, 21, 22, 23, 24, 25, 26, 27],
-    "NG": [1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 15, 16, 17, 18],
+    "KV": [*range(1, 9), 10, 11, *range(13, 20), *range(21, 28)],
+    "NG": [*range(1, 19)],
     "SB": [2, 3],
     "VD": [1, 3, 4, 5],
     "PM": [1, 2, 3],
-    "HP": [2, 3, 4, 8],
+    "HP": [2, 3, 4, 8, 9, 13, 16],
+    "VG": [*range(1, 10)],
+    "MC": [1, 3],
     "SR": [1, 2, 3, 4, 5, 7],
     "ND": [1, 2, 3, 5],
     "IN": [1, 3, 4, 5],
@@ -38,8 +42,13 @@ def lines(table: dict[str, list[int]]) -> set[str]:
     return {f"{source}-{number}" for source, numbers in table.items() for number in numbers}
 
 
-def shown() -> Iterator[tuple[str, str]]:
+@cache
+def shown() -> tuple[tuple[str, str], ...]:
     """Each line that a ``shows`` mark names, with the file of the mark."""
+    return tuple(_shown())
+
+
+def _shown() -> Iterator[tuple[str, str]]:
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.shows":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str)
 
 def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
     assert made.read(str(tmp_path / "none.json")) == made.Record()
+
+
+@pytest.mark.shows("MC-3")
+def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "vgpu-types.json")
+    made.write(path, RECORD)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as on a disk that is full
+    try:
+        with pytest.raises(KernelRefused, match="cannot be written"):
+            made.write(path, made.Record({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert made.read(path) == RECORD
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:

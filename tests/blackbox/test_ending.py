@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -22,6 +24,27 @@ async def ends_well(node: Node, daemon: Daemon, limit: float = LIMIT) -> None:
     assert time.monotonic() - began < limit + SLACK
     assert node.sockets() == []
     assert not (node.root / "run/nodeagent/status.sock").exists()
+
+
+@pytest.mark.shows("HP-9")
+async def test_what_an_operator_has_bound_is_never_touched(node: Node) -> None:
+    node.add_gpus(2)
+    wishes = "mdevs: {manage: true, types: [nvidia-222]}\n"
+    node.configure(f"{wishes}sriov: [{{match: [{{vendors: [8086]}}], numVFs: 4}}]\n")
+    node.host.write_file("/etc/machine-id", "0123456789abcdef0123456789abcdef")
+    before = sysfs(node)
+    async with node.running(listed={T4: 2}) as (daemon, kubelet):
+        await kubelet.admit(pod("p", {T4: 1}))
+        await node.until_told(lambda told: len(told["holders"]) == 1)
+        assert await daemon.end() == 0
+    assert sysfs(node) == before
+
+
+def sysfs(node: Node) -> dict[str, tuple[int, str]]:
+    """Each file and link below /sys, with when it was written and where it leads."""
+    walked = os.walk(node.root / "sys")
+    paths = (Path(at, name) for at, folders, files in walked for name in (*folders, *files))
+    return {str(path): (path.lstat().st_mtime_ns, os.path.realpath(path)) for path in paths}
 
 
 @pytest.mark.shows("kubelet-39", "NG-16", "KV-22", "PM-1", "HP-4")

@@ -359,7 +359,7 @@ async def test_leftovers_of_a_killed_instance_go_and_foreign_sockets_stay(node: 
                 assert (node.plugins / "foreign.sock").is_socket()
 
 
-@pytest.mark.shows("kubelet-14")
+@pytest.mark.shows("kubelet-14", "MC-3")
 async def test_a_second_instance_ends_with_two_lines_and_disturbs_nothing(node: Node) -> None:
     node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet):

@@ -9,6 +9,8 @@ import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from nodeagent.demo import cards, files
 from nodeagent.demo.cards import SimulatedCards
 from nodeagent.demo.kubelet import Kubelet
@@ -41,6 +43,7 @@ def listed(kubelet: Kubelet, resource: str) -> int:
     return list(health(kubelet, resource).values()).count("Healthy")
 
 
+@pytest.mark.shows("KV-6")
 async def test_the_list_is_complete_after_the_last_instance_without_a_second_trigger(node: Node) -> None:
     configure(node, "nvidia-222", "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "600s"):
@@ -80,6 +83,7 @@ async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> N
         assert held not in made.instances
 
 
+@pytest.mark.shows("KV-4", "VG-7")
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:
@@ -98,6 +102,7 @@ async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
             assert len(daemon.lines("action-failed")) == 1
 
 
+@pytest.mark.shows("VG-8")
 async def test_killed_while_it_makes_vgpus_it_goes_on_with_the_same_ids(node: Node) -> None:
     configure(node, "nvidia-222")
     async with two_cards(node) as made, node.kubelet() as kubelet:
@@ -148,6 +153,7 @@ async def test_a_definition_with_a_wrong_type_costs_no_vgpu_and_is_told(node: No
         assert made.writes == 32
 
 
+@pytest.mark.shows("MC-1")
 async def test_a_definition_that_breaks_does_not_cost_its_device_where_adopting_is_allowed(
     node: Node,
 ) -> None:

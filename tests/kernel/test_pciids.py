@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from nodeagent.kernel import pciids
 from nodeagent.kernel.pciids import HOST_FILES
@@ -92,6 +95,19 @@ def test_odd_line_ends_and_blanks_are_understood(tmp_path: Path, text: str) -> N
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
     found = pciids.names(given(tmp_path, b"10de  N\xe9\n"), [("10de", "1eb8")])
     assert found["10de"] == "N\ufffd"
+
+
+LINES = st.sampled_from(["", "\t", "\t\t", "#", "C 03", "10de", "\t1eb8", "10de  ", "\t1eb8  "])
+ENDS = st.one_of(st.text(max_size=20), st.from_regex(r"[\[\](){}A-Za-z0-9 /]{0,20}"), st.just("[NVIDIA"))
+
+
+@pytest.mark.shows("HP-13")
+@hypothesis.given(st.lists(st.builds(str.__add__, LINES, ENDS)), st.binary(max_size=20))
+def test_no_file_however_odd_is_more_than_names_or_none(lines: list[str], tail: bytes) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        found = pciids.names(given(Path(root), "\n".join(lines).encode() + tail), [("10de", "1eb8")])
+    assert found.keys() <= {"10de", "10de:1eb8"}
+    assert all(isinstance(name, str) for name in found.values())
 
 
 def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_a_function_is_read_as_it_is(host: SimulatedHost, looks: Looks) -> None:
     assert function.pcie_root == "pci0000:00/0000:00:10.0"
 
 
+@pytest.mark.shows("KV-15")
 def test_a_host_without_sysfs_is_empty(tmp_path: Path) -> None:
     assert Looks(Root(tmp_path / "nothing")).full() == Host()
 
@@ -207,6 +208,20 @@ def test_a_refresh_of_a_parent_reads_its_types_again(
     assert after.mdev_parents == {A: (MdevType("nvidia-222", "GRID T4-1B", 16),)}
     (tmp_path / "sys/class/mdev_bus" / A).unlink()
     assert looks.refresh(after, frozenset({A})).mdev_parents == {}
+
+
+@pytest.mark.shows("KV-15")
+def test_room_that_is_empty_or_senseless_is_unknown_of_that_type_alone(
+    host: SimulatedHost, looks: Looks, tmp_path: Path
+) -> None:
+    for number, room in enumerate(("", "-1", "many", "4")):
+        kind = tmp_path / f"sys/bus/pci/devices/{A}/mdev_supported_types/t-{number}"
+        kind.mkdir(parents=True)
+        (kind / "available_instances").write_text(f"{room}\n")
+    (tmp_path / "sys/class/mdev_bus").mkdir()
+    (tmp_path / "sys/class/mdev_bus" / A).symlink_to(f"../../bus/pci/devices/{A}")
+    found = looks.full().mdev_parents[A]
+    assert [kind.available for kind in found] == [None, None, None, 4]
 
 
 def test_half_a_device_is_kept_and_a_dangling_link_is_left_out(

@@ -103,6 +103,7 @@ def test_binding_names_the_function_and_its_group_only(kernel: str) -> None:
     assert node.startswith("/dev/vfio/")
 
 
+@pytest.mark.shows("NG-6")
 def test_every_step_of_binding_has_its_keys() -> None:
     assert keys("6.12-vfio", "bind 01:00.0") == [A, "/dev/vfio/15"]
     assert "0000:81:00.0" in keys("6.12-vfio", "modprobe nvme")
@@ -115,6 +116,9 @@ def test_every_step_of_binding_has_its_keys() -> None:
         "00000001-0000-4000-8000-000000000001", "/dev/vfio/17",
     ]  # fmt: skip
     assert keys("6.12-mdev", "load mtty") == [None]
+    assert keys("6.12-mdev", "remove 00000001-*") == [
+        "00000001-0000-4000-8000-000000000001", "/dev/vfio/17",
+    ]  # fmt: skip
 
 
 def test_the_course_of_a_recovery_is_told() -> None:

@@ -142,3 +142,11 @@ def short(kernel: MdevKernel) -> list[str]:
 def adopting(wish: MdevsWanted) -> MdevsWanted:
     """The same wish, with the right to foreign instances."""
     return replace(wish, adopt=True)
+
+
+def vgpu_card(bus: str = "81") -> Card:
+    """A card of the vendor-specific framework: four VFs, types by number."""
+    types = tuple(Type(kind.id.removeprefix("nvidia-"), kind.most, kind.name) for kind in T4_TYPES[:4])
+    return Card(
+        f"0000:{bus}:00.0", types, tuple(f"0000:{bus}:00.{number}" for number in (4, 5, 6, 7)), vgpu=True
+    )

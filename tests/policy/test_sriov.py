@@ -42,6 +42,7 @@ def test_vfs_are_made_where_there_are_none() -> None:
     )
 
 
+@pytest.mark.shows("HP-16")
 def test_another_number_goes_over_none() -> None:
     assert told(sriov.plan(physical(virtual()), RULES, KNOWN)) == (
         ["set the number of VFs of 0000:3b:00.0 to 0"],
@@ -56,6 +57,7 @@ def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
     assert sriov.plan(physical(), (), KNOWN) == sriov.Plan()
 
 
+@pytest.mark.shows("HP-16")
 @pytest.mark.parametrize(
     ("vf", "basis", "what"),
     [

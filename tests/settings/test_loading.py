@@ -182,6 +182,7 @@ MISTAKES = [
     ("resources: {name: a.b/c}", "resources: expected a list", "'- a'"),
     ("resources: [a.b/c]", "resources[0]: expected a resource", "key: value"),
     ("resources: [{pci: []}]", "resources[0].name: is missing", "write it"),
+    ("resources: [{name: GRID_T4-1Q, mdev: [{types: [x]}]}]", "[0].name: the kubelet refuses", "<domain>"),
     ("resources: [{name: 'GeForce RTX'}]", "resources[0].name: the kubelet refuses", "<domain>"),
     ("resources: [{name: a.b/c, pci: [{}]}]", "resources[0].pci[0]: an empty selector", '["*"]'),
     ("resources: [{name: a.b/c, pci: [{vendors: []}]}]", "an empty selector", '["*"]'),
@@ -236,6 +237,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.shows("KV-15")
 @pytest.mark.parametrize(("text", "what", "hint"), MISTAKES, ids=[text for text, _, _ in MISTAKES])
 def test_a_mistake_gives_two_lines_with_place_and_hint(etc: Etc, text: str, what: str, hint: str) -> None:
     lines = etc.lines(text)
