@@ -80,8 +80,10 @@ class Agent:
             on_change=self.wake.touch,
         )
         self.custody = Custody(self.wake.touch)
+        pod_resources = root.path(settings.kubelet.pod_resources)
         self.allocations = AllocationsLoop(
-            functools.partial(podresources.holders, root.path(settings.kubelet.pod_resources)),
+            functools.partial(podresources.holders, pod_resources),
+            functools.partial(podresources.age, pod_resources),
             self.custody,
             timing=self._timing,
             on_change=self.wake.touch,

@@ -4,7 +4,7 @@
 Hints: an Allocate (after its settle time), the kubelet's checkpoint file, a new kubelet, the slow timer, and
 a quicker one while a device waits for its release, for a release has no event of its own. No answer is no
 news: what was held stays held, and what an Allocate gave away is held by somebody. Right after a kubelet's
-start even an answer proves only presence.
+start even an answer proves only presence; it is told as partial if there was no better one before.
 """
 
 from __future__ import annotations
@@ -38,24 +38,29 @@ class AllocationsLoop:
     def __init__(
         self,
         ask: AskHolders,
+        age: Callable[[], float],
         custody: Custody,
         *,
         timing: Callable[[], Timing],
         on_change: Callable[[], None] = lambda: None,
         before_release: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
-        """``before_release`` is awaited with ids that nobody holds any more, before this is told.
+        """``age``: of the kubelet that answers, in seconds.
+
+        ``before_release`` is awaited with ids that nobody holds any more, before this is told.
 
         Closing a device has no event: who was told of the release first would find it still open.
         """
         self.cell: Latest[Allocations] = Latest(Allocations(), on_change)
         self.error: str | None = None
         self._ask = ask
+        self._age = age
         self._custody = custody
         self._before_release = before_release
         self._timing = timing
         self._wake: Latest[None] = Latest(None)
         self._doubt_until = 0.0
+        self._complete = False  # an answer without doubt has come
         self._failures = 0
         self._hinted = False
         self._awaiting: frozenset[str] = frozenset()
@@ -77,8 +82,11 @@ class AllocationsLoop:
 
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
-        self._doubt_until = time.monotonic() + FRESH_KUBELET
+        self._doubt(FRESH_KUBELET)
         self.wake()
+
+    def _doubt(self, seconds: float) -> None:
+        self._doubt_until = max(self._doubt_until, time.monotonic() + seconds)
 
     def await_releases(self, awaited: bool, by: str = "") -> None:
         """Say whether something (``by``) waits for a release: then the kubelet is asked more often."""
@@ -131,6 +139,7 @@ class AllocationsLoop:
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error, self._failures = None, 0
+        self._doubt(FRESH_KUBELET - self._age())
         doubtful = asked < self._doubt_until
         if doubtful:
             found = {**self.cell.get().holders, **found}
@@ -139,7 +148,8 @@ class AllocationsLoop:
             await self._before_release(released)
         if not doubtful:
             self._custody.named(asked)
-        self._take(Allocations(found, known=True), asked)
+            self._complete = True
+        self._take(Allocations(found, known=True, partial=not self._complete), asked)
 
     def _take(self, allocations: Allocations, now: float) -> None:
         """Make this the newest; what has settled by then is held, also where no pod is named."""

@@ -283,7 +283,7 @@ def _basis(inputs: Inputs) -> Basis:
         machine_id=wishes.machine,
         labels=wishes.labels,
         holders=wishes.allocations.holders,
-        holders_known=wishes.allocations.known,
+        holders_known=wishes.allocations.complete,
         in_use=inputs.in_use,
         failed=inputs.failed,
         made=inputs.record.types,

@@ -81,7 +81,7 @@ def _kubelet(agent: Parts) -> dict[str, Any]:
         "socket": agent.directory.kubelet_path,
         "present": agent.directory.kubelet.get() is not None,
         "podResources": agent.allocations.error or "answers",
-        "holdersKnown": agent.allocations.cell.get().known,
+        "holdersKnown": agent.allocations.cell.get().complete,
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import stat
 import sys
 import time
@@ -32,6 +33,7 @@ from nodeagent.demo.kubelet_state import Pod, Registration, State, Statistics
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.server import SocketServer
 
+AN_HOUR = 3600.0
 REGISTER = "/v1beta1.Registration/Register"
 
 
@@ -43,15 +45,19 @@ class Kubelet:
     """The stand-in; an async context manager that starts on entry and stops on exit.
 
     ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the
-    kubelet's (``none`` or any other). ``errors`` holds the faults, each for all resources (``name``)
-    or for one (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``,
-    ``no-list``, ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds
-    between bind and listen), ``pod-resources-absent``, ``pod-resources-exhausted`` (true),
-    ``pod-resources-delay``, ``pod-resources-empty`` (seconds).
+    kubelet's (``none`` or any other). On entry it has run for ``age`` seconds, as its sockets tell; each
+    later start makes it new. ``errors`` holds the faults, each for all resources (``name``) or for one
+    (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
+    ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and
+    listen), ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
+    ``pod-resources-empty`` (seconds).
     """
 
-    def __init__(self, root: str | Path, *, seed: int = 0, topology_policy: str = "none") -> None:
+    def __init__(
+        self, root: str | Path, *, seed: int = 0, topology_policy: str = "none", age: float = AN_HOUR
+    ) -> None:
         self.state = State(root, seed, topology_policy)
+        self._age = age
         self._outer: TaskGroup = anyio.create_task_group()
         self._run: _Run | None = None
 
@@ -95,8 +101,9 @@ class Kubelet:
     async def start(self) -> None:
         """Wipe the plugin directory's sockets, bind, listen; pods keep what the checkpoint says."""
         if self._run is None:
+            age, self._age = self._age, 0.0
             self._run = _Run(self.state, self._outer)
-            await self._run.start()
+            await self._run.start(time.time() - age)
 
     async def stop(self) -> None:
         """End as a killed process does: connections close, every socket file stays."""
@@ -195,7 +202,7 @@ class _Run:
         resources = PodResources(state, self.admission)
         self._resources = SocketServer(state.pod_resources, "kubelet.sock", [resources])
 
-    async def start(self) -> None:
+    async def start(self, born: float) -> None:
         state = self._state
         for directory in (state.plugins, state.pod_resources, state.registry):
             directory.mkdir(parents=True, exist_ok=True)
@@ -203,9 +210,12 @@ class _Run:
         _remove_sockets(state.plugins)
         _remove_sockets(state.pod_resources)
         self._plugins.bind()
+        os.utime(self._plugins.path, (born, born))
         await anyio.sleep(state.fault("listen-delay") or 0)
         await self._plugins.start()
         if not state.fault("pod-resources-absent"):
+            self._resources.bind()
+            os.utime(self._resources.path, (born, born))
             await self._resources.start()
         state.crashed, state.running, state.started = None, True, time.monotonic()
         self._outer.start_soon(self._watch, name="plugin watcher")

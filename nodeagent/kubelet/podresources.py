@@ -2,12 +2,15 @@
 """Who holds which device: the kubelet's PodResources API (podresources v1), all resources in one List.
 
 The answer names the devices of active pods, also those of other device plugins. It may be empty or
-incomplete right after a kubelet start; what that means is decided by the caller.
+incomplete right after a kubelet start, which its socket tells; what that means is decided by the caller.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.podresources import v1
@@ -27,6 +30,14 @@ async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
     except KubeletUnavailable as error:
         raise KubeletUnavailable(f"{path}: {error.what}") from error
     return dict(_pairs(answer.pod_resources))
+
+
+def age(path: str) -> float:
+    """Seconds since the kubelet made the socket, which it does at each start; infinite if there is none."""
+    try:
+        return time.time() - Path(path).stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def _pairs(pods: Iterable[v1.PodResources]) -> Iterable[tuple[str, Holder]]:

@@ -37,11 +37,19 @@ def unnamed(resource: ResourceName, numa: int | None) -> Holder:
 class Allocations:
     """Device id → its holder, of all resources of the node, also those of other device plugins.
 
-    ``known`` is False until the kubelet has answered once: then nothing may be concluded from absence.
+    ``known`` is False while the kubelet does not answer: then nothing may be concluded from absence.
+    ``partial`` while it has answered only when it was too young to know its pods: then absence proves too
+    little to destroy anything.
     """
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
     known: bool = False
+    partial: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """True if whoever is not named holds nothing."""
+        return self.known and not self.partial
 
 
 @dataclass(frozen=True, slots=True)

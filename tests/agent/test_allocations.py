@@ -22,6 +22,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.settings import Timing
 from tests.conftest import Said
 
+OLD = 3600.0
 POD = Holder("ns", "p", ResourceName("example.com/a"))
 
 
@@ -31,6 +32,7 @@ class Kubelet:
     def __init__(self, **holders: Holder) -> None:
         self.holders: dict[str, Holder] = holders
         self.silent = False
+        self.age = OLD
         self.asked = Latest[tuple[float, ...]](())
 
     async def ask(self) -> Mapping[str, Holder]:
@@ -55,7 +57,12 @@ def made(
     waiting: float = 60.0,
     custody: Custody | None = None,
 ) -> AllocationsLoop:
-    return AllocationsLoop(kubelet.ask, custody or Custody(), timing=lambda: Timing(settle, resync, waiting))
+    return AllocationsLoop(
+        kubelet.ask,
+        lambda: kubelet.age,
+        custody or Custody(),
+        timing=lambda: Timing(settle, resync, waiting),
+    )
 
 
 @asynccontextmanager
@@ -104,6 +111,22 @@ async def test_a_young_kubelet_proves_only_presence() -> None:
     loop._doubt_until = 0.0  # as if it had run for a while
     await loop.one_turn()
     assert loop.cell.get() == Allocations({"b": POD}, known=True)
+
+
+async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
+    kubelet = Kubelet(a=POD)
+    kubelet.age = 1.0
+    loop = made(kubelet)
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({"a": POD}, known=True, partial=True)
+    now = time.monotonic()
+    assert 28 < loop._due(now) - now < 30, "it is asked when it is old enough"
+    kubelet.age, loop._doubt_until = OLD, 0.0
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({"a": POD}, known=True)
+    loop.kubelet_changed()
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({"a": POD}, known=True)
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
@@ -163,7 +186,7 @@ async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_
         await answer.wait()
         return {}
 
-    loop = AllocationsLoop(ask, Custody(), timing=lambda: Timing(0.01, 60, 60))
+    loop = AllocationsLoop(ask, lambda: OLD, Custody(), timing=lambda: Timing(0.01, 60, 60))
     async with running(loop):
         await anyio.wait_all_tasks_blocked()
         loop.give({"a": POD})
@@ -232,7 +255,9 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
     async def look(ids: Collection[str]) -> None:
         looked.append((set(ids), set(loop.cell.get().holders)))
 
-    loop = AllocationsLoop(kubelet.ask, Custody(), timing=lambda: Timing(1, 60, 5), before_release=look)
+    loop = AllocationsLoop(
+        kubelet.ask, lambda: OLD, Custody(), timing=lambda: Timing(1, 60, 5), before_release=look
+    )
     await loop.one_turn()
     assert looked == []
     del kubelet.holders["a"]
@@ -244,7 +269,11 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
 async def test_changes_are_told() -> None:
     told: list[int] = []
     loop = AllocationsLoop(
-        Kubelet(a=POD).ask, Custody(), timing=lambda: Timing(1, 60, 5), on_change=lambda: told.append(1)
+        Kubelet(a=POD).ask,
+        lambda: OLD,
+        Custody(),
+        timing=lambda: Timing(1, 60, 5),
+        on_change=lambda: told.append(1),
     )
     await loop.one_turn()
     await loop.one_turn()

@@ -83,6 +83,26 @@ async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> N
         assert held not in made.instances
 
 
+async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_knows_its_pods(
+    node: Node,
+) -> None:
+    configure(node, "nvidia-222")
+    async with two_cards(node) as made, node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(SMALL, 32, 15)
+            vm = await kubelet.admit(pod("vm", {SMALL: 1}))
+            (held,) = vm.result.ids[SMALL]
+            await daemon.end()
+        configure(node, "nvidia-228")
+        kubelet.fault("pod-resources-empty", 600.0)
+        await kubelet.restart()
+        async with node.daemon():
+            told = await node.until_told(lambda told: len(told["changes"]["waiting"]) == 32)
+            why = {each["why"] for each in told["changes"]["waiting"]}
+            assert ["who holds what is not known" in text for text in why] == [True]
+        assert held in made.instances
+
+
 @pytest.mark.shows("KV-4", "VG-7")
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
     configure(node, "nvidia-228")

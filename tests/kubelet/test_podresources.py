@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,12 @@ async def test_several_numa_nodes_of_one_device_leave_the_first(tmp_path: Path) 
     pod = v1.PodResources("p", "ns", [v1.ContainerResources("c", entries)])
     found = await told(tmp_path, bytes(v1.ListPodResourcesResponse([pod])))
     assert found == {"a": holder("p", 1), "b": holder("p")}
+
+
+async def test_the_socket_tells_how_long_the_kubelet_has_run(tmp_path: Path) -> None:
+    assert podresources.age(str(tmp_path / "nothing.sock")) == math.inf
+    async with Kubelet(tmp_path, age=100.0) as kubelet:
+        path = str(kubelet.state.pod_resources / "kubelet.sock")
+        assert 100 <= podresources.age(path) < 130
+        await kubelet.restart()
+        assert podresources.age(path) < 30
