@@ -101,7 +101,7 @@ class Agent:
         self.plugins = Plugins(
             self.observe,
             self.reconcile,
-            CdiFiles(root.path(settings.cdi_spec_dir)),
+            CdiFiles(root.path(settings.cdi_spec_dir), lambda: self.reconcile.outcome),
             self.supervisor,
             self._endpoint,
             self.allocations.give,

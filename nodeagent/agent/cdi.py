@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the CDI files in step with the resources that ask for them, and knows which could not be written."""
+"""Keeps the CDI files in step with the resources that ask for them, and knows which could not be written.
+
+A Resource does not show the nodes of its devices, so it may stay the same while its file must change. What
+belongs into a file is decided by the newest outcome when its turn to be written has come: of two that want
+to write it, none leaves an older one behind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
 
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.kubelet import cdi
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Resource
 from nodeagent.policy import allocate
 from nodeagent.policy.turn import Outcome
 
@@ -17,8 +23,11 @@ from nodeagent.policy.turn import Outcome
 class CdiFiles:
     """The files in one directory; a file is written before its devices are announced."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, outcome: Callable[[], Outcome]) -> None:
+        """``outcome`` is the newest."""
         self._directory = directory
+        self._outcome = outcome
+        self._lock = anyio.Lock()
         self._written: dict[ResourceName, Mapping[str, object]] = {}
         self._errors: dict[ResourceName, str] = {}
         self._cleaned = False
@@ -28,19 +37,39 @@ class CdiFiles:
         """The files that could not be written."""
         return tuple(f"{name}: {error}" for name, error in self._errors.items())
 
-    async def follow(self, resources: Mapping[ResourceName, Resource], outcome: Outcome) -> None:
+    async def follow(self) -> None:
         """Write what has changed, remove what nobody offers any more."""
-        wanted = {name: resource for name, resource in resources.items() if resource.cdi}
-        if not self._cleaned or self._written.keys() - wanted.keys():
-            await threads.call(cdi.clean, self._directory, tuple(wanted))
-            self._cleaned = True
-        self._written = {name: document for name, document in self._written.items() if name in wanted}
-        for name, resource in wanted.items():
-            document = allocate.cdi_spec(resource, outcome)
-            if document != self._written.get(name):
-                await self._write(name, document)
+        async with self._lock:
+            wanted = [name for name, resource in self._outcome().resources.items() if resource.cdi]
+            if not self._cleaned or self._written.keys() - set(wanted):
+                await threads.call(cdi.clean, self._directory, wanted)
+                self._cleaned = True
+            self._written = {name: self._written[name] for name in wanted if name in self._written}
+            self._errors = {name: self._errors[name] for name in wanted if name in self._errors}
+            for name in wanted:
+                await self._bring_up(name)
 
-    async def _write(self, name: ResourceName, document: Mapping[str, object]) -> None:
+    async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
+        """Raise Refused if the runtime could not find these devices, after one more try to write the file."""
+        async with self._lock:
+            await self._bring_up(name)
+        if name in self._errors:
+            raise Refused(
+                f"{name}: {', '.join(device_ids)}: {self._errors[name]}", "make the CDI directory writable"
+            )
+
+    async def _bring_up(self, name: ResourceName) -> None:
+        """Write the file until it says what the newest outcome does, which may change meanwhile."""
+        while (document := self._document(name)) and document != self._written.get(name):
+            if not await self._write(name, document):
+                return
+
+    def _document(self, name: ResourceName) -> Mapping[str, object] | None:
+        outcome = self._outcome()
+        resource = outcome.resources.get(name)
+        return allocate.cdi_spec(resource, outcome) if resource is not None and resource.cdi else None
+
+    async def _write(self, name: ResourceName, document: Mapping[str, object]) -> bool:
         try:
             await threads.call(cdi.write, self._directory, name, document)
         except KernelRefused as error:
@@ -48,16 +77,7 @@ class CdiFiles:
                 log.event(log.CDI_FAILED, path=error.path, error=error.what)
             self._errors[name] = error.what
             self._written.pop(name, None)
-        else:
-            self._errors.pop(name, None)
-            self._written[name] = document
-
-    async def ensure(self, resource: Resource, device_ids: Sequence[str], outcome: Outcome) -> None:
-        """Raise Refused if the runtime could not find these devices, after one more try to write the file."""
-        if resource.name in self._errors:
-            await self._write(resource.name, allocate.cdi_spec(resource, outcome))
-        if resource.name in self._errors:
-            raise Refused(
-                f"{resource.name}: {', '.join(device_ids)}: {self._errors[resource.name]}",
-                "make the CDI directory writable",
-            )
+            return False
+        self._errors.pop(name, None)
+        self._written[name] = document
+        return True

@@ -75,11 +75,11 @@ class ResourceAnswers:
         parts = self._parts(device_ids)
         if parts:
             await self._observe.glance(parts)
-        outcome = self._reconcile.one_turn()
+        self._reconcile.one_turn()
+        if self._resource().cdi:
+            await self._cdi.ensure(self._name, device_ids)
         resource = self._resource()
-        if resource.cdi:
-            await self._cdi.ensure(resource, device_ids, outcome)
-        grant = allocate.grant(resource, device_ids, outcome)
+        grant = allocate.grant(resource, device_ids, self._reconcile.outcome)
         given = {device.id: device for device in resource.devices if device.id in device_ids}
         self._give({each: unnamed(self._name, given[DeviceId(each)].numa) for each in device_ids})
         log.event(log.ALLOCATED, resource=self._name, devices=",".join(device_ids))
@@ -157,6 +157,7 @@ class Plugins:
         seen = -1
         async with anyio.create_task_group() as group:
             group.start_soon(self._tidy, name="tidy after connections")
+            group.start_soon(self._follow_nodes, name="nodes in CDI files")
             try:
                 while True:
                     seen, resources = await self._reconcile.resources.newer(seen)
@@ -166,6 +167,14 @@ class Plugins:
                 for name in tuple(self._running):
                     self._end(name)
 
+    async def _follow_nodes(self) -> None:
+        """Keep CDI files right where only nodes have changed: a container that starts again reads them."""
+        seen = -1
+        while True:
+            seen, _ = await self._observe.host.newer(seen)
+            self._reconcile.one_turn()
+            await self._cdi.follow()
+
     def hurry(self, grace: float) -> None:
         """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
         for running in self._running.values():
@@ -173,7 +182,7 @@ class Plugins:
 
     async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
         before, self._shown = self._shown, resources
-        await self._cdi.follow(resources, self._reconcile.outcome)
+        await self._cdi.follow()
         for name in before.keys() - resources.keys():
             self._end(name)
             log.event(log.RESOURCE_REMOVED, resource=name, why="no rule names it any more")

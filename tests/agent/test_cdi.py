@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from nodeagent import settings
@@ -40,37 +44,56 @@ async def outcome(host: str) -> Outcome:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> CdiFiles:
-    return CdiFiles(str(tmp_path / "cdi"))
+def newest(outcome: Outcome) -> list[Outcome]:
+    """The newest outcome is the last."""
+    return [outcome]
+
+
+@pytest.fixture
+def files(tmp_path: Path, newest: list[Outcome]) -> CdiFiles:
+    return CdiFiles(str(tmp_path / "cdi"), lambda: newest[-1])
 
 
 async def test_a_resource_that_comes_back_gets_its_file_again(
-    files: CdiFiles, tmp_path: Path, outcome: Outcome
+    files: CdiFiles, tmp_path: Path, outcome: Outcome, newest: list[Outcome]
 ) -> None:
     for resources in (outcome.resources, {}, outcome.resources):
-        await files.follow(resources, outcome)
+        newest.append(replace(outcome, resources=resources))
+        await files.follow()
         assert (tmp_path / "cdi" / cdi.file_name(GPU)).exists() is bool(resources)
 
 
-async def test_a_file_that_is_up_to_date_is_not_written_again(
-    files: CdiFiles, tmp_path: Path, outcome: Outcome
-) -> None:
-    await files.follow(outcome.resources, outcome)
+async def test_a_file_that_is_up_to_date_is_not_written_again(files: CdiFiles, tmp_path: Path) -> None:
+    await files.follow()
     before = (tmp_path / "cdi" / cdi.file_name(GPU)).stat()
-    await files.follow(outcome.resources, outcome)
+    await files.follow()
     assert (tmp_path / "cdi" / cdi.file_name(GPU)).stat() == before
 
 
 async def test_what_cannot_be_written_is_a_problem_that_is_logged_once_and_ends(
-    files: CdiFiles, tmp_path: Path, outcome: Outcome, said: Said
+    files: CdiFiles, tmp_path: Path, said: Said
 ) -> None:
     (tmp_path / "cdi").write_text("in the way")
     for _ in range(2):
-        await files.follow(outcome.resources, outcome)
+        await files.follow()
     (problem,) = files.problems
     assert problem.startswith(f"{GPU}: the CDI file {tmp_path}/cdi/")
     assert len(said(log.CDI_FAILED)) == 1
     (tmp_path / "cdi").unlink()
-    await files.follow(outcome.resources, outcome)
+    await files.follow()
     assert files.problems == ()
     assert (tmp_path / "cdi" / cdi.file_name(GPU)).exists()
+
+
+async def test_of_two_that_want_to_write_a_file_the_newest_outcome_stays(
+    files: CdiFiles, tmp_path: Path, outcome: Outcome, newest: list[Outcome]
+) -> None:
+    """A write takes time: what was decided meanwhile is written after it, by whoever comes next."""
+    fewer = replace(outcome.resources[GPU], devices=outcome.resources[GPU].devices[:1])
+    path = tmp_path / "cdi" / cdi.file_name(GPU)
+    async with anyio.create_task_group() as group:
+        group.start_soon(files.follow)
+        await anyio.lowlevel.checkpoint()
+        newest.append(replace(outcome, resources={GPU: fewer}))
+        group.start_soon(files.ensure, GPU, [fewer.devices[0].id])
+    assert [each["name"] for each in json.loads(path.read_text())["devices"]] == [fewer.devices[0].id]

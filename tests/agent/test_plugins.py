@@ -70,7 +70,7 @@ class Agent:
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        cdi = CdiFiles(self.host.path("/run/cdi"))
+        cdi = CdiFiles(self.host.path("/run/cdi"), lambda: self.reconcile.outcome)
         return ResourceAnswers(
             name, self.observe, self.reconcile, cdi, self.allocated.append, listing or Listing()
         )
@@ -104,7 +104,7 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
         plugins = Plugins(
             observe,
             reconcile,
-            CdiFiles(root.path("/run/cdi")),
+            CdiFiles(root.path("/run/cdi"), lambda: reconcile.outcome),
             supervisor,
             lambda name, listing, answers: Endpoint(name, listing, answers, sockets, registrar),
             allocated.append,

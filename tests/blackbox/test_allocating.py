@@ -22,6 +22,7 @@ from tests.blackbox.harness import (
     Node,
     allocate,
     client_of,
+    eventually,
     health,
     pod,
     until_health,
@@ -293,6 +294,29 @@ async def test_several_devices_of_one_group_are_all_offered_by_address_and_have_
         (spec,) = (node.root / "var/run/cdi").glob("*.json")
         listed = json.loads(spec.read_text())
         assert [f"{listed['kind']}={device['name']}" for device in listed["devices"]] == names
+
+
+@pytest.mark.parametrize("allocated", [True, False])
+async def test_a_cdi_file_names_the_nodes_of_now_though_no_device_is_listed_otherwise(
+    node: Node, allocated: bool
+) -> None:
+    """A container that is started again reads the file without an Allocate."""
+    node.host = SimulatedHost(node.root, cdev=True)
+    (address,) = node.add_gpus(1)
+    node.configure("resources: [{name: example.com/g, pci: [{vendors: ['10de']}], iommufd: auto, cdi: true}]")
+
+    def named() -> list[str]:
+        (file,) = (node.root / "var/run/cdi").glob("*.json")
+        (device,) = json.loads(file.read_text())["devices"]
+        return [each["path"] for each in device["containerEdits"]["deviceNodes"]]
+
+    async with node.running(listed={"example.com/g": 1}) as (_, kubelet):
+        assert "/dev/vfio/devices/vfio0" in named()
+        node.host.remove_node("/dev/vfio/devices/vfio0")
+        if allocated:
+            await allocate(kubelet, "example.com/g", [address])
+            assert named() == ["/dev/vfio/vfio", "/dev/vfio/10"]
+        await eventually(lambda: named() == ["/dev/vfio/vfio", "/dev/vfio/10"])
 
 
 @pytest.mark.shows("IN-4", "SB-2")
