@@ -120,7 +120,7 @@ class Observe:
             await self._one_look()
 
     async def glance(self, ids: Sequence[str]) -> None:
-        """Look again if these functions and mdevs, or their groups, are not what the Host says.
+        """Look again if these functions, mdevs and nodes, or the groups, are not what the Host says.
 
         Waits for as long as the kernel does not answer; the list says so meanwhile.
         """

@@ -72,9 +72,7 @@ class ResourceAnswers:
 
     async def _granted(self, device_ids: Sequence[str]) -> Grant:
         allocate.check_given(self._resource(), device_ids)
-        parts = self._parts(device_ids)
-        if parts:
-            await self._observe.glance(parts)
+        await self._observe.glance(self._behind(device_ids))
         self._reconcile.one_turn()
         if self._resource().cdi:
             await self._cdi.ensure(self._name, device_ids)
@@ -95,9 +93,13 @@ class ResourceAnswers:
     def _resource(self) -> Resource:
         return self._reconcile.outcome.resources.get(self._name) or Resource(self._name, Kind.PCI)
 
-    def _parts(self, device_ids: Sequence[str]) -> tuple[str, ...]:
-        """The functions and mdevs behind the ids, and all others of their groups: these decide, too."""
-        host = self._reconcile.outcome.facts.host
+    def _behind(self, device_ids: Sequence[str]) -> tuple[str, ...]:
+        """The node, or the functions and mdevs and all others of their groups: these decide, too."""
+        outcome = self._reconcile.outcome
+        rule = allocate.node_rule(self._resource(), outcome)
+        if rule is not None:
+            return (rule.path,)
+        host = outcome.facts.host
         found: dict[str, None] = {}
         for device_id in device_ids:
             part = host.part(device_id)

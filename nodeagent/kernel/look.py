@@ -80,7 +80,7 @@ class Look:
         return await threads.call(scan.assemble, plan, survey.findings, previous, dict(recoveries or {}))
 
     async def unchanged(self, ids: Sequence[str], host: Host) -> bool:
-        """True if these functions and mdevs, and their groups, read now as ``host`` has them.
+        """True if these functions, mdevs and nodes, and the groups, read now as ``host`` has them.
 
         Waits without a limit.
         """

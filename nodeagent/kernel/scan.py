@@ -9,7 +9,7 @@ group that a function has left, the PF of a VF, the parents of an mdev. Decides 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -81,10 +81,13 @@ class Scanner:
             return scan_mdev.instance(self._root, item.key)
         return scan_mdev.types(self._root, item.key)
 
-    def unchanged(self, ids: Iterable[str], host: Host) -> bool:
-        """True if these functions and mdevs, and their groups, read as ``host`` has them. May hang."""
+    def unchanged(self, ids: Collection[str], host: Host) -> bool:
+        """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""
         groups: set[GroupNumber] = set()
-        for known in map(host.part, ids):
+        nodes = [each for each in ids if each.startswith("/")]
+        if self._existing(nodes) != host.nodes.intersection((*COMMON_NODES, *nodes)):
+            return False
+        for known in (host.part(each) for each in ids if each not in nodes):
             if known is None or not self._as_known(known):
                 return False
             if known.group is not None:

@@ -96,9 +96,14 @@ def _parts(device_id: str, outcome: Outcome) -> tuple[Part, ...]:
     return tuple(part for part in found if part is not None)
 
 
-def _node_grant(resource: Resource, outcome: Outcome) -> Grant:
+def node_rule(resource: Resource, outcome: Outcome) -> NodeRule | None:
+    """The rule whose shares of a node the resource has; None if it has none (any more)."""
     rules = (rule for rule in outcome.facts.desired.rules if isinstance(rule, NodeRule))
-    rule = next((rule for rule in rules if rule.name == resource.name), None)
+    return next((rule for rule in rules if rule.name == resource.name), None)
+
+
+def _node_grant(resource: Resource, outcome: Outcome) -> Grant:
+    rule = node_rule(resource, outcome)
     if rule is None:
         raise Refused(f"{resource.name} is not offered any more", "remove it from the pod")
     return Grant(nodes=(DeviceNode(rule.path, rule.permissions),))

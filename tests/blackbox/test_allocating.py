@@ -344,6 +344,27 @@ async def test_shares_of_a_node_stay_as_many_as_were_asked_for(node: Node) -> No
         assert kubelet.capacity("example.com/kvm") == (3, 3)
 
 
+@pytest.mark.parametrize("path", ["/dev/kvm", "/dev/vfio/vfio"])
+async def test_a_node_that_has_just_gone_is_missed_at_allocate(node: Node, path: str) -> None:
+    """The kubelet admits a pod with a node that does not exist, and its container never starts."""
+    node.host.node("/dev/kvm")
+    (address,) = node.add_gpus(1)
+    node.configure(
+        "resources:\n"
+        "- {name: example.com/kvm, node: {path: /dev/kvm, count: 3}}\n"
+        "- {name: example.com/gpu, pci: [{vendors: ['10de']}]}\n"
+    )
+    name, device = ("example.com/kvm", "kvm-0") if path == "/dev/kvm" else ("example.com/gpu", address)
+    async with node.running(listed={name: 3 if path == "/dev/kvm" else 1}) as (_, kubelet):
+        async with client_of(kubelet, name) as channel:
+            plugin = v1beta1.DevicePluginStub(channel)
+            await plugin.get_device_plugin_options()  # connected: the daemon hears of both at once
+            node.host.remove_node(path)
+            with pytest.raises(GRPCError, match=path):
+                await plugin.allocate(v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([device])]))
+        assert health(kubelet, name)[device] == "Unhealthy"
+
+
 async def test_nodes_that_are_given_exist_on_the_host(node: Node) -> None:
     node.add_gpus(1)
     node.add_sound("0000:10:00.1", 10)

@@ -307,6 +307,15 @@ def test_a_glance_sees_a_new_neighbour_in_the_group(host: SimulatedHost, looks: 
     assert not looks.unchanged([A], known)
 
 
+@pytest.mark.parametrize("path", ["/dev/vfio/vfio", "/dev/kvm", "/dev/iommu"])
+def test_a_glance_sees_a_node_that_came_or_went(host: SimulatedHost, looks: Looks, path: str) -> None:
+    host.node("/dev/kvm")
+    known = looks.full(nodes=("/dev/kvm",))
+    assert looks.unchanged([A, "/dev/kvm"], known)
+    host.remove_node(path) if path in known.nodes else host.node(path)
+    assert not looks.unchanged([A, "/dev/kvm"], known)
+
+
 def test_a_glance_needs_no_group(host: SimulatedHost, looks: Looks) -> None:
     host.add_function("0000:05:00.0", vendor="10de", device="1eb8", pci_class="030200", group=None)
     assert looks.unchanged(["0000:05:00.0"], looks.full())
