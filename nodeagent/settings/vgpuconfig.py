@@ -18,8 +18,8 @@ from nodeagent.settings import document
 from nodeagent.settings.entries import Entry, Items, Member, Scalar, Table, described
 from nodeagent.settings.problems import nearest
 
-_TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9]\d*)[ABCQ]")
-_MIG = re.compile(r"[A-Z0-9]+-[1-9]-(0|[1-9]\d*)[ABCQ]((NO)?ME|MEALL|GFX)?")
+_TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")
+_MIG = re.compile(r"[A-Z0-9]+-[1-9]-(0|[1-9][0-9]*)[ABCQ]((NO)?ME|MEALL|GFX)?")
 _FILTER = re.compile(r"0x([0-9a-f]{4})([0-9a-f]{4})(?::0x([0-9a-f]{4})([0-9a-f]{4}))?")
 _KEYS = ("devices", "device-filter", "vgpu-devices")
 
@@ -104,7 +104,7 @@ def _types(entry: Entry) -> tuple[WantedType, ...]:
 
 
 def _number(entry: Entry, least: int) -> int:
-    if isinstance(entry, Scalar) and re.fullmatch(r"\d{1,4}", entry.text) and int(entry.text) >= least:
+    if isinstance(entry, Scalar) and re.fullmatch(r"[0-9]{1,4}", entry.text) and int(entry.text) >= least:
         return int(entry.text)
     raise _error(entry, f"{described(entry)} is no number from {least}", "write decimal digits")
 
