@@ -24,6 +24,7 @@ from nodeagent.kernel import apply
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import ClearVgpuType, SetVgpuType, Step
 from nodeagent.model.host import Host
+from nodeagent.model.ids import pci_address
 
 DEADLINE = 10.0  # seconds after which a write is told to be late
 
@@ -105,7 +106,9 @@ class Writer:
             return await self._end(step, call)
         self._overdue |= {step}
         why = f"the kernel has not answered for {self._deadline:g} s"
-        log.event(log.ACTION_WAITING, action=step.action.describe(), why=why, pci_address=step.card)
+        log.event(
+            log.ACTION_WAITING, action=step.action.describe(), why=why, pci_address=pci_address(step.card)
+        )
         group.start_soon(self._end, step, call, name=f"late write to {device}")
         return False
 
@@ -138,7 +141,9 @@ class Writer:
     def _done(self, step: Step) -> None:
         self.retries.succeeded(step)
         self._forget(step, ClearVgpuType)
-        log.event(log.ACTION_DONE, action=step.action.describe(), why=step.why, pci_address=step.card)
+        log.event(
+            log.ACTION_DONE, action=step.action.describe(), why=step.why, pci_address=pci_address(step.card)
+        )
 
     def _refused(self, step: Step, error: KernelRefused) -> None:
         self._forget(step, SetVgpuType)
@@ -149,7 +154,7 @@ class Writer:
                 action=step.action.describe(),
                 error=error.what,
                 hint=error.hint,
-                pci_address=step.card,
+                pci_address=pci_address(step.card),
             )
 
     async def _remember(self, step: Step) -> None:

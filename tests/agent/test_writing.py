@@ -104,6 +104,16 @@ async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
     assert written.all == [SPLIT, SPLIT]
 
 
+@pytest.mark.parametrize(("card", "fields"), [(PF, {"pci_address"}), ("mtty", set())])
+async def test_the_log_gives_the_address_of_a_card_that_has_one(
+    writer: Writer, said: Said, card: str, fields: set[str]
+) -> None:
+    async with waiting() as group:
+        assert not await writer.take(Step(SetNumVfs(PF, 2), card, None, "it is wanted"), group)
+    (event,) = said(log.ACTION_FAILED)
+    assert event.keys() & {"pci_address"} == fields
+
+
 async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleared(
     writer: Writer, tmp_path: Path
 ) -> None:
