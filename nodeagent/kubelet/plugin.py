@@ -101,13 +101,17 @@ class Plugin(v1beta1.DevicePluginBase):
     async def _list_and_watch(self, stream: Any) -> None:
         await stream.recv_message()
         place, seen = object(), -1
+        before: bytes | None = None
         self._sent[place] = seen
         self.streamed = True
         self._on_streams()
         try:
             while True:
                 seen, devices = await self._listing.cell.newer(seen)
-                await stream.send_message(wire.encode_list(devices))
+                encoded = wire.encode_list(devices)
+                if encoded != before:  # the text of a Reason is not in it, and each list costs an fsync
+                    await stream.send_message(encoded)
+                    before = encoded
                 self._sent[place] = seen
                 self._progress.touch()
         finally:

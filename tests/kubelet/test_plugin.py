@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -103,6 +103,16 @@ async def test_a_stream_starts_with_the_list_and_hears_of_changes_only(peer: Pee
     async with watching(peer) as seen:
         await until(seen, 1)
         peer.listing.show((A, B))
+        peer.listing.show((A,))
+        assert await until(seen, 2) == [(("a", "Healthy"), ("b", "Unhealthy")), (("a", "Healthy"),)]
+
+
+async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -> None:
+    async with watching(peer) as seen:
+        await until(seen, 1)
+        other = replace(BROKEN, what="its driver is another")
+        peer.listing.show((A, device("b", other)))
+        await anyio.wait_all_tasks_blocked()
         peer.listing.show((A,))
         assert await until(seen, 2) == [(("a", "Healthy"), ("b", "Unhealthy")), (("a", "Healthy"),)]
 
