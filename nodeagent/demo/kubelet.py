@@ -103,7 +103,7 @@ class Kubelet:
         if self._run is None:
             age, self._age = self._age, 0.0
             self._run = _Run(self.state, self._outer)
-            await self._run.start(time.time() - age)
+            await self._run.start(age)
 
     async def stop(self) -> None:
         """End as a killed process does: connections close, every socket file stays."""
@@ -202,7 +202,7 @@ class _Run:
         resources = PodResources(state, self.admission)
         self._resources = SocketServer(state.pod_resources, "kubelet.sock", [resources])
 
-    async def start(self, born: float) -> None:
+    async def start(self, age: float) -> None:
         state = self._state
         for directory in (state.plugins, state.pod_resources, state.registry):
             directory.mkdir(parents=True, exist_ok=True)
@@ -210,12 +210,12 @@ class _Run:
         _remove_sockets(state.plugins)
         _remove_sockets(state.pod_resources)
         self._plugins.bind()
-        os.utime(self._plugins.path, (born, born))
+        _make_older(self._plugins.path, age)
         await anyio.sleep(state.fault("listen-delay") or 0)
         await self._plugins.start()
         if not state.fault("pod-resources-absent"):
             self._resources.bind()
-            os.utime(self._resources.path, (born, born))
+            _make_older(self._resources.path, age)
             await self._resources.start()
         state.crashed, state.running, state.started = None, True, time.monotonic()
         self._outer.start_soon(self._watch, name="plugin watcher")
@@ -263,6 +263,13 @@ class _Registration:
     def __mapping__(self) -> dict[str, Handler]:
         kinds = (v1beta1.RegisterRequest, v1beta1.Empty)
         return {REGISTER: Handler(self._register, Cardinality.UNARY_UNARY, *kinds)}
+
+
+def _make_older(path: Path, age: float) -> None:
+    """Let a socket tell that age, if it is not to be new."""
+    if age:
+        born = time.time() - age
+        os.utime(path, (born, born))
 
 
 def _remove_sockets(directory: Path) -> None:

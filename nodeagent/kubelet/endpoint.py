@@ -88,10 +88,12 @@ class Endpoint:
                 await self._until(self._wanted)
                 began = time.monotonic()
                 self._kubelet = kubelet = self._directory.kubelet.get()
-                end = await self._life()
+                try:
+                    end = await self._life()
+                finally:
+                    self.standing.registered = False
                 if self._directory.kubelet.get() != kubelet:
                     end = End.KUBELET_CHANGED  # whatever was seen first: a restart also removes our socket
-                self.standing.registered = False
                 self.on_end()
                 await self._pause(end, time.monotonic() - began)
         finally:
@@ -124,12 +126,14 @@ class Endpoint:
 
     async def _registered(self, server: SocketServer, service: Plugin, name: str) -> bool:
         """Register, however often it fails; False if our socket was removed meanwhile."""
-        attempt = 0
+        attempt, young = 0, True
         while server.present:
             self._kubelet = self._directory.kubelet.get()
             if await self._tried(server, name):
                 self._succeeded()
                 return True
+            if young != register.is_young(self._directory.age):
+                attempt, young = 0, not young
             wait = register.delay(attempt, self._directory.age, random.random())
             attempt += 1
             if await self._until(lambda: not self._same_kubelet() or not server.present, wait):

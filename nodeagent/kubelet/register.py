@@ -25,9 +25,14 @@ _BIRTH = 5.0  # seconds in which a young kubelet.sock is tried quickly
 
 def delay(attempt: int, age: float, jitter: float) -> float:
     """Seconds before try ``attempt`` (0 = the first repeat) at a kubelet.sock of that age in seconds."""
-    if age < _BIRTH:
+    if is_young(age):
         return _AT_BIRTH.delay(attempt)
     return _LATER.delay(attempt, jitter)
+
+
+def is_young(age: float) -> bool:
+    """True if a kubelet.sock of that age is tried quickly; tries are counted anew when that ends."""
+    return age < _BIRTH
 
 
 class Registrar:
@@ -51,7 +56,7 @@ class Registrar:
         except KubeletAway:
             self.away()
             raise
-        self._back()
+        self.back()
 
     def seen(self, kubelet: Identity | None) -> None:
         """Who is at the kubelet's path now; where nobody is, nobody can be reached."""
@@ -64,7 +69,8 @@ class Registrar:
             log.event(log.KUBELET_GONE, socket=self._path)
         self._away = True
 
-    def _back(self) -> None:
+    def back(self) -> None:
+        """Note that the kubelet has answered, or has come by itself."""
         if self._away:
             log.event(log.KUBELET_BACK, socket=self._path)
         self._away = False

@@ -53,6 +53,7 @@ class RegistryEndpoint(Endpoint):
         return SocketServer(self._directory.path, f".{name}", handlers, publish_as=name)
 
     def _heard(self, error: str | None) -> None:
+        self._registrar.back()
         if error is None:
             self._succeeded()
         else:

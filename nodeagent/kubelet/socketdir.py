@@ -29,13 +29,20 @@ LOCK = "nodeagent.lock"
 PREFIX = "nodeagent-"
 POLL = 10.0  # seconds; the net under inotify
 
-Identity = tuple[int, int, int]  # device, inode, time of change in ns: inode numbers are used again
+Identity = tuple[int, int, int]
+"""Device, inode, and time of birth in ns, for inode numbers are used again.
+
+The birth of a socket is its mtime: nothing writes to it, and a chmod or chown changes the ctime only.
+"""
 
 
-def socket_name(resource: str, serial: int) -> str:
-    """A file name for a resource's socket that no other process and no earlier life has had (44 bytes)."""
+def socket_name(resource: str, start: int, serial: int) -> str:
+    """A file name for a resource's socket that no other process and no earlier life has had (56 bytes).
+
+    In a container the pid may always be the same; ``start`` (in ms) is not.
+    """
     digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
-    return f"{PREFIX}{digest}-{os.getpid()}-{serial:x}.sock"
+    return f"{PREFIX}{digest}-{os.getpid()}-{start:x}-{serial:x}.sock"
 
 
 class SocketDir:
@@ -49,6 +56,7 @@ class SocketDir:
         self.checkpoint: Latest[int] = Latest(0)
         self._watching = watching
         self._pokes: dict[str, Callable[[], None]] = {}
+        self._start = time.time_ns() // 1_000_000
         self._serial = 0
         self._lock: int | None = None
         self._inode: int | None = None
@@ -87,7 +95,7 @@ class SocketDir:
     def new_name(self, resource: str) -> str:
         """A name for the next socket of a resource, whoever serves it: never one that was used before."""
         self._serial += 1
-        return socket_name(resource, self._serial)
+        return socket_name(resource, self._start, self._serial)
 
     def subscribe(self, name: str, poke: Callable[[], None]) -> None:
         """Poke when the file ``name`` comes or goes, and whenever the kubelet's socket changes."""
@@ -196,4 +204,4 @@ def _identity(path: str) -> Identity | None:
         found = Path(path).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
+    return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -373,3 +373,15 @@ async def test_a_second_instance_ends_with_two_lines_and_disturbs_nothing(node: 
         assert kubelet.statistics.streams == {T4: 1}
         assert (await node.status())["pid"] == daemon.pid
         assert len(kubelet.statistics.registrations) == 1
+
+
+async def test_each_absence_of_the_kubelet_and_its_end_are_told_where_it_comes_by_itself(node: Node) -> None:
+    node.add_gpus(1)
+    async with node.daemon("--kubelet-registration", "plugins-registry") as daemon, node.kubelet() as kubelet:
+        for times in (1, 2):
+            await daemon.logged("kubelet-back", times)
+            assert len(daemon.lines("kubelet-gone")) == times
+            await kubelet.stop()
+            kubelet.socket.unlink()
+            await daemon.logged("kubelet-gone", times + 1)
+            await kubelet.start()

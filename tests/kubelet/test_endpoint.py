@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from nodeagent.demo.kubelet_state import Pod, Registration
 from nodeagent.kubelet import endpoint as endpoints
 from nodeagent.kubelet.endpoint import End, Endpoint
 from nodeagent.kubelet.listing import Listing
+from nodeagent.kubelet.plugin import Plugin
 from nodeagent.kubelet.register import Registrar
+from nodeagent.kubelet.server import SocketServer
 from nodeagent.kubelet.socketdir import SocketDir
 from tests.conftest import Said
 from tests.kubelet.answers import BROKEN, Answers, device
@@ -237,6 +240,30 @@ async def test_ending_waits_for_an_allocate_in_flight_but_not_longer_than_its_gr
         assert 0.15 < anyio.current_time() - began < 4.5
     assert pod.phase == "Failed"
     assert node.sockets == []
+
+
+async def test_the_first_delays_at_a_kubelet_that_is_young_no_more_are_short(node: Node) -> None:
+    node.kubelet.fault("refuse-register", "not yet")
+    node.directory._born = time.monotonic()
+    tried = node.kubelet.statistics.registrations
+    async with living(node):
+        await node.kubelet.until(lambda: len(tried) >= 9)
+        node.directory._born -= 5.0  # as if the tries had gone on for that long
+        await node.kubelet.until(lambda: len(tried) >= 12, 3.0)
+
+
+async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: Node) -> None:
+    class Breaking(Endpoint):
+        async def _hold(self, server: SocketServer, service: Plugin) -> End:
+            raise ZeroDivisionError
+
+    breaking = Breaking(
+        ONE, node.endpoint.listing, node.answers, node.directory, Registrar(node.directory.kubelet_path)
+    )
+    with pytest.raises(ZeroDivisionError):
+        await breaking.run()
+    assert breaking.standing.registrations == 1
+    assert not breaking.standing.registered
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,13 +50,28 @@ def made_anew(directory: Path) -> None:
 
 
 def test_names_of_sockets_are_short_and_never_the_same() -> None:
-    names = {socketdir.socket_name(name, serial) for name in ("a/b", "a/c" * 80) for serial in (1, 2)}
-    assert len(names) == 4
+    names = {
+        socketdir.socket_name(name, start, serial)
+        for name in ("a/b", "a/c" * 80)
+        for start in (time.time_ns() // 1_000_000, 1)  # a container's next start may have the same pid
+        for serial in (1, 2)
+    }
+    assert len(names) == 8
     assert all(len(name) <= 50 and str(os.getpid()) in name for name in names)
 
 
 def test_a_directory_gives_no_name_twice(directory: SocketDir) -> None:
     assert len({directory.new_name("a/b") for _ in range(20)}) == 20
+
+
+def test_a_kubelet_whose_socket_gets_other_rights_is_the_same(directory: SocketDir, plugins: Path) -> None:
+    with bound(plugins / "kubelet.sock"):
+        directory.look()
+        before = directory.kubelet.get()
+        (plugins / "kubelet.sock").chmod(0o700)
+        directory.look()
+        assert before is not None
+        assert directory.kubelet.get() == before
 
 
 def test_a_second_daemon_is_told_and_the_first_goes_on(
