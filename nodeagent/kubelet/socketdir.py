@@ -37,12 +37,12 @@ The birth of a socket is its mtime: nothing writes to it, and a chmod or chown c
 
 
 def socket_name(resource: str, start: int, serial: int) -> str:
-    """A file name for a resource's socket that no other process and no earlier life has had (56 bytes).
+    """A file name for a resource's socket that no other process and no earlier life has had (42 bytes).
 
-    In a container the pid may always be the same; ``start`` (in ms) is not.
+    In a container the pid may always be the same; ``start`` (in ms) is not, and no life is that short.
     """
     digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
-    return f"{PREFIX}{digest}-{os.getpid()}-{start:x}-{serial:x}.sock"
+    return f"{PREFIX}{digest}-{os.getpid()}-{(start + serial) & 0xFFFFFFFF:08x}.sock"
 
 
 class SocketDir:

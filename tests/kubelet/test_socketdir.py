@@ -16,6 +16,7 @@ from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.watching import Watching
 from nodeagent.kubelet import socketdir
 from nodeagent.kubelet.socketdir import SocketDir
+from nodeagent.settings import words
 from tests.hearing import Heard
 from tests.kubelet.binding import bound
 
@@ -57,7 +58,7 @@ def test_names_of_sockets_are_short_and_never_the_same() -> None:
         for serial in (1, 2)
     }
     assert len(names) == 8
-    assert all(len(name) <= 50 and str(os.getpid()) in name for name in names)
+    assert all(len(name) <= words.SOCKET_NAME and str(os.getpid()) in name for name in names)
 
 
 def test_a_directory_gives_no_name_twice(directory: SocketDir) -> None:
