@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Desired: what the operator wants, merged from all sources; the settings that steer behaviour.
+"""Desired: what the operator wants, merged from all sources.
 
 Order that a person wrote is data: tuples from end to end. ``place`` says where a person wrote a thing
 ("config.yaml:12"), for messages only.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Host as plain data and back: what ``scan -o json`` prints, and ``explain --host FILE`` reads.
+"""A Host as plain data and back: what ``scan -o json`` prints, and ``--host FILE`` reads.
 
 Keys are the field names in camel case; what is unknown or empty is left out, so a saved host is short and
 an older reader finds its way through a newer file. Pure.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resource, Device, Reason: what is offered to the kubelet, and why a device cannot be given.
 
-The list of reasons is closed and its codes are stable: they appear in logs, metrics, Events, ``explain``.
+The list of reasons is closed and its codes are stable: they appear in logs, ``status`` and ``explain``.
 A device without a reason is Healthy; there is no third state.
 """
 
