@@ -74,7 +74,9 @@ def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
     for each in stand.exists:
         if not each.own:
             continue
-        if each.instance.type_id != type_id or stand.wish.definitions:
+        if stand.wish.definitions:
+            yield each, "only what mdevctl defines is wanted on this card"
+        elif each.instance.type_id != type_id:
             yield each, f"{each.instance.type_id} is not wanted on this card"
         elif each.instance.dead:
             yield each, "it has lost its driver, and is made anew"

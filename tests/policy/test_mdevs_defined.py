@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.demo.mdevs import Card, MdevKernel
 from nodeagent.model.desired import MdevDefinition, MdevsWanted, WantedType
-from tests.policy.splitting import T4_TYPES, settle, short, t4, vgpu_card, wanted
+from tests.policy.splitting import T4_TYPES, planned, settle, short, t4, vgpu_card, wanted
 
 FIRST = "0000:01:00.0"
 PF = "0000:81:00.0"
@@ -38,7 +38,11 @@ def test_defined_instances_are_made_under_their_own_ids_and_stay_when_the_defini
 def test_what_is_on_a_card_of_ours_gives_way_to_what_is_defined() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("223"))
-    settle(kernel, defined((FOREIGN, FIRST, "228")))
+    wish = defined((FOREIGN, FIRST, "228"))
+    assert {step.why for step in planned(kernel, wish).steps} == {
+        "only what mdevctl defines is wanted on this card"
+    }
+    settle(kernel, wish)
     assert list(kernel.instances) == [FOREIGN]
 
 
