@@ -83,7 +83,7 @@ class Agent:
         pod_resources = root.path(settings.kubelet.pod_resources)
         self.allocations = AllocationsLoop(
             functools.partial(podresources.holders, pod_resources),
-            functools.partial(podresources.age, pod_resources),
+            functools.partial(podresources.born, pod_resources),
             self.custody,
             timing=self._timing,
             on_change=self.wake.touch,

@@ -38,14 +38,14 @@ class AllocationsLoop:
     def __init__(
         self,
         ask: AskHolders,
-        age: Callable[[], float],
+        born: Callable[[], float | None],
         custody: Custody,
         *,
         timing: Callable[[], Timing],
         on_change: Callable[[], None] = lambda: None,
         before_release: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
-        """``age``: of the kubelet that answers, in seconds.
+        """``born``: when the kubelet that answers was started, by the clock of then; None if unknown.
 
         ``before_release`` is awaited with ids that nobody holds any more, before this is told.
 
@@ -54,7 +54,8 @@ class AllocationsLoop:
         self.cell: Latest[Allocations] = Latest(Allocations(), on_change)
         self.error: str | None = None
         self._ask = ask
-        self._age = age
+        self._born = born
+        self._known_as: float | None = None
         self._custody = custody
         self._before_release = before_release
         self._timing = timing
@@ -139,7 +140,10 @@ class AllocationsLoop:
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error, self._failures = None, 0
-        self._doubt(FRESH_KUBELET - self._age())
+        born = self._born()
+        if born is not None and born != self._known_as:  # once: the clock may have been set back since
+            self._doubt(FRESH_KUBELET - max(time.time() - born, 0.0))
+        self._known_as = born
         doubtful = asked < self._doubt_until
         if doubtful:
             found = {**self.cell.get().holders, **found}

@@ -9,15 +9,31 @@ to write it, none leaves an older one behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import anyio
 
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.kubelet import cdi
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
 from nodeagent.policy import allocate
 from nodeagent.policy.turn import Outcome
+
+
+class _Source(NamedTuple):
+    """What a file is written from; the same objects make the same file."""
+
+    resource: Resource
+    host: Host
+    desired: Desired
+
+    def same(self, other: _Source | None) -> bool:
+        """True if a file from this says what one from the other does."""
+        return other is not None and all(one is two for one, two in zip(self, other, strict=True))
 
 
 class CdiFiles:
@@ -30,6 +46,7 @@ class CdiFiles:
         self._lock = anyio.Lock()
         self._written: dict[ResourceName, Mapping[str, object]] = {}
         self._errors: dict[ResourceName, str] = {}
+        self._sources: dict[ResourceName, _Source] = {}  # of what is written
         self._cleaned = False
 
     @property
@@ -46,6 +63,7 @@ class CdiFiles:
                 self._cleaned = True
             self._written = {name: self._written[name] for name in wanted if name in self._written}
             self._errors = {name: self._errors[name] for name in wanted if name in self._errors}
+            self._sources = {name: self._sources[name] for name in wanted if name in self._sources}
             for name in wanted:
                 await self._bring_up(name)
 
@@ -60,14 +78,19 @@ class CdiFiles:
 
     async def _bring_up(self, name: ResourceName) -> None:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""
-        while (document := self._document(name)) and document != self._written.get(name):
-            if not await self._write(name, document):
+        while (source := self._source(name)) and not source.same(self._sources.get(name)):
+            document = allocate.cdi_spec(source.resource, self._outcome())
+            if document != self._written.get(name) and not await self._write(name, document):
+                self._sources.pop(name, None)
                 return
+            self._sources[name] = source
 
-    def _document(self, name: ResourceName) -> Mapping[str, object] | None:
+    def _source(self, name: ResourceName) -> _Source | None:
         outcome = self._outcome()
         resource = outcome.resources.get(name)
-        return allocate.cdi_spec(resource, outcome) if resource is not None and resource.cdi else None
+        if resource is None or not resource.cdi:
+            return None
+        return _Source(resource, outcome.facts.host, outcome.facts.desired)
 
     async def _write(self, name: ResourceName, document: Mapping[str, object]) -> bool:
         try:

@@ -11,7 +11,7 @@ import anyio
 
 from nodeagent.agent import made
 from nodeagent.base import jsonsocket, threads
-from nodeagent.kernel import hints, pciids, vgpus
+from nodeagent.kernel import hints, pciids
 from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Holder
@@ -89,7 +89,7 @@ def _names(root: Root, host: Host) -> dict[str, str]:
         for function in host.functions.values()
         if function.vendor and function.device
     )
-    types = {vgpu_key(number): name for number, name in vgpus.named(root, host).items() if name}
+    types = {vgpu_key(number): name for number, name in made.named(root, host).items() if name}
     return {**pciids.names(root, ids), **types}
 
 

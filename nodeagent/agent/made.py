@@ -17,6 +17,8 @@ from typing import Any
 
 from nodeagent.base import files
 from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel import vgpus
+from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import vgpu_key
 
@@ -81,6 +83,12 @@ def _texts(found: Any) -> dict[str, str]:
 
 def _pairs(found: Any) -> Iterable[tuple[str, Any]]:
     return found.items() if isinstance(found, dict) else ()
+
+
+def named(root: Root, host: Host) -> dict[str, str]:
+    """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
+    known = read(root.path(PATH)).names
+    return {number: name or known.get(number, "") for number, name in vgpus.named(root, host).items()}
 
 
 def write(path: str, record: Record) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 
+from nodeagent.agent import made
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
@@ -62,6 +63,7 @@ class Observe:
         self._vgpus: dict[str, str] = {}
         self._hung: frozenset[str] = frozenset()
         self._lost = 0
+        self._failed: KernelRefused | None = None  # why the last look brought nothing
         self._begun = 0
 
     @property
@@ -132,6 +134,8 @@ class Observe:
             overdue.cancel()
         if not unchanged:
             await self._next_look(keys)
+            if self._failed is not None:  # what has changed could not be read: the Host is the old one
+                raise self._failed
 
     async def refresh(self, ids: Collection[str]) -> None:
         """Look again at those ids that are on the host, and wait for it, but not long."""
@@ -176,14 +180,14 @@ class Observe:
         keys = None if self._pending is None else frozenset(self._pending)
         self._pending = set()
         self._begun += 1
-        before = self.host.get()
+        before, self._failed = self.host.get(), None
         try:
             host = await self._look.look(keys, before, self._nodes, self._recoveries)
             self._forget_recoveries(host)
             await self._name(host)
         except KernelRefused as error:
             log.event(log.HOST_READ_SLOW, what=error.path, seconds=str(DEADLINE))
-            host = before
+            host, self._failed = before, error
         except Exception:
             self._pending = None
             raise
@@ -202,15 +206,20 @@ class Observe:
     async def _name(self, host: Host) -> None:
         """Look up the names of ids that were not seen before; in a thread, for the files are large."""
         wanted = _to_name(host)
-        new_vgpus = vgpus.seen(host).keys() - self._vgpus.keys()
+        new_vgpus = {number for number, name in vgpus.seen(host).items() if self._is_new(number, name)}
         if wanted <= self._asked_names and not new_vgpus:
             return
         self._asked_names |= wanted
         if new_vgpus:  # a name that was known stays: a VF that gets its type lists it no more
-            self._vgpus = await threads.call(vgpus.named, self._root, host) | self._vgpus
+            known = {number: name for number, name in self._vgpus.items() if name}
+            self._vgpus = await threads.call(made.named, self._root, host) | known
         found = await threads.call(pciids.names, self._root, frozenset(self._asked_names))
         told = {vgpu_key(number): name for number, name in self._vgpus.items() if name}
         self.names.set({**found, **told})
+
+    def _is_new(self, number: str, name: str) -> bool:
+        """True if a type was not seen before, or had no name."""
+        return number not in self._vgpus or (bool(name) and not self._vgpus[number])
 
     async def _warn_of_old_errors(self) -> None:
         """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""

@@ -47,6 +47,7 @@ class Writer:
         self._under_way: dict[str, tuple[Step, Call]] = {}
         self._overdue: frozenset[Step] = frozenset()
         self._recording = anyio.Lock()
+        self._before: dict[str, str] = {}  # VF → the type on record before the one that is being set
 
     @property
     def devices(self) -> frozenset[str]:
@@ -160,13 +161,20 @@ class Writer:
     async def _remember(self, step: Step) -> None:
         """Put a vGPU type on record, on disk."""
         if isinstance(step.action, SetVgpuType):
-            types = {**self.record.types, step.action.address: step.action.type_id}
-            self.record = replace(self.record, types=types)
+            vf, types = step.action.address, self.record.types
+            self._before = self._before | ({vf: types[vf]} if vf in types else {})
+            self.record = replace(self.record, types={**types, vf: step.action.type_id})
             await self.save()
 
     def _forget(self, step: Step, kind: type[SetVgpuType | ClearVgpuType]) -> None:
-        """After a step of this kind the VF has no type of ours; the file follows with the next ``save``."""
+        """After a step of this kind the VF has no type of ours; the file follows with the next ``save``.
+
+        A type that it was given before, by a late write, stays on record when another is refused.
+        """
+        before = self._before.pop(step.action.device, None)
         if not isinstance(step.action, kind):
             return
         types = {vf: kind for vf, kind in self.record.types.items() if vf != step.action.device}
+        if before is not None and isinstance(step.action, SetVgpuType):
+            types[step.action.device] = before
         self.record = replace(self.record, types=types)

@@ -38,6 +38,18 @@ class _Stream(Stream[Any, Any]):
     cancellation for somebody else's and let it escape.
     """
 
+    async def __aenter__(self) -> _Stream:
+        """Begin. grpclib gives a call up twice where a GOAWAY is followed by the loss of the connection."""
+        await super().__aenter__()
+        wrapper, give_up = self._wrapper, self._wrapper.cancel
+
+        def once(error: Exception) -> None:
+            if not wrapper.cancelled:
+                give_up(error)
+
+        wrapper.cancel = once  # type: ignore[method-assign]
+        return self
+
     async def send_request(self, *, end: bool = False) -> None:
         """Begin the call; raises what grpclib raises, in its own words for a connection that is gone.
 

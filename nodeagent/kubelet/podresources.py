@@ -7,8 +7,6 @@ incomplete right after a kubelet start, which its socket tells; what that means 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,12 +30,12 @@ async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
     return dict(_pairs(answer.pod_resources))
 
 
-def age(path: str) -> float:
-    """Seconds since the kubelet made the socket, which it does at each start; infinite if there is none."""
+def born(path: str) -> float | None:
+    """When the kubelet made the socket, by the clock of then; it does so at each start. None without one."""
     try:
-        return time.time() - Path(path).stat().st_mtime
+        return Path(path).stat().st_mtime
     except OSError:
-        return math.inf
+        return None
 
 
 def _pairs(pods: Iterable[v1.PodResources]) -> Iterable[tuple[str, Holder]]:

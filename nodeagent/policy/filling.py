@@ -122,8 +122,8 @@ def _obstacle(each: Existing, stand: Stand, action: Action, basis: Basis) -> str
         return "its removal is under way, and ends when whoever has it open closes it"
     if each.holder is not None:
         return f"held by {each.holder}"
-    if stand.unread:
-        return "the types of its card are not known"
+    if stand.unread is not None:
+        return stand.unread
     if not basis.holders_known:
         return "who holds what is not known"
     if each.instance.id in basis.in_use:
@@ -134,7 +134,7 @@ def _obstacle(each: Existing, stand: Stand, action: Action, basis: Basis) -> str
 
 def _coming(stand: Stand, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
     """An instance for each room that there is."""
-    if stand.left_alone or stand.unread:
+    if stand.left_alone or stand.unread is not None:
         return ()
     if stand.wish.definitions:
         return tuple(_defined(stand, type_id, host))
@@ -211,8 +211,8 @@ def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ..
     notes = []
     if type_id is not None and in_the_way:
         notes.append(f"it gets {type_id} when it is empty")
-    if stand.unread:
-        notes.append("its types could not be read: nothing is made or removed")
+    if stand.unread is not None:
+        notes.append(f"{stand.unread}: nothing is made or removed")
     elif stand.left_alone:
         kinds = dict.fromkeys(each.apart for each in stand.exists if not each.own)
         notes += [f"something is on it that is {apart}: nothing is made beside it" for apart in kinds]
@@ -229,10 +229,10 @@ def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ..
 
 def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
     """Counts and definitions that the card cannot meet."""
-    if type_id is None or stand.left_alone or stand.unread:
+    if type_id is None or stand.left_alone or stand.unread is not None:
         return ()
     card = stand.card
-    fits = _present(stand, type_id) + card.room(type_id)
+    fits = _counted(stand, type_id) + card.room(type_id)
     wanted = _wanted(stand, type_id)
     found = [
         f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"
@@ -242,6 +242,14 @@ def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
     if wanted is not None and wanted > fits:
         found.append(f"{card.address}: {wanted} of {type_id} are wanted, and {fits} fit")
     return tuple(found)
+
+
+def _counted(stand: Stand, type_id: str) -> int:
+    """What is there of what is wanted: where instances are defined, only these."""
+    defined = {each.uuid for each in stand.wish.definitions}
+    if defined:
+        return sum(each.instance.id in defined for each in stand.exists)
+    return _present(stand, type_id)
 
 
 def _wanted(stand: Stand, type_id: str) -> int | None:

@@ -8,11 +8,11 @@ is wanted, is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.model.desired import CardTypes, MdevsWanted, WantedType
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.policy import cards, groups, ownership, wishes
 from nodeagent.policy.cards import Card, Instance
@@ -65,13 +65,14 @@ class Existing:
 class Stand:
     """A card before the deal.
 
-    ``unread``: not enough is known of it to make or remove anything. ``idle``: why nothing is wanted on it.
+    ``unread``: why not enough is known of it to make or remove anything. ``idle``: why nothing is wanted on
+    it.
     """
 
     card: Card
     exists: tuple[Existing, ...]
     wish: Wish
-    unread: bool = False
+    unread: str | None = None
     idle: str | None = None
 
     @property
@@ -104,7 +105,7 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis:
             card,
             wishes.wish(card, wanted, listed, host, shunned),
             (*_present(card, wanted, basis, apart), *_leaving(card, ghosts, basis)),
-            card.unread or card.address in blurred or bool(wanted.cards and blurred),
+            _unread(card, wanted.cards, blurred),
             listed,
         )
         for card in found
@@ -112,9 +113,18 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis:
 
 
 def _stand(
-    card: Card, wish: Wish, exists: tuple[Existing, ...], unread: bool, listed: Sequence[WantedType]
+    card: Card, wish: Wish, exists: tuple[Existing, ...], unread: str | None, listed: Sequence[WantedType]
 ) -> Stand:
     return Stand(card, exists, wish, unread, None if wish.types else _idle(card, wish, listed))
+
+
+def _unread(card: Card, rules: Sequence[CardTypes], blurred: Set[str]) -> str | None:
+    """Why too little is known of a card. ``blurred`` are functions of which nothing could be read."""
+    if card.unread or card.address in blurred:
+        return "its types could not be read"
+    if blurred and any(rule.positions is not None for rule in rules):
+        return f"its place among the GPUs is not known while {min(blurred)} cannot be read"
+    return None
 
 
 def _idle(card: Card, wish: Wish, listed: Sequence[WantedType]) -> str:

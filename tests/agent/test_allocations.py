@@ -32,7 +32,7 @@ class Kubelet:
     def __init__(self, **holders: Holder) -> None:
         self.holders: dict[str, Holder] = holders
         self.silent = False
-        self.age = OLD
+        self.born: float | None = time.time() - OLD
         self.asked = Latest[tuple[float, ...]](())
 
     async def ask(self) -> Mapping[str, Holder]:
@@ -59,7 +59,7 @@ def made(
 ) -> AllocationsLoop:
     return AllocationsLoop(
         kubelet.ask,
-        lambda: kubelet.age,
+        lambda: kubelet.born,
         custody or Custody(),
         timing=lambda: Timing(settle, resync, waiting),
     )
@@ -115,18 +115,30 @@ async def test_a_young_kubelet_proves_only_presence() -> None:
 
 async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
     kubelet = Kubelet(a=POD)
-    kubelet.age = 1.0
+    kubelet.born = time.time() - 1.0
     loop = made(kubelet)
     await loop.one_turn()
     assert loop.cell.get() == Allocations({"a": POD}, known=True, partial=True)
     now = time.monotonic()
     assert 28 < loop._due(now) - now < 30, "it is asked when it is old enough"
-    kubelet.age, loop._doubt_until = OLD, 0.0
+    loop._doubt_until = 0.0  # as if it had run for a while
     await loop.one_turn()
     assert loop.cell.get() == Allocations({"a": POD}, known=True)
     loop.kubelet_changed()
     await loop.one_turn()
     assert loop.cell.get() == Allocations({"a": POD}, known=True)
+
+
+async def test_a_kubelet_from_the_future_is_doubted_no_longer_than_a_young_one() -> None:
+    kubelet = Kubelet(a=POD)
+    kubelet.born = time.time() + 7200  # the clock was set back since
+    loop = made(kubelet)
+    await loop.one_turn()
+    assert loop.cell.get().partial
+    loop._doubt_until = 0.0  # as if the time were over
+    kubelet.holders = {}
+    await loop.one_turn()
+    assert loop.cell.get() == Allocations({}, known=True)
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
@@ -186,7 +198,7 @@ async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_
         await answer.wait()
         return {}
 
-    loop = AllocationsLoop(ask, lambda: OLD, Custody(), timing=lambda: Timing(0.01, 60, 60))
+    loop = AllocationsLoop(ask, lambda: None, Custody(), timing=lambda: Timing(0.01, 60, 60))
     async with running(loop):
         await anyio.wait_all_tasks_blocked()
         loop.give({"a": POD})
@@ -256,7 +268,7 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
         looked.append((set(ids), set(loop.cell.get().holders)))
 
     loop = AllocationsLoop(
-        kubelet.ask, lambda: OLD, Custody(), timing=lambda: Timing(1, 60, 5), before_release=look
+        kubelet.ask, lambda: None, Custody(), timing=lambda: Timing(1, 60, 5), before_release=look
     )
     await loop.one_turn()
     assert looked == []
@@ -270,7 +282,7 @@ async def test_changes_are_told() -> None:
     told: list[int] = []
     loop = AllocationsLoop(
         Kubelet(a=POD).ask,
-        lambda: OLD,
+        lambda: None,
         Custody(),
         timing=lambda: Timing(1, 60, 5),
         on_change=lambda: told.append(1),

@@ -14,6 +14,7 @@ import pytest
 
 from nodeagent.agent.observe import Observe
 from nodeagent.base import log
+from nodeagent.base.errors import KernelRefused
 from nodeagent.base.watching import Watching
 from nodeagent.demo import files, nodes
 from nodeagent.demo.host import SimulatedHost
@@ -278,6 +279,22 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
         assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
         files.replace_fifo(release, b"6.12\n")
         await until(observe, lambda found: TWO not in found.functions)
+
+
+async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host: SimulatedHost) -> None:
+    release = host.path("/proc/sys/kernel/osrelease")
+    async with observing(host) as observe:
+        files.replace_by_fifo(release)
+        seen = observe.looked.version
+        observe.wake()
+        with anyio.fail_after(5):
+            await observe.looked.newer(seen)
+        host.bind(ONE, "nouveau")
+        with anyio.fail_after(5), pytest.raises(KernelRefused):
+            await observe.glance([ONE])
+        files.replace_fifo(release, b"6.12\n")
+        await until(observe, lambda found: found.functions[ONE].driver == "nouveau")
+        await observe.glance([ONE])
 
 
 async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:

@@ -54,6 +54,17 @@ async def test_vgpu_cards_end_as_dealt_whatever_is_held_and_restarted_in_between
             await changing.until_counts((FIRST, "2", 2), (SECOND, "3", 1))
 
 
+async def test_the_names_of_vgpu_types_outlive_a_restart_on_a_full_card(tmp_path: Path) -> None:
+    card = Card(FIRST, VGPUS, vfs=vf_addresses(FIRST, 4), vgpu=True)
+    async with node(tmp_path, [card], "1") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "1", 4))
+            await changing.until_at_rest()
+        async with restarted(changing):
+            await changing.until_at_rest()
+            assert changing.observe.names.get()["vgpu:1"] == "NVIDIA A40-12Q"
+
+
 async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp_path: Path) -> None:
     vfs = vf_addresses(FIRST, 4)
     async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)]) as changing:

@@ -24,6 +24,7 @@ from tests.hearing import Heard
 VF, PF = "0000:86:00.4", "0000:af:00.0"
 NEVER = Backoff(first=3600.0, limit=3600.0)
 SET = Step(SetVgpuType(VF, "557"), "0000:86:00.0", "557", "it is wanted")
+OTHER = Step(SetVgpuType(VF, "558"), "0000:86:00.0", "558", "it is wanted")
 CLEAR = Step(ClearVgpuType(VF), "0000:86:00.0", "557", "it is not wanted any more")
 SPLIT = Step(SetNumVfs(PF, 2), PF, None, "it is wanted")
 
@@ -157,6 +158,16 @@ async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(writer: Wri
     assert writer.record.types == {}
     await writer.save()
     assert made.read(f"{tmp_path}{made.PATH}").types == {}
+
+
+async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writer: Writer) -> None:
+    async with waiting() as group:
+        assert await writer.take(SET, group)
+        assert not await writer.take(OTHER, group)
+        assert writer.record.types == {VF: "557"}
+        assert await writer.take(CLEAR, group)
+        assert not await writer.take(OTHER, group)
+        assert writer.record.types == {}
 
 
 async def test_a_record_that_is_on_disk_already_is_not_written_again(writer: Writer, tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ def test_a_definition_is_not_mixed_with_what_others_made() -> None:
     assert short(kernel) == ["2×228"], "of the same type there may be more"
 
 
+def test_a_definition_without_room_beside_what_others_made_is_told() -> None:
+    kernel = MdevKernel([t4(1)])
+    kernel.create(FIRST, "nvidia-228", FOREIGN)
+    plan = settle(kernel, defined(*((uuid, FIRST, "228") for uuid in uuids(2))))
+    assert short(kernel) == ["2×228"]
+    assert plan.problems == (f"{FIRST}: 2 of nvidia-228 are wanted, and 1 fit",)
+
+
 def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_must_wait() -> None:
     kernel = MdevKernel([Card(FIRST, T4_TYPES, mixed=True)])
     settle(kernel, wanted(WantedType("nvidia-222", 4)))

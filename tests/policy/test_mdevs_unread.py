@@ -44,7 +44,7 @@ def test_what_is_not_wanted_goes_once_its_parent_is_read() -> None:
     plan = first_plan(kernel, wanted("222"))
     assert plan.steps == ()
     assert plan.problems == ()
-    assert {each.why.partition("; ")[2] for each in plan.waiting} == {"the types of its card are not known"}
+    assert {each.why.partition("; ")[2] for each in plan.waiting} == {"its types could not be read"}
     assert plan.cards[0].notes == ("its types could not be read: nothing is made or removed",)
     settle(kernel, wanted("222"))
     assert short(kernel) == ["16×222"]
@@ -98,3 +98,13 @@ def test_what_cards_have_lists_of_their_own_waits_until_each_function_was_read()
     plan = mdevs.plan(there, wish, basis(kernel))
     assert plan.steps == ()
     assert {each.instance.type_id for card in plan.cards for each in card.exists} == {"nvidia-222"}
+    note = f"its place among the GPUs is not known while {FIRST} cannot be read: nothing is made or removed"
+    assert note in plan.cards[1].notes
+
+
+def test_a_function_that_was_not_read_holds_up_no_card_whose_place_does_not_matter() -> None:
+    kernel = MdevKernel([t4(1)])
+    here, blurred = kernel.host(), PciFunction(PciAddress("0000:f0:00.0"), unreadable="not readable")
+    there = replace(here, functions={**here.functions, blurred.address: blurred})
+    wish = replace(wanted(), cards=(CardTypes(types=(WantedType("T4-1B", short=True),)),))
+    assert len(mdevs.plan(there, wish, basis(kernel)).steps) == 16
