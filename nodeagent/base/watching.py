@@ -21,6 +21,7 @@ import anyio.lowlevel
 from asyncinotify import Event, Inotify, Mask, Watch
 
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
 
 _CAME = Mask.CREATE | Mask.MOVED_TO
 _STRUCTURE = _CAME | Mask.DELETE | Mask.MOVED_FROM
@@ -81,6 +82,7 @@ class Watching:
             ) from error
         self._subscriptions: dict[str, _Subscription] = {}
         self._armed: dict[int, _Armed] = {}
+        self._refusals: Latest[None] = Latest(None)
         self._ran = False
         self.overflows = 0
 
@@ -124,15 +126,14 @@ class Watching:
             if subscription.anchor is not None:
                 self._drop_anchor(*subscription.anchor, directory)
 
-    async def keep_trying(self) -> None:
-        """Ask again for what was refused, from time to time, for ever."""
+    async def keep_trying(self, pause: float = _AGAIN) -> None:
+        """While there is anything that was refused, ask again for it after each pause, for ever."""
         while True:
-            await anyio.sleep(_AGAIN)
-            self.try_again()
-
-    def try_again(self) -> None:
-        """Ask again for what was refused; its subscribers are told to list what is watched by now."""
-        self._rearm(self.unwatched)
+            if self.unwatched:
+                await anyio.sleep(pause)
+                self._rearm(self.unwatched)  # its subscribers are told to list what is watched by now
+            else:
+                await self._refusals.newer(self._refusals.version)
 
     async def run(self) -> None:
         """Read events and tell the subscribers, for ever."""
@@ -196,6 +197,7 @@ class Watching:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise _refused(directory, error) from error
+            self._refusals.touch()
             subscription.refused = True
             return False
         subscription.refused = False
