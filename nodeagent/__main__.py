@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    from nodeagent.cli import main as run  # imported here so that --version stays quick
+    from nodeagent.cli.main import main as run  # imported here so that --version stays quick
 
     sys.exit(run(sys.argv[1:]))
 

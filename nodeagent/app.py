@@ -18,31 +18,32 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent import __version__
-from nodeagent.agent import releases, status
-from nodeagent.agent.allocations import AllocationsLoop
-from nodeagent.agent.cdi import CdiFiles
-from nodeagent.agent.custody import Custody
-from nodeagent.agent.desire import Desire
+from nodeagent.agent import releases
+from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.config_loop import Desire
+from nodeagent.agent.deviceplugins import Plugins, ResourceAnswers
+from nodeagent.agent.holders import AllocationsLoop
 from nodeagent.agent.observe import Observe
-from nodeagent.agent.plugins import Plugins, ResourceAnswers
-from nodeagent.agent.reconcile import Reconcile
+from nodeagent.agent.offering import Reconcile
+from nodeagent.agent.reservations import Custody
+from nodeagent.agent.tell import status
 from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watching
+from nodeagent.config import Log, Settings, Timing
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import podresources
-from nodeagent.kubelet.endpoint import Endpoint
-from nodeagent.kubelet.listing import Listing
-from nodeagent.kubelet.register import Registrar
-from nodeagent.kubelet.socketdir import SocketDir
+from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.desired import Desired
-from nodeagent.settings import Log, Settings, Timing
 
 if TYPE_CHECKING:
-    from nodeagent.agent.effects import Effects
+    from nodeagent.agent.changing.loop import Effects
 
 HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
@@ -243,7 +244,7 @@ class Agent:
 
     def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
         if self.registry is not None:
-            from nodeagent.kubelet.registry import RegistryEndpoint  # here: few nodes register that way
+            from nodeagent.kubelet.plugin_watcher import RegistryEndpoint  # here: few nodes register that way
 
             return RegistryEndpoint(name, listing, answers, self.registry, self.registrar)
         return Endpoint(name, listing, answers, self.directory, self.registrar)
@@ -272,7 +273,7 @@ class Agent:
 
 
 def _effects_class() -> type[Effects]:
-    from nodeagent.agent.effects import Effects
+    from nodeagent.agent.changing.loop import Effects
 
     return Effects
 

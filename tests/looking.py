@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.runner import Look
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 

@@ -19,15 +19,15 @@ from typing import Any
 import anyio
 import pytest
 
-from nodeagent import settings
+from nodeagent import config
 from nodeagent.app import Agent
 from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning, KernelRefused
-from nodeagent.demo import nodes
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.kubelet_state import Pod
 from nodeagent.kernel.root import Root
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
 from tests.conftest import Said
 
 GPU = "example.com/gpu"
@@ -55,7 +55,7 @@ def configure(host: SimulatedHost, text: str) -> None:
 
 
 def status_socket(host: SimulatedHost) -> str:
-    return host.path(settings.load(host.directory, {}, {}).status_socket)
+    return host.path(config.load(host.directory, {}, {}).status_socket)
 
 
 async def status(host: SimulatedHost) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _exists(path: str) -> bool:
 
 
 def made(host: SimulatedHost, **environ: str) -> Agent:
-    return Agent(Root(host.directory), settings.load(host.directory, {}, {}), {}, environ)
+    return Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, environ)
 
 
 @asynccontextmanager
@@ -233,7 +233,7 @@ async def test_a_directory_that_another_daemon_took_ends_this_one(
     assert [type(error) for error in raised] == [AlreadyRunning]
 
 
-@pytest.mark.parametrize("module", ["nodeagent.agent.effects", "nodeagent.policy.mdevs", "yaml"])
+@pytest.mark.parametrize("module", ["nodeagent.agent.changing.loop", "nodeagent.policy.change.mdevs", "yaml"])
 def test_a_node_without_wishes_never_loads_the_code_for_them(module: str) -> None:
     code = f"import sys, nodeagent.cli, nodeagent.app; print({module!r} in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

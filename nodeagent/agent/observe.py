@@ -14,15 +14,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 
-from nodeagent.agent import made
+from nodeagent.agent.changing import ledger
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watching
-from nodeagent.kernel import hints, pciids, vgpus
-from nodeagent.kernel.look import Look
+from nodeagent.kernel import pciids
+from nodeagent.kernel.events.source import Statistics, Watch
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.watch import Statistics, Watch
+from nodeagent.kernel.scan import hints, vgpus
+from nodeagent.kernel.scan.runner import Look
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, pci_address, vgpu_key
 
@@ -212,7 +213,7 @@ class Observe:
         self._asked_names |= wanted
         if new_vgpus:  # a name that was known stays: a VF that gets its type lists it no more
             known = {number: name for number, name in self._vgpus.items() if name}
-            self._vgpus = await threads.call(made.named, self._root, host) | known
+            self._vgpus = await threads.call(ledger.named, self._root, host) | known
         found = await threads.call(pciids.names, self._root, frozenset(self._asked_names))
         told = {vgpu_key(number): name for number, name in self._vgpus.items() if name}
         self.names.set({**found, **told})

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up host and a stand-in kubelet for nodeagent demo and the tests; the daemon needs none of it."""
+"""The story that nodeagent demo plays on the made-up host; the daemon needs none of it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodeagent.demo.kubelet_state import Pod
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import DemoFailed, Stage
+from nodeagent.sim.kubelet.state import Pod
 
 
 class Act:

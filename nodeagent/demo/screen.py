@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from nodeagent.show.table import BOLD, DIM, GREEN, RED, Paint, table
+from nodeagent.render.table import BOLD, DIM, GREEN, RED, Paint, table
 
 WIDTH = 79  # columns, where the verdict begins
 _INDENT = " " * 11

@@ -25,12 +25,12 @@ from grpclib.exceptions import GRPCError
 import nodeagent
 from nodeagent.base import jsonsocket
 from nodeagent.base.errors import NodeagentError
-from nodeagent.demo import files
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.nodes import demo_node
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.channel import SocketChannel
+from nodeagent.kubelet.grpc.channel import SocketChannel
+from nodeagent.sim import files
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.nodes import demo_node
 
 GPU = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
 USB = "nvidia.com/gpu-usb"

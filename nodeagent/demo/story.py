@@ -20,7 +20,7 @@ from nodeagent.demo import stage, story_vgpu
 from nodeagent.demo.acting import Act
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import CONFIG, CONFIG_PATH, GPU, LOG_NAME, TESLA, USB, DemoFailed, Stage
-from nodeagent.show.table import Paint
+from nodeagent.render.table import Paint
 
 PATIENCE = 15.0  # seconds; what is shown takes less than one of them
 FINE, FAILED = 0, 1

@@ -7,12 +7,13 @@ import errno
 import tempfile
 from collections.abc import Mapping
 
-from nodeagent.demo import cards, nodes, stage
+from nodeagent.demo import stage
 from nodeagent.demo.acting import Act
-from nodeagent.demo.cards import SimulatedCards
-from nodeagent.demo.mdevs import MdevKernel
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import Stage
+from nodeagent.sim import cards, nodes
+from nodeagent.sim.cards import SimulatedCards
+from nodeagent.sim.mdev_kernel import MdevKernel
 
 SMALL, MIDDLE, LARGE, WHOLE = (f"nvidia.com/GRID_T4-{size}" for size in ("1B", "2B", "8A", "16Q"))
 

@@ -12,8 +12,8 @@ import os
 import stat
 from collections.abc import Iterable
 
-from nodeagent.kernel import scan_mdev, scan_pci
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
 _HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
@@ -45,7 +45,7 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
 
     The use count of the parent driver's module is the number of its open instances (Linux 6.1 and 6.12).
     """
-    path = f"{scan_mdev.DEVICES}/{uuid}"
+    path = f"{mdevs.DEVICES}/{uuid}"
     if not root.exists(path):
         return False
     module = root.link(f"{path}/driver/module")
@@ -61,7 +61,7 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
     A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be. It has
     a VFIO device, but its driver is one of the host, where ``enable`` says nothing (usually 1).
     """
-    function = scan_pci.function(root, address)
+    function = pci.function(root, address)
     if function is None:
         return False
     if function.unreadable is not None:
@@ -70,7 +70,7 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
         return function.enable is None or function.enable > 0
     if not function.vgpu:
         return True
-    return function.vgpu_type is not None and (_nodes(root, f"{scan_pci.DEVICES}/{address}") or True)
+    return function.vgpu_type is not None and (_nodes(root, f"{pci.DEVICES}/{address}") or True)
 
 
 def _use_count(root: Root, module: str) -> int | None:
@@ -82,8 +82,8 @@ def _use_count(root: Root, module: str) -> int | None:
 def _nodes(root: Root, device: str) -> tuple[Node, ...]:
     """The nodes of a device that exist: its group's, and its own."""
     group = root.link(f"{device}/iommu_group")
-    paths = [] if group is None else [f"{scan_pci.VFIO}/{group}", f"{scan_pci.VFIO}/noiommu-{group}"]
-    paths += [f"{scan_pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
+    paths = [] if group is None else [f"{pci.VFIO}/{group}", f"{pci.VFIO}/noiommu-{group}"]
+    paths += [f"{pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
     found = (_node(root.path(path)) for path in paths)
     return tuple(node for node in found if node is not None)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.channel import open_channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import ResourceName
 

@@ -124,7 +124,7 @@ class MdevDefinition:
 class MdevsWanted:
     """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
 
-    On a card, ``definitions`` go before ``cards`` (see policy/wishes), and these before the node's types:
+    On a card, ``definitions`` go before ``cards`` (see ``card_desired``), and these before the node's types:
     those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed.
     ``defined`` are the UUIDs of all definitions of mdevctl, also of those that are no wishes here, and
     ``reserved`` the parents on which mdevctl is to make something by itself.

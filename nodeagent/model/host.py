@@ -2,7 +2,7 @@
 """Host: what is. An immutable snapshot of the node's devices, groups, drivers, mdevs and nodes.
 
 Every device is kept, also the unusable: deciding is the business of ``policy``. Unknown is None, never 0
-or "". Built by ``kernel.scan``; parts that did not change are the same objects in the next Host, so that
+or "". Built by ``kernel.scan``; what did not change is the same object in the next Host, so that
 a comparison of two Hosts is cheap and "what changed" is found by identity.
 """
 

@@ -16,11 +16,11 @@ from nodeagent.agent.observe import Observe
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.watching import Watching
-from nodeagent.demo import files, nodes
-from nodeagent.demo.host import SimulatedHost
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
+from nodeagent.sim import files, nodes
+from nodeagent.sim.host import SimulatedHost
 from tests.conftest import Said
 
 ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))

@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 import anyio
 
 from nodeagent.base import threads
-from nodeagent.demo import nodes
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.runner import Look
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.channel import open_channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
-from nodeagent.policy import turn
-from nodeagent.policy.offers import Facts
-from nodeagent.show.table import table
+from nodeagent.policy.offer import turn
+from nodeagent.policy.offer.units import Facts
+from nodeagent.render.table import table
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
 from tests.bench import splitting
 from tests.bench.daemon import Daemon, simulated
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.demo import nodes
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
 
 
 @contextlib.contextmanager

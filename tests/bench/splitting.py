@@ -14,10 +14,10 @@ from pathlib import Path
 
 import anyio
 
-from nodeagent.demo import cards
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.sim import cards
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.bench.daemon import Daemon
 
 CARDS = 8

@@ -25,11 +25,11 @@ from anyio.streams.text import TextReceiveStream
 
 from nodeagent.base import jsonsocket, threads
 from nodeagent.base.latest import Latest
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.kubelet_state import ListSeen, Pod
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.channel import SocketChannel
+from nodeagent.kubelet.grpc.channel import SocketChannel
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import ListSeen, Pod
 
 T4 = "nvidia.com/TU104GL_TESLA_T4"
 PATIENCE = 15.0  # seconds; generous, for a machine that others load

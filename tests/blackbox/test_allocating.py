@@ -12,10 +12,10 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
 from nodeagent.base import threads
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.nodes import many
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.nodes import many
 from tests.blackbox.harness import (
     PATIENCE,
     T4,

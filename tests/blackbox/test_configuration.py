@@ -10,9 +10,9 @@ import sys
 import anyio
 import pytest
 
-from nodeagent.demo.kubelet import Kubelet
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.policy import naming
+from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
     NOBODY,
     PATIENCE,

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 from grpclib.exceptions import GRPCError
 
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.nodes import demo_node
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.listing import Listing
-from nodeagent.kubelet.plugin import Plugin
-from nodeagent.kubelet.register import Registrar
-from nodeagent.kubelet.server import SocketServer
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.service import Plugin
+from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.nodes import demo_node
 from tests.blackbox.harness import (
     PATIENCE,
     T4,

@@ -15,9 +15,9 @@ from grpclib.config import Configuration
 from grpclib.const import Cardinality
 
 from nodeagent.base import sockets
-from nodeagent.demo.kubelet import Kubelet
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.wire import Codec
+from nodeagent.kubelet.grpc.codec import Codec
+from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
     PATIENCE,
     T4,

@@ -89,5 +89,5 @@ async def test_the_running_daemon_has_loaded_nothing_heavy(node: Node) -> None:
         done = await anyio.run_process([sys.executable, "-c", RUN, str(node.root)], check=False)
     assert done.returncode == 0, done.stderr.decode()
     modules = set(done.stdout.decode().split('"'))
-    assert "nodeagent.kubelet.endpoint" in modules
+    assert "nodeagent.kubelet.deviceplugin.endpoint" in modules
     assert not [heavy for heavy in HEAVY if heavy in modules]

@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from nodeagent.base import sockets, threads
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.nodes import many
-from nodeagent.kubelet import register
+from nodeagent.kubelet.deviceplugin import registration
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.nodes import many
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health
 
 A, B = "example.com/a", "example.com/b"
@@ -86,12 +86,12 @@ async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_
 
 @pytest.mark.shows("kubelet-7", "ND-5", "PM-2")
 def test_pauses_between_tries_grow_to_ten_seconds_and_start_anew_with_a_new_socket() -> None:
-    young = [register.delay(attempt, 0.1, 0.0) for attempt in range(8)]
+    young = [registration.delay(attempt, 0.1, 0.0) for attempt in range(8)]
     assert young == [0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
-    old = [register.delay(attempt, 60.0, 0.0) for attempt in range(12)]
+    old = [registration.delay(attempt, 60.0, 0.0) for attempt in range(12)]
     assert old == sorted(old)
     assert (old[0], old[-1]) == (0.2, 10.0)
-    assert register.delay(11, 60.0, 1.0) == 5.0
+    assert registration.delay(11, 60.0, 1.0) == 5.0
 
 
 @pytest.mark.shows("kubelet-4", "PM-2")

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nodeagent.demo import cards, files
-from nodeagent.demo.cards import SimulatedCards
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.mdevs import Card, MdevKernel, Type
+from nodeagent.sim import cards, files
+from nodeagent.sim.cards import SimulatedCards
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.blackbox.harness import Node, eventually, health, pod, within
 
 TYPES = (Type("nvidia-222", 16, "GRID T4-1B"), Type("nvidia-228", 2, "GRID T4-8A"))

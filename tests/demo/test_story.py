@@ -24,7 +24,7 @@ from nodeagent.base import jsonsocket
 from nodeagent.demo import stage
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, TESLA, USB, DemoFailed, Stage
-from nodeagent.show.table import Paint
+from nodeagent.render.table import Paint
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = [

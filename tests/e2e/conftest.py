@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.demo import nodes
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import building, cluster
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon

@@ -12,7 +12,7 @@ import anyio
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.channel import open_channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.allocation import Holder
 
 LIMIT = 1.0  # seconds for one answer

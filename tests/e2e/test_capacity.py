@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.resources import FIRST, FOURTH, GPU, SECOND, TESLA, THIRD, only, rule

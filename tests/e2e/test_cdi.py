@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import building, cluster
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon

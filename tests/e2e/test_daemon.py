@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import pods as pods_of
 from tests.e2e import waiting
 from tests.e2e.cluster import Cluster

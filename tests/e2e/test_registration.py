@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import podresources, waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.demo.host import SimulatedHost
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import podresources
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.demo import files
-from nodeagent.demo.cards import SimulatedCards, add_card, simulated
-from nodeagent.demo.host import SimulatedHost
-from nodeagent.demo.mdevs import Card, MdevKernel, Type
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
-from tests.demo.vfs import vf_addresses
+from nodeagent.sim import files
+from nodeagent.sim.cards import SimulatedCards, add_card, simulated
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.sim.vfs import vf_addresses
 
 T4, A40, NIC = "0000:3b:00.0", "0000:86:00.0", "0000:af:00.2"
 VFS = vf_addresses(A40, 2)

@@ -12,8 +12,8 @@ import anyio
 from grpclib.const import Cardinality, Handler
 
 from nodeagent.base.latest import Latest
-from nodeagent.kubelet import channel, server
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc import channel, server
 
 LIST = "/v1beta1.DevicePlugin/ListAndWatch"
 HELLO = bytes(v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="a", health="Healthy")]))

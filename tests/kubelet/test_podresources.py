@@ -13,14 +13,14 @@ import pytest
 from grpclib.const import Cardinality, Handler
 
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.kubelet_state import Pod
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.server import SocketServer
+from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import ResourceName
-from tests.demo.plugin import RESOURCE, Plugin, device, kubelet_with
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with
 
 LIST = "/v1.PodResourcesLister/List"
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.demo import files
+from nodeagent.sim import files
 
 
 def materialise(json_file: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Mapping[str, Any]:

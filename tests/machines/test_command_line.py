@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent import cli
+from nodeagent.cli import main
 from nodeagent.kernel.root import Root
 from tests.looking import Looks
 from tests.machines.capture import materialise
@@ -38,7 +38,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs one command in this process; an exception that gets out fails the test."""
 
     def run(*arguments: object) -> Said:
-        code = cli.main([str(argument) for argument in arguments])
+        code = main.main([str(argument) for argument in arguments])
         return Said(code, *capsys.readouterr())
 
     return run
@@ -199,8 +199,8 @@ def test_any_content_at_the_places_that_are_read_is_survived(tree: dict[str, Any
         plant(Path(directory), tree)
         host = Looks(Root(directory)).full()
         assert Looks(Root(directory)).full(host) is host
-        assert cli.main(["--root", directory, "scan"]) == 0
-        found = cli.main(["--root", directory, "explain", "01:00.0"])
+        assert main.main(["--root", directory, "scan"]) == 0
+        found = main.main(["--root", directory, "explain", "01:00.0"])
         assert found == (0 if host.functions else 1)
 
 

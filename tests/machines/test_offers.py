@@ -19,11 +19,12 @@ from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, 
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Kind, ReasonCode
-from nodeagent.policy import explain, groups, turn
-from nodeagent.policy.offers import Facts
-from nodeagent.policy.turn import Outcome
-from nodeagent.show import explain as shown
-from nodeagent.show import scan as scan_shown
+from nodeagent.policy import groups
+from nodeagent.policy.offer import explain, turn
+from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.units import Facts
+from nodeagent.render import explain as shown
+from nodeagent.render import scan as scan_shown
 from tests.looking import Looks
 from tests.machines.capture import materialise
 

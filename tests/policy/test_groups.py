@@ -8,7 +8,7 @@ import pytest
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
-from tests.policy.made import function
+from tests.policy.samples import function
 
 VFIO = function()
 HOST = function("0000:65:00.1", driver="e1000e")

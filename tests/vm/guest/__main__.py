@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from nodeagent.demo.kubelet import Kubelet
+from nodeagent.sim.kubelet.standin import Kubelet
 from tests.vm.guest import pci, scenarios
 from tests.vm.guest.monitor import Monitor
 from tests.vm.guest.node import Node

@@ -24,8 +24,8 @@ import anyio
 import anyio.to_thread
 
 from nodeagent.base import jsonsocket
-from nodeagent.demo.kubelet import Kubelet
-from nodeagent.demo.kubelet_state import ListSeen
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import ListSeen
 from tests.vm.guest import mdev, pci
 from tests.vm.guest.monitor import Monitor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 
-from nodeagent.kernel.look import Look
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.runner import Look
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
-from nodeagent.demo.kubelet_state import Pod
+from nodeagent.sim.kubelet.state import Pod
 from tests.vm.guest import pci, vfio
 from tests.vm.guest.node import HEALTHY, PROMISED, UNHEALTHY, Node, release, until
 

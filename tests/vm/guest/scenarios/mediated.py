@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from nodeagent.demo.kubelet_state import Pod
-from nodeagent.kernel import uevents
-from nodeagent.kernel.uevents import Uevent
+from nodeagent.kernel.events import uevents
+from nodeagent.kernel.events.uevents import Uevent
+from nodeagent.sim.kubelet.state import Pod
 from tests.vm.guest import mdev, pci, vfio
 from tests.vm.guest.node import HEALTHY, LOOK, PATIENCE, PROMISED, UNHEALTHY, Node, until
 

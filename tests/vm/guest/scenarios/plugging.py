@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from nodeagent.demo.kubelet_state import Pod
+from nodeagent.sim.kubelet.state import Pod
 from tests.vm.guest import pci, vfio
 from tests.vm.guest.node import ABSENT, HEALTHY, UNHEALTHY, Node, release, until
 

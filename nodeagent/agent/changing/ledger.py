@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remembers of vGPUs what a VF does not tell for ever: whose its type is, which types it knows, their names.
+
+A VF does not say who set its type, and with a type it lists no others. A small file below /run, so it ends
+with the boot, as the types do. It is written before the type is, since a crash between the two must not
+make ours a foreign one; a line too many counts only while the VF has that very type, and goes when the
+kernel refuses it. A file that cannot be read is an empty one: then what is there stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from nodeagent.base import files
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import vgpus
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import vgpu_key
+
+PATH = "/run/nodeagent/vgpu-types.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``types``: VF → the type that we set; ``names``: type → name; ``listed``: VF → all that it ever listed.
+
+    VFs go by their addresses, types by their ids.
+    """
+
+    types: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def learned(record: Record, host: Host, named: Mapping[str, str]) -> Record:
+    """The record with what the host shows, and without VFs that are gone: new ones are nobody's yet. Pure.
+
+    ``named`` has names that no VF lists, by ``vgpu_key``. The same object if there is nothing new.
+    """
+    vfs = [function for function in host.functions.values() if function.vgpu]
+    present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
+    names = {kind: named[vgpu_key(kind)] for kind in sorted(present) if vgpu_key(kind) in named}
+    names.update(pair for function in vfs for pair in function.vgpu_types)
+    listed = dict(record.listed)
+    listed.update((each.address, _joined(record, each)) for each in vfs if each.vgpu_types)
+    found = Record(
+        {vf: kind for vf, kind in record.types.items() if vf in host.functions},
+        {**record.names, **names},
+        {vf: kinds for vf, kinds in listed.items() if vf in host.functions},
+    )
+    return record if found == record else found
+
+
+def _joined(record: Record, function: PciFunction) -> tuple[str, ...]:
+    now = (kind for kind, _ in function.vgpu_types)
+    return tuple(dict.fromkeys((*record.listed.get(function.address, ()), *now)))
+
+
+def read(path: str) -> Record:
+    """The record; an empty one without a readable file."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return Record()
+    if not isinstance(found, dict):
+        return Record()
+    listed = ((vf, kinds) for vf, kinds in _pairs(found.get("listed")) if isinstance(kinds, list))
+    return Record(
+        _texts(found.get("types")),
+        _texts(found.get("names")),
+        {vf: tuple(kind for kind in kinds if isinstance(kind, str)) for vf, kinds in listed},
+    )
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {key: text for key, text in _pairs(found) if isinstance(text, str)}
+
+
+def _pairs(found: Any) -> Iterable[tuple[str, Any]]:
+    return found.items() if isinstance(found, dict) else ()
+
+
+def named(root: Root, host: Host) -> dict[str, str]:
+    """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
+    known = read(root.path(PATH)).names
+    return {number: name or known.get(number, "") for number, name in vgpus.named(root, host).items()}
+
+
+def write(path: str, record: Record) -> None:
+    """Replace the file at once and whole. :raises KernelRefused: if it cannot be written."""
+    document = {each.name: dict(getattr(record, each.name)) for each in fields(Record)}
+    try:
+        files.replace(path, json.dumps(document, indent=1))
+    except OSError as error:
+        raise KernelRefused(
+            f"{path} cannot be written: {error.strerror}",
+            "without it nodeagent would not know its own vGPUs again",
+            errno=error.errno or 0,
+            path=path,
+        ) from error

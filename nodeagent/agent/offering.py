@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop in the middle: Host × Desired × Allocations → Resources, by pure policy, at each change.
+
+``one_turn`` may be called at any time on the event loop (Allocate does): it is synchronous, so turns never
+overlap, and with nothing new it costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodeagent.base.latest import Latest
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
+from nodeagent.policy.offer import releases, turn
+from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.units import Facts
+
+
+class Reconcile:
+    """Owns the cells of Resources and of what they await. Reads the cells that it is given."""
+
+    def __init__(
+        self,
+        wake: Latest[None],
+        host: Latest[Host],
+        desired: Latest[Desired],
+        names: Latest[Mapping[str, str]],
+        allocations: Latest[Allocations],
+        settling: Latest[frozenset[str]],
+    ) -> None:
+        self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
+        self.awaited: Latest[frozenset[str]] = Latest(frozenset())  # parts that somebody is to let go
+        self._wake = wake
+        self._host = host
+        self._desired = desired
+        self._names = names
+        self._allocations = allocations
+        self._settling = settling
+        self._outcome = turn.first(Facts(Host(), desired.get()))
+
+    @property
+    def outcome(self) -> Outcome:
+        """The result of the last turn."""
+        return self._outcome
+
+    async def run(self) -> None:
+        """Turn whenever one of the inputs has changed, for ever."""
+        told = -1
+        while True:
+            seen = self._wake.version
+            self.one_turn()
+            if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
+                told = self.resources.version
+                self.awaited.set(releases.awaited(self._outcome))
+            await self._wake.newer(seen)
+
+    def one_turn(self) -> Outcome:
+        """Decide anew what has changed."""
+        allocations = self._allocations.get()
+        facts = Facts(
+            host=self._host.get(),
+            desired=self._desired.get(),
+            names=self._names.get(),
+            holders=allocations.holders,
+            holders_known=allocations.known,
+            settling=self._settling.get(),
+        )
+        if not _same(facts, self._outcome.facts):
+            self._outcome = turn.following(self._outcome, facts)
+            self.resources.set(self._outcome.resources)
+        return self._outcome
+
+
+def _same(one: Facts, other: Facts) -> bool:
+    """True if nothing was replaced: parts of Facts are immutable, so identity is enough."""
+    return (
+        one.host is other.host
+        and one.desired is other.desired
+        and one.names is other.names
+        and one.holders is other.holders
+        and one.holders_known == other.holders_known
+        and one.settling == other.settling
+    )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a node without a daemon: for ``scan``, ``explain`` and ``plan``. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from nodeagent.agent.changing import ledger
+from nodeagent.base import jsonsocket, threads
+from nodeagent.config import Settings
+from nodeagent.kernel import pciids
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import hints
+from nodeagent.kernel.scan.runner import Look
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
+from nodeagent.policy.change import card_states
+from nodeagent.policy.offer import matches, turn
+from nodeagent.policy.offer.matches import Claim
+from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.units import Facts
+
+HINTS_LIMIT = 1.0  # seconds for one device's hints
+
+
+async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Outcome:
+    """Decide as the daemon would, from a saved host or a look at the present one.
+
+    Who holds what, and what stays listed because it was offered, is known only if a daemon runs here.
+    Raises KernelRefused if nothing can be read.
+    """
+    node_paths = settings.desired.node_paths
+    host = saved or await Look(root).look(None, Host(), node_paths)
+    names = await threads.call(_names, root, host)
+    told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
+    facts = Facts(
+        host,
+        settings.desired,
+        names,
+        holders=_holders(told),
+        holders_known=told.get("kubelet", {}).get("holdersKnown", False) is True,
+    )
+    return turn.first(facts, _listed(told, host, settings.desired))
+
+
+async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outcome:
+    """The same outcome, with the costly facts of one function read in addition."""
+    host = outcome.facts.host
+    function = host.functions.get(address)
+    if function is None:
+        return outcome
+    with anyio.move_on_after(HINTS_LIMIT):
+        function = replace(function, hints=await threads.call(hints.read, root, address))
+    facts = replace(outcome.facts, host=replace(host, functions={**host.functions, address: function}))
+    return turn.first(facts, outcome.facts.claimed)
+
+
+def record(root: Root) -> ledger.Record:
+    """What the daemon of this node remembers of vGPU types."""
+    return ledger.read(root.path(ledger.PATH))
+
+
+def to_plan(
+    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: ledger.Record | None = None
+) -> card_states.Basis:
+    """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
+
+    What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
+    """
+    known = ledger.learned(known or ledger.Record(), seen.host, seen.names)
+    return card_states.Basis(
+        machine_id,
+        labels=dict(labels),
+        holders=seen.holders,
+        holders_known=seen.holders_known,
+        made=known.types,
+        vgpu_names=known.names,
+        vgpu_listed=known.listed,
+    )
+
+
+def _names(root: Root, host: Host) -> dict[str, str]:
+    ids = (
+        (function.vendor, function.device)
+        for function in host.functions.values()
+        if function.vendor and function.device
+    )
+    types = {vgpu_key(number): name for number, name in ledger.named(root, host).items() if name}
+    return {**pciids.names(root, ids), **types}
+
+
+def _told(path: str) -> Mapping[str, Any]:
+    """What a running daemon tells; {} if there is none."""
+    try:
+        document = jsonsocket.ask(path)
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _listed(document: Mapping[str, Any], host: Host, desired: Desired) -> dict[str, Claim]:
+    """The claims behind the devices that the daemon lists."""
+    found: dict[str, Claim] = {}
+    for resource in document.get("resources", ()):
+        parts = (host.part(device["id"]) for device in resource["devices"])
+        name = ResourceName(resource["name"])
+        found |= {part.id: matches.listed(name, part, desired) for part in parts if part is not None}
+    return found
+
+
+def _holders(document: Mapping[str, Any]) -> dict[str, Holder]:
+    found: dict[str, Holder] = {}
+    for device_id, held in document.get("holders", {}).items():
+        namespace, _, pod = str(held.get("pod", "")).rpartition("/")
+        found[device_id] = Holder(namespace, pod, ResourceName(str(held.get("resource", ""))))
+    return found

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports the definitions of mdevctl: ``/etc/mdevctl.d/<parent>/<uuid>``, one JSON file for each device.
+
+Only what mdevctl itself would start at boot (``"start": "auto"``) is wanted. A file that cannot be used is
+named in a warning, and the others are used: one broken file must not take the devices of the node with it.
+But it stays a definition: its device is mdevctl's, and so is the place where mdevctl would make it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodeagent.config.problems import Wrong
+from nodeagent.model.desired import MdevDefinition
+from nodeagent.model.ids import mdev_uuid
+
+DIRECTORY = "/etc/mdevctl.d"
+_SCRIPTS = "scripts.d"  # older releases keep their hooks beside the definitions
+_LARGEST = 64 * 1024  # bytes
+
+
+@dataclass(slots=True)
+class Definitions:
+    """``found`` is to be made; ``uuids`` are those of all files; ``left`` are parents left to mdevctl."""
+
+    found: list[MdevDefinition] = field(default_factory=list)
+    uuids: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+
+def read(directory: str, warnings: list[str]) -> Definitions:
+    """The definitions below a directory, by parent and UUID; what cannot be used is told in ``warnings``."""
+    result = Definitions()
+    for parent in _names(directory, warnings):
+        for name in _names(f"{directory}/{parent}", warnings):
+            path = f"{directory}/{parent}/{name}"
+            try:
+                _take(result, parent, name, path)
+            except Wrong as wrong:
+                warnings.append(f"{path} is not used: {wrong.what}; {wrong.hint}")
+    return result
+
+
+def _take(result: Definitions, parent: str, name: str, path: str) -> None:
+    result.uuids.add(_uuid(name))
+    try:
+        definition = parse(parent, name, _text(path))
+    except Wrong:
+        result.left.add(parent)
+        raise
+    if definition is not None:
+        result.found.append(definition)
+
+
+def directories(directory: str) -> list[str]:
+    """Where definitions are, or would be: the directory, and one below it for each parent."""
+    below = (f"{directory}/{name}" for name in _names(directory, []))
+    return [directory, *(path for path in below if os.path.isdir(path))]  # noqa: PTH112  text in, text out
+
+
+def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
+    """The definition in a file of that name; None if it is started by hand only. Raises Wrong."""
+    uuid = _uuid(name)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Wrong(f"it is not valid JSON: {error}", "write it anew with: mdevctl define") from error
+    if not isinstance(data, Mapping):
+        raise Wrong("it holds no JSON object", "write it anew with: mdevctl define")
+    return _definition(uuid, parent, data)
+
+
+def _uuid(name: str) -> str:
+    uuid = mdev_uuid(name)
+    if uuid is None:
+        raise Wrong("its name is no UUID", "name it as mdevctl does")
+    return uuid
+
+
+def _definition(uuid: str, parent: str, data: Mapping[str, Any]) -> MdevDefinition | None:
+    type_id = data.get("mdev_type")
+    if not isinstance(type_id, str) or not type_id.strip() or "/" in type_id:
+        raise Wrong("its mdev_type is no type", "write it anew with: mdevctl define")
+    if not isinstance(data.get("start"), str):
+        raise Wrong("it does not say how it starts", "write it anew with: mdevctl define")
+    if data["start"] != "auto":
+        return None
+    if data.get("attrs"):
+        raise Wrong("it sets attributes, which nodeagent does not write", "leave this device to mdevctl")
+    return MdevDefinition(uuid, parent, type_id.strip())
+
+
+def _names(directory: str, warnings: list[str]) -> list[str]:
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        warnings.append(f"{directory} is not used: {error.strerror}; keep one directory for each parent")
+        return []
+    return [name for name in names if not name.startswith(".") and name != _SCRIPTS]
+
+
+def _text(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Wrong("it is not a regular file", "keep one file for each device there")
+        with os.fdopen(fd, "rb") as file:
+            return file.read(_LARGEST).decode()
+    except OSError as error:
+        raise Wrong(f"it cannot be read: {error.strerror}", "make it a file that root can read") from error
+    except UnicodeDecodeError as error:
+        raise Wrong("it is not valid UTF-8", "write it anew with: mdevctl define") from error

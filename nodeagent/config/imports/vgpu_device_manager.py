@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a file of NVIDIA's vgpu-device-manager: named configurations, of which a node carries one.
+
+Read as strictly as its own tool reads it (api/spec/v1): version v1, no other keys, counts above 0, types
+spelled as its documentation has them. A filter that cannot match is an error, too; so is a second type on
+one card, which nodeagent does not make, but only in the configuration that is chosen: a file serves many
+nodes, and other tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.config.problems import nearest
+from nodeagent.config.reader import document
+from nodeagent.config.reader.entries import Entry, Items, Member, Scalar, Table, described
+from nodeagent.model.desired import CardTypes, WantedType
+
+_TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")
+_MIG = re.compile(r"[A-Z0-9]+-[1-9]-(0|[1-9][0-9]*)[ABCQ]((NO)?ME|MEALL|GFX)?")
+_FILTER = re.compile(r"0x([0-9a-f]{4})([0-9a-f]{4})(?::0x([0-9a-f]{4})([0-9a-f]{4}))?")
+_KEYS = ("devices", "device-filter", "vgpu-devices")
+
+
+def read(path: str, label: str) -> tuple[CardTypes, ...]:
+    """The configuration called ``label`` of the file; raises ConfigError with file and line."""
+    table = document.read(path, path)
+    if table is None:
+        raise ConfigError(f"{path}: no such file", "give the path of a vgpu-device-manager configuration")
+    configurations = parse(table, label)
+    if label not in configurations:
+        raise ConfigError(f'{path}: it has no configuration "{label}"', nearest(label, configurations))
+    return configurations[label]
+
+
+def parse(table: Table, chosen: str) -> dict[str, tuple[CardTypes, ...]]:
+    """All configurations of a file by their labels; raises ConfigError with file and line.
+
+    What nodeagent cannot do is an error in the configuration called ``chosen`` alone.
+    """
+    top = _members(table, ("version", "vgpu-configs"), table)
+    version = top.get("version")
+    if not isinstance(version, Scalar) or version.text != "v1":
+        raise _error(version or table, "its version is not v1", "begin with the line 'version: v1'")
+    configurations = top.get("vgpu-configs")
+    if not isinstance(configurations, Table) or not configurations.members:
+        raise _error(configurations or table, "vgpu-configs names no configuration", "write 'LABEL: [...]'")
+    return {
+        member.key: tuple(_cards(member, chosen=member.key == chosen)) for member in configurations.members
+    }
+
+
+def _cards(member: Member, *, chosen: bool) -> Iterator[CardTypes]:
+    if not isinstance(member.entry, Items):
+        raise _error(member.entry, f'"{member.key}" is not a list', "write a list of entries")
+    if not member.entry.entries:
+        raise _error(member.entry, f'"{member.key}" has no entries', "write one with vgpu-devices: {}")
+    for entry in member.entry.entries:
+        found = _members(entry, _KEYS, entry)
+        for key in ("devices", "vgpu-devices"):
+            if key not in found:
+                raise _error(entry, f"{key} is missing", "write it")
+        types = _types(found["vgpu-devices"])
+        if chosen and len(types) > 1:
+            what = f"{types[1].name} would be on one card with {types[0].name}"
+            raise _error(found["vgpu-devices"], what, "nodeagent makes one type on each card: keep one")
+        filters = tuple(_filters(found["device-filter"])) if "device-filter" in found else ()
+        yield CardTypes(_positions(found["devices"]), filters, types)
+
+
+def _positions(entry: Entry) -> tuple[int, ...] | None:
+    if isinstance(entry, Scalar) and entry.text == "all":
+        return None
+    if isinstance(entry, Items):
+        return tuple(_number(item, 0) for item in entry.entries)
+    raise _error(entry, f"devices is {described(entry)}", "write all, or a list such as [0, 1]")
+
+
+def _filters(entry: Entry) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Each is device and vendor id in one number, then those of the subsystem, as lspci has them."""
+    if isinstance(entry, Scalar) and not entry.text:
+        return
+    for item in entry.entries if isinstance(entry, Items) else (entry,):
+        match = _FILTER.fullmatch(item.text.lower()) if isinstance(item, Scalar) else None
+        if match is None:
+            raise _error(item, f"{described(item)} is no filter", 'write it such as "0x1EB810DE"')
+        device, vendor, subsystem_device, subsystem_vendor = match.groups()
+        yield vendor, device, subsystem_vendor, subsystem_device
+
+
+def _types(entry: Entry) -> tuple[WantedType, ...]:
+    if isinstance(entry, Scalar) and entry.null:
+        return ()
+    if not isinstance(entry, Table):
+        raise _error(entry, f"vgpu-devices is {described(entry)}", "write it such as {T4-1Q: 16}")
+    for member in entry.members:
+        if not _TIME_SLICED.fullmatch(member.key) and not _MIG.fullmatch(member.key):
+            raise _error(
+                member.entry, f'"{member.key}" is no vGPU type', "write it such as T4-1Q or A100-1-5CME"
+            )
+    return tuple(WantedType(each.key, _number(each.entry, 1), short=True) for each in entry.members)
+
+
+def _number(entry: Entry, least: int) -> int:
+    if isinstance(entry, Scalar) and re.fullmatch(r"[0-9]{1,4}", entry.text) and int(entry.text) >= least:
+        return int(entry.text)
+    raise _error(entry, f"{described(entry)} is no number from {least}", "write decimal digits")
+
+
+def _members(entry: Entry, keys: tuple[str, ...], at: Entry) -> dict[str, Entry]:
+    if not isinstance(entry, Table):
+        raise _error(at, f"expected a table of keys, found {described(entry)}", f"keys: {', '.join(keys)}")
+    for member in entry.members:
+        if member.key not in keys:
+            raise ConfigError(f'{member.place.full}: "{member.key}" is unknown', nearest(member.key, keys))
+    return {member.key: member.entry for member in entry.members}
+
+
+def _error(at: Entry, what: str, hint: str) -> ConfigError:
+    return ConfigError(f"{at.place.full}: {what}", hint)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strict YAML reader: one file in, entries with lines out. The only user of PyYAML.
+
+PyYAML speaks YAML 1.1, where an unquoted ``0000:03:00.0`` is the number 180.0 and later duplicate keys
+win in silence. So no scalar is ever resolved here, and duplicates, tags, several documents, bad UTF-8
+and files over 1 MiB are errors. Aliases are followed, but no further than ``MAX_ENTRIES`` values.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import yaml
+from yaml.composer import Composer
+from yaml.parser import Parser
+from yaml.reader import Reader, ReaderError
+from yaml.resolver import BaseResolver
+from yaml.scanner import Scanner
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.config.problems import Place
+from nodeagent.config.reader.entries import Items, Member, Scalar, Table
+
+if TYPE_CHECKING:
+    from nodeagent.config.reader.entries import Entry
+
+MAX_BYTES = 1024 * 1024
+MAX_ENTRIES = 50_000
+MAX_DEPTH = 32
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_PLAIN_TAGS = frozenset({f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map")})
+_SYNTAX_HINT = "indent with blanks, quote texts that hold ': ' or ' #', and close brackets"
+
+
+class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
+    """Composes only, and BaseResolver resolves nothing: every plain scalar stays text."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        Composer.__init__(self)
+        BaseResolver.__init__(self)
+
+
+def read(path: str, short: str) -> Table | None:
+    """The table in the file ``path``; None if there is no such file.
+
+    ``short`` names the file in places. Raises ConfigError with file and line.
+    """
+    content = _content(path)
+    return None if content is None else parse(content, path, short)
+
+
+def parse(content: bytes, path: str, short: str) -> Table:
+    """The table in ``content``; raises ConfigError with file and line."""
+    try:
+        node = _composed(_text(content, path), path)
+        if node is None:
+            return Table((), _Walk(path, short).place(0))
+        return _top(_Walk(path, short).entry(node, 0), path)
+    except RecursionError as error:
+        raise ConfigError(f"{path}: too many brackets inside each other", _SYNTAX_HINT) from error
+
+
+def _composed(text: str, path: str) -> yaml.Node | None:
+    """The one document of a YAML stream, or None. What PyYAML raises is told with its line."""
+    loader = None
+    try:
+        loader = _Loader(text)
+        return loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise _syntax(error, path) from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"{path}:{line}: a character that YAML does not allow"
+        raise ConfigError(what, "keep to printable characters") from error
+    except (
+        ValueError
+    ) as error:  # PyYAML 6 lets those of chr() and int() through: "\U00110000", %YAML 1.<many>
+        line = loader.line + 1 if loader is not None else 1
+        raise ConfigError(f"{path}:{line}: not valid YAML: {error}", _SYNTAX_HINT) from error
+
+
+def _content(path: str) -> bytes | None:
+    """The bytes of a regular file; a FIFO in its place must not hang the reader."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        what = f"{path}: cannot be read: {error.strerror}"
+        raise ConfigError(what, "make it a file that root can read, or remove it") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigError(f"{path}: is not a regular file", "write the settings in a file")
+    with os.fdopen(fd, "rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: is larger than 1 MiB", "no configuration needs that: shorten it")
+    return content
+
+
+def _text(content: bytes, path: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not valid UTF-8", "save the file as UTF-8") from error
+
+
+def _syntax(error: yaml.MarkedYAMLError, path: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    line = f":{mark.line + 1}" if mark else ""
+    problem = " ".join(part for part in (error.problem, error.context) if part)
+    if "single document" in problem:
+        return ConfigError(f"{path}{line}: a second document begins", "keep one document per file")
+    return ConfigError(f"{path}{line}: not valid YAML: {problem}", _SYNTAX_HINT)
+
+
+def _top(entry: Entry, path: str) -> Table:
+    if isinstance(entry, Table):
+        return entry
+    if isinstance(entry, Scalar) and entry.null:
+        return Table((), entry.place)
+    hint = "begin with a line such as 'apiVersion: nodeagent/v1'"
+    raise ConfigError(f"{entry.place.full}: the file must be a table of keys", hint)
+
+
+class _Walk:
+    """Turns composed nodes into entries, and counts them: aliases may repeat a node many times."""
+
+    def __init__(self, path: str, short: str) -> None:
+        self._path = path
+        self._short = short
+        self._left = MAX_ENTRIES
+
+    def place(self, line: int) -> Place:
+        """The place of a line that counts from 0."""
+        return Place(f"{self._path}:{line + 1}", f"{self._short}:{line + 1}")
+
+    def entry(self, node: yaml.Node, depth: int) -> Entry:
+        """The entry of a node; raises ConfigError for what is not accepted."""
+        place = self.place(node.start_mark.line)
+        self._bounds(place, depth)
+        if node.tag not in _PLAIN_TAGS:
+            raise ConfigError(f"{place.full}: the tag {node.tag} is not read", "remove the tag")
+        if isinstance(node, yaml.SequenceNode):
+            return Items(tuple(self.entry(item, depth + 1) for item in node.value), place)
+        if isinstance(node, yaml.MappingNode):
+            return self._table(node, place, depth)
+        plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        return Scalar(node.value, place, plain, plain and node.value in _NULLS)
+
+    def _table(self, node: yaml.MappingNode, place: Place, depth: int) -> Table:
+        members: dict[str, Member] = {}
+        for key_node, value_node in node.value:
+            member = self._member(key_node, value_node, depth)
+            first = members.setdefault(member.key, member)
+            if first is not member:
+                what = f'{member.place.full}: the key "{member.key}" is here a second time'
+                raise ConfigError(what, f"keep this or the one at {first.place.short}")
+        return Table(tuple(members.values()), place)
+
+    def _member(self, key_node: yaml.Node, value_node: yaml.Node, depth: int) -> Member:
+        place = self.place(key_node.start_mark.line)
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"{place.full}: a key must be a word", "write 'key: value'")
+        if key_node.value == "<<" and key_node.style is None:
+            raise ConfigError(f"{place.full}: merge keys are not read", "write the keys out")
+        return Member(key_node.value, place, self.entry(value_node, depth + 1))
+
+    def _bounds(self, place: Place, depth: int) -> None:
+        self._left -= 1
+        if self._left < 0 or depth > MAX_DEPTH:
+            what = f"{place.full}: too many values, or too deep"
+            raise ConfigError(what, "write aliases out; an alias must not hold itself")

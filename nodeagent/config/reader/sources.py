@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where settings come from: the files, the environment, the flags, each as (setting, entry, place).
+
+Weakest first: ``config.yaml``, then ``conf.d/*.yaml`` in lexical order, then ``NODEAGENT_*``, then
+flags. An empty variable counts as not set: systemd and pods have no other way to take one back.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.config import table
+from nodeagent.config.problems import Place, Problems, Wrong, nearest
+from nodeagent.config.reader import reading
+from nodeagent.config.reader.entries import Entry, Table, is_null
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+DIRECTORY = "/etc/nodeagent"
+ENV_PREFIX = "NODEAGENT_"
+
+
+class Given(NamedTuple):
+    """One setting as one source gives it; ``place`` is where its key stands."""
+
+    setting: table.Setting
+    entry: Entry
+    place: Place
+
+
+def below(root_prefix: str, path: str) -> str:
+    """A host path below the prefix ("" and "/" are the host itself)."""
+    return f"{root_prefix.rstrip('/')}{path}"
+
+
+def watched_paths(root_prefix: str) -> tuple[str, ...]:
+    """The directories in which a change means "load again": also those that links lead to."""
+    home = below(root_prefix, DIRECTORY)
+    parts = f"{home}/conf.d"
+    files = [f"{home}/config.yaml", *(path for path, _ in _parts(parts, Problems(), []))]
+    targets = [os.path.dirname(os.path.realpath(path)) for path in files]  # noqa: PTH120  text in, text out
+    return tuple(dict.fromkeys([home, parts, *targets]))
+
+
+def files(root_prefix: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """What the files of the host give."""
+    home = below(root_prefix, DIRECTORY)
+    paths = [(f"{home}/config.yaml", "config.yaml")]
+    for path, short in [*paths, *_parts(f"{home}/conf.d", problems, warnings)]:
+        yield from file(path, short, problems)
+
+
+def file(path: str, short: str, problems: Problems) -> list[Given]:
+    """What one file gives; [] if it is absent or cannot be read (then with a problem)."""
+    if not os.path.lexists(path):
+        return []
+    from nodeagent.config.reader import document  # here: without a file, PyYAML is 1 MiB for nothing
+
+    try:
+        tables = document.read(path, short)
+    except ConfigError as error:
+        problems.add_error(error)
+        return []
+    return [] if tables is None else list(_split(tables, problems))
+
+
+def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tuple[str, str]]:
+    """The files of ``conf.d``; names with a leading dot belong to ConfigMap volumes and editors."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.add(directory, "", f"cannot be listed: {error.strerror}", "make it a directory")
+        return []
+    shown = [name for name in names if not name.startswith(".")]
+    warnings += [
+        f"{directory}/{name} is not read: its name does not end in .yaml"
+        for name in shown
+        if name.endswith((".yml", ".json", ".conf"))
+    ]
+    return [(f"{directory}/{name}", f"conf.d/{name}") for name in shown if name.endswith(".yaml")]
+
+
+def _split(top: Table, problems: Problems) -> Iterator[Given]:
+    sections = table.sections()
+    for member in top.members:
+        setting = sections[""].get(member.key)
+        if setting is not None:
+            yield Given(setting, member.entry, member.place)
+        elif member.key and member.key in sections:
+            yield from _section(sections[member.key], member.key, member.entry, problems)
+        else:
+            hint = nearest(member.key, table.top_keys())
+            problems.add(member.place, member.key or '""', "unknown key", hint)
+
+
+def _section(
+    settings: Mapping[str, table.Setting], name: str, entry: Entry, problems: Problems
+) -> Iterator[Given]:
+    if is_null(entry):
+        return
+    if not isinstance(entry, Table):
+        hint = f"keys of {name}: {', '.join(settings)}"
+        problems.add(entry.place, name, "expected a table of keys", hint)
+        return
+    for member in entry.members:
+        setting = settings.get(member.key)
+        if setting is None:
+            hint = nearest(member.key, settings)
+            problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
+        else:
+            yield Given(setting, member.entry, member.place)
+
+
+def environment(environ: Mapping[str, str], problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """What ``NODEAGENT_*`` gives."""
+    by_name = {setting.env: setting for setting in table.SETTINGS if setting.env}
+    for name, setting in by_name.items():
+        text = environ.get(name, "")
+        if text:
+            place = Place(f"env {name}", f"env {name}")
+            yield from _given(setting, text, place, problems)
+    warnings += _unknown_variables(environ, tuple(by_name))
+
+
+def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
+    """Warnings only: Kubernetes puts NODEAGENT_PORT and such into pods beside a Service."""
+    kubernetes = (f"{ENV_PREFIX}SERVICE_", f"{ENV_PREFIX}PORT")
+    return [
+        f"env {name} is not a setting: {nearest(name, known)}"
+        for name in sorted(environ)
+        if name.startswith(ENV_PREFIX) and name not in known and not name.startswith(kubernetes)
+    ]
+
+
+def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Given]:
+    """What flags give; the keys are those of the table ("timing.settle")."""
+    for key, text in given.items():
+        setting = table.BY_KEY.get(key)
+        if setting is None or setting.flag is None:
+            problems.add("flag", key, "unknown key", nearest(key, table.BY_KEY))
+        else:
+            place = Place(f"flag {setting.flag}", f"flag {setting.flag}")
+            yield from _given(setting, text, place, problems)
+
+
+def _given(setting: table.Setting, text: str, place: Place, problems: Problems) -> Iterator[Given]:
+    try:
+        yield Given(setting, reading.from_text(setting.shape, text, place), place)
+    except Wrong as wrong:
+        problems.add(place, setting.key, wrong.what, wrong.hint)

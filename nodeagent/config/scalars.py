@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words that settings are made of: what each accepts, and what it says when it does not.
+
+Strict where a word could be meant in two ways: a number is a plain decimal number, a switch is ``true``
+or ``false``, a duration has a unit, an id is plain hexadecimal. ``Wrong`` says what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nodeagent.config.problems import Wrong, nearest
+from nodeagent.config.shapes import Word
+from nodeagent.model import ids
+from nodeagent.policy import naming
+
+if TYPE_CHECKING:
+    from nodeagent.config.reader.entries import Scalar
+
+SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less the closing NUL
+# "nodeagent-" + 10 hex + "-" + pid (at most 4194304) + "-" + start (8 hex) + ".sock"
+SOCKET_NAME = 10 + 10 + 1 + 7 + 1 + 8 + 5
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
+_NODE = re.compile(r"/dev(/[A-Za-z0-9_.:@+-]+)+")
+_DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def _flag(scalar: Scalar) -> bool:
+    if scalar.plain and scalar.text in ("true", "false"):
+        return scalar.text == "true"
+    raise Wrong(f'"{scalar.text}" is neither true nor false', "write true or false, without quotes")
+
+
+def integer(least: int, most: int) -> Word:
+    """A plain decimal number in a range."""
+
+    def read(scalar: Scalar) -> int:
+        if not scalar.plain or _INTEGER.fullmatch(scalar.text) is None:
+            hint = "write decimal digits, without quotes or leading zeros"
+            raise Wrong(f'"{scalar.text}" is not a number', hint)
+        number = int(scalar.text)
+        if not least <= number <= most:
+            raise Wrong(f"{number} is out of range", f"write a number from {least} to {most}")
+        return number
+
+    return Word("number", read, {"type": "integer", "minimum": least, "maximum": most})
+
+
+def choice(*values: str) -> Word:
+    """One of a few words."""
+
+    def read(scalar: Scalar) -> str:
+        if scalar.text in values:
+            return scalar.text
+        raise Wrong(f'"{scalar.text}" is not one of {", ".join(values)}', nearest(scalar.text, values))
+
+    # YAML readers other than ours turn plain true and false into booleans
+    switches = [value == "true" for value in values if value in ("true", "false")]
+    return Word(" | ".join(values), read, {"enum": [*values, *switches]})
+
+
+def duration(least: float, most: float) -> Word:
+    """A number with a unit, read as seconds."""
+
+    def read(scalar: Scalar) -> float:
+        match = _DURATION.fullmatch(scalar.text)
+        if match is None:
+            raise Wrong(f'"{scalar.text}" is not a duration', "write it such as 250ms, 1s, 2m or 1h")
+        seconds = float(match[1]) * _UNITS[match[2]]
+        if not least <= seconds <= most:
+            what = f"{scalar.text} is out of range"
+            raise Wrong(what, f"write a time from {duration_text(least)} to {duration_text(most)}")
+        return seconds
+
+    return Word("duration", read, {"type": "string", "pattern": f"^{_DURATION.pattern}$"}, duration_text)
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as a person writes them."""
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    return f"{seconds:g}s"
+
+
+def matching(words: str, pattern: str, hint: str) -> Word:
+    """A text that fits a pattern as a whole."""
+    compiled = re.compile(pattern)
+
+    def read(scalar: Scalar) -> str:
+        if compiled.fullmatch(scalar.text) is None:
+            raise Wrong(f'"{scalar.text}" is not a {words}', hint)
+        return scalar.text
+
+    return Word(words, read, {"type": "string", "pattern": f"^(?:{pattern})$"})
+
+
+def hexadecimal(words: str, digits: tuple[int, ...], example: str) -> Word:
+    """Plain hexadecimal digits, read in lower case."""
+    lengths = " or ".join(map(str, digits))
+    pattern = "|".join(f"[0-9A-Fa-f]{{{count}}}" for count in digits)
+
+    def read(scalar: Scalar) -> str:
+        text = scalar.text.lower()
+        if re.fullmatch(pattern, text):
+            return text
+        bare = text.removeprefix("0x")
+        meant = bare if bare != text and re.fullmatch(pattern, bare) else example
+        what = f'"{scalar.text}" is not {lengths} hexadecimal digits'
+        raise Wrong(what, f'write it such as "{meant}"')
+
+    return Word(words, read, {"type": "string", "pattern": f"^(?:{pattern})$"})
+
+
+def _subsystem(scalar: Scalar) -> str:
+    text = scalar.text.lower()
+    if re.fullmatch(r"[0-9a-f]{4}(:[0-9a-f]{4})?", text):
+        return text
+    raise Wrong(f'"{scalar.text}" is no subsystem', 'write it such as "10de:12a2" or "10de"')
+
+
+def _address(scalar: Scalar) -> str:
+    text = scalar.text.strip().lower()
+    whole = ids.pci_address(text)
+    if whole is not None:
+        return whole
+    if can_match(text):
+        return text
+    raise Wrong(
+        f'"{scalar.text}" cannot match any PCI address',
+        'write it such as "0000:86:00.0" or "0000:86:00.*", with the domain in front',
+    )
+
+
+def can_match(pattern: str) -> bool:
+    """True if a pattern with ``*`` and ``?`` fits at least one PCI address in sysfs' spelling."""
+    hexa, tail = "0123456789abcdef", (":", "01", "0123456789abcdef", ".", "01234567")
+    return any(_fits(pattern, (*(hexa,) * digits, ":", hexa, hexa, *tail)) for digits in range(4, 9))
+
+
+def _fits(pattern: str, template: tuple[str, ...]) -> bool:
+    """True if the pattern fits a text whose characters are each one of the template's."""
+    at = _past_stars(pattern, {0})
+    for allowed in template:
+        steps = {
+            here if pattern[here] == "*" else here + 1
+            for here in at
+            if here < len(pattern) and (pattern[here] in "*?" or pattern[here] in allowed)
+        }
+        at = _past_stars(pattern, steps)
+    return len(pattern) in at
+
+
+def _past_stars(pattern: str, positions: set[int]) -> set[int]:
+    reached = set(positions)
+    for start in positions:
+        here = start
+        while here < len(pattern) and pattern[here] == "*":
+            here += 1
+            reached.add(here)
+    return reached
+
+
+def _node_path(scalar: Scalar) -> str:
+    text = scalar.text
+    if _NODE.fullmatch(text) and not {".", ".."} & set(text.split("/")):
+        return text
+    raise Wrong(f'"{text}" is no path below /dev', "write the full path, such as /dev/kvm")
+
+
+def _permissions(scalar: Scalar) -> str:
+    text = scalar.text
+    if text and set(text) <= set("rwm") and len(set(text)) == len(text):
+        return text
+    raise Wrong(f'"{text}" are no permissions', "write r, w and m (mknod), each once, such as rw")
+
+
+def path(limit: int, holds_sockets: bool = False) -> Word:
+    """An absolute path of at most ``limit`` bytes; the root prefix does not count."""
+    why = f"sockets of up to {SOCKET_NAME} bytes are made in it" if holds_sockets else "no longer fits"
+
+    def read(scalar: Scalar) -> str:
+        text = scalar.text
+        if not text.startswith("/") or {".", ".."} & set(text.split("/")) or not text.isprintable():
+            raise Wrong(f'"{text}" is not an absolute path', "begin with '/', without '.' and '..'")
+        size = len(text.encode())
+        if size > limit:
+            what = f"the path has {size} bytes, at most {limit} are possible: {why}"
+            raise Wrong(what, f"choose a path of at most {limit} bytes")
+        return text.rstrip("/") or "/"
+
+    return Word("absolute path", read, {"type": "string", "pattern": "^/"})
+
+
+def _optional_file(scalar: Scalar) -> object:
+    return path(4095).read(scalar) if scalar.text else ""
+
+
+def _resource(scalar: Scalar) -> str:
+    found = naming.fault(scalar.text)
+    if found is None:
+        return scalar.text
+    raise Wrong(f'the kubelet refuses the name "{scalar.text}": {found.why}', found.hint)
+
+
+def _domain(scalar: Scalar) -> str:
+    found = naming.fault(f"{scalar.text}/x") if scalar.text else None
+    if found is None:
+        return scalar.text
+    raise Wrong(f'the kubelet refuses the domain "{scalar.text}": {found.why}', found.hint)
+
+
+def _node_name(scalar: Scalar) -> str:
+    if not scalar.text or _plain_domain(scalar.text):
+        return scalar.text
+    raise Wrong(f'"{scalar.text}" is no node name', "write it as 'kubectl get nodes' shows it")
+
+
+def _label_key(scalar: Scalar) -> str:
+    prefix, slash, name = scalar.text.rpartition("/")
+    if name and _LABEL.fullmatch(name) and (not slash or _plain_domain(prefix)):
+        return scalar.text
+    raise Wrong(f'"{scalar.text}" is no label key', "write it such as example.com/role")
+
+
+def _plain_domain(text: str) -> bool:
+    return re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", text) is not None
+
+
+def _label_value(scalar: Scalar) -> str:
+    if _LABEL.fullmatch(scalar.text):
+        return scalar.text
+    raise Wrong(f'"{scalar.text}" is no label value', "use at most 63 letters, digits, '-_.'")
+
+
+def _filled(scalar: Scalar) -> str:
+    if scalar.text.strip() and scalar.text.isprintable():
+        return scalar.text
+    if not scalar.text.strip():
+        raise Wrong("an empty text", "write the text, or leave the entry out")
+    odd = next(each for each in scalar.text if not each.isprintable())
+    hint = "write it anew: with copied texts a blank may come as another character"
+    raise Wrong(f"{scalar.text!a} holds {_called(odd)}", hint)
+
+
+def _called(character: str) -> str:
+    import unicodedata  # here: needed for mistakes only
+
+    return unicodedata.name(character, f"U+{ord(character):04X}")
+
+
+FLAG = Word("true | false", _flag, {"type": "boolean"})
+VENDOR = hexadecimal("vendor id", (4,), "10de")
+DEVICE = hexadecimal("device id", (4,), "1eb8")
+CLASS = hexadecimal("PCI class", (2, 4, 6), "0300")
+SUBSYSTEM = Word("subsystem", _subsystem)
+ADDRESS = Word("PCI address pattern", _address)
+DRIVER = matching("driver name", _DRIVER.pattern, "write it such as vfio-pci")
+NODE_PATH = Word("path below /dev", _node_path)
+PERMISSIONS = Word("permissions", _permissions)
+RESOURCE = Word("resource name", _resource)
+DOMAIN = Word("domain", _domain)
+NODE_NAME = Word("node name", _node_name)
+LABEL_KEY = Word("label", _label_key)
+LABEL_VALUE = Word("label value", _label_value)
+TEXT = Word("text", _filled)
+SOCKET = path(SUN_PATH)
+SOCKET_DIRECTORY = path(SUN_PATH - 1 - SOCKET_NAME, holds_sockets=True)
+DIRECTORY = path(4095)
+OPTIONAL_FILE = Word("absolute path", _optional_file)
+OPTIONAL_TEXT = Word("text", lambda scalar: scalar.text)

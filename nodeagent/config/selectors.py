@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shapes of rules: how a resource is written, and how devices are picked for it.
+
+A list of selectors is OR, the keys of one selector are AND, the values of a key are OR. A selector
+without any value would take every function of the host; nobody means that, so it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nodeagent.config import scalars
+from nodeagent.config.problems import Wrong
+from nodeagent.config.shapes import Key, ListOf, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _picks_something(values: Mapping[str, object]) -> None:
+    if not any(values.values()):
+        raise Wrong(
+            "an empty selector would take every function",
+            'name at least one key; addresses: ["*"] means every function',
+        )
+
+
+def _picks_mdevs(values: Mapping[str, object]) -> None:
+    if not any(values.values()):
+        raise Wrong("an empty selector would take every mdev", "name types or names")
+
+
+_GROUPS = scalars.integer(0, 2**31 - 1)
+
+PCI = ListOf(
+    Record(
+        "PCI selector",
+        (
+            Key("vendors", ListOf(scalars.VENDOR), "vendor ids, 4 hexadecimal digits"),
+            Key("devices", ListOf(scalars.DEVICE), "device ids, 4 hexadecimal digits"),
+            Key("subsystems", ListOf(scalars.SUBSYSTEM), '"10de:12a2", or "10de" for the vendor'),
+            Key("classes", ListOf(scalars.CLASS), "class codes, 2, 4 or 6 digits"),
+            Key("drivers", ListOf(scalars.DRIVER), "drivers that the function is bound to"),
+            Key("addresses", ListOf(scalars.ADDRESS), "addresses; * and ? match"),
+            Key("numaNodes", ListOf(scalars.integer(0, 1023)), "NUMA nodes"),
+            Key("iommuGroups", ListOf(_GROUPS), "IOMMU groups; they may change with a boot"),
+            Key("vgpuTypes", ListOf(scalars.TEXT), "vGPU types of a vendor driver"),
+        ),
+        _picks_something,
+    )
+)
+
+_MDEV = ListOf(
+    Record(
+        "mdev selector",
+        (
+            Key("types", ListOf(scalars.TEXT), "type ids, such as nvidia-222"),
+            Key("names", ListOf(scalars.TEXT), "type names, such as GRID T4-1Q"),
+        ),
+        _picks_mdevs,
+    )
+)
+
+_NODE = Record(
+    "device node",
+    (
+        Key("path", scalars.NODE_PATH, "the node below /dev", required=True),
+        Key("count", scalars.integer(1, 1_000_000), "how many containers may share it"),
+        Key("permissions", scalars.PERMISSIONS, "of r, w and m"),
+    ),
+)
+
+
+def _one_kind(values: Mapping[str, object]) -> None:
+    kinds = [kind for kind in ("pci", "mdev", "node") if kind in values]
+    if len(kinds) > 1:
+        raise Wrong(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
+    options = [option for option in ("isolation", "iommufd", "cdi") if option in values]
+    if kinds == ["node"] and options:
+        raise Wrong(f"{options[0]} means nothing for a device node", f"remove {options[0]}")
+
+
+RESOURCE = Record(
+    "resource",
+    (
+        Key("name", scalars.RESOURCE, "the resource, such as example.com/gpu", required=True),
+        Key("pci", PCI, "picks PCI functions"),
+        Key("mdev", _MDEV, "picks mediated devices"),
+        Key("node", _NODE, "shares of a device node"),
+        Key(
+            "isolation",
+            scalars.choice("group", "bundle", "none"),
+            "group: the rest of an IOMMU group waits; bundle: one device per group; none: neither",
+        ),
+        Key(
+            "iommufd",
+            scalars.choice("never", "auto", "only"),
+            "hand out /dev/iommu and the VFIO device nodes",
+        ),
+        Key("cdi", scalars.FLAG, "answer with CDI device names"),
+    ),
+    _one_kind,
+)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one PCI function and one IOMMU group.
+
+A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
+``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
+sleeping device (``config``, ``*_link_speed``, ``*_link_width``). Does not decide anything: half a device
+is kept with what could be read; only what is not there at all is None.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.scan import vgpus
+from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
+
+DEVICES = "/sys/bus/pci/devices"
+GROUPS = "/sys/kernel/iommu_groups"
+VFIO = "/dev/vfio"
+VFIO_DEVICES = "/dev/vfio/devices"
+
+_TEXTS = (
+    "vendor",
+    "device",
+    "subsystem_vendor",
+    "subsystem_device",
+    "revision",
+    "class",
+    "numa_node",
+    "enable",
+    "power_state",
+)
+# All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
+READ = frozenset((*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia"))
+_HEX = frozenset("0123456789abcdefABCDEF")
+_VF = re.compile(r"virtfn\d+")
+
+
+def function(root: Root, address: PciAddress) -> PciFunction | None:
+    """The function as it is now, without its recovery; None if it is not there."""
+    try:
+        with root.directory(f"{DEVICES}/{address}") as directory:
+            return _function(root, address, directory, directory.names())
+    except OSError as error:
+        if gone(error):
+            return None
+        return PciFunction(address, unreadable=f"not readable: {error.strerror}")
+
+
+def as_known(root: Root, known: PciFunction) -> bool:
+    """True if all that can change while the device stays in its place reads as known; quicker than a scan."""
+    try:
+        with root.directory(f"{DEVICES}/{known.address}") as at:
+            return (
+                at.inode == known.inode
+                and at.link("driver") == known.driver
+                and _group_number(at.link("iommu_group")) == known.group
+                and natural(at.text("enable")) == known.enable
+                and (known.vfio_device is None) == (not at.exists("vfio-dev"))
+                and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
+                and (not known.vgpu or _vgpu_type(at) == (True, known.vgpu_type))
+            )
+    except OSError:
+        return False
+
+
+def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) -> PciFunction:
+    vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
+    numa_node, enable, power_state = rest
+    driver = at.link("driver") if "driver" in names else None
+    device_name = vfio_device(at) if "vfio-dev" in names else None
+    vgpu, vgpu_type = _vgpu_type(at) if "nvidia" in names else (False, None)
+    return PciFunction(
+        address=address,
+        vendor=hexadecimal(vendor, 4),
+        device=hexadecimal(device, 4),
+        subsystem_vendor=hexadecimal(sub_vendor, 4),
+        subsystem_device=hexadecimal(sub_device, 4),
+        revision=hexadecimal(revision, 2),
+        pci_class=hexadecimal(pci_class, 6),
+        driver=driver,
+        group=_group_number(at.link("iommu_group")) if "iommu_group" in names else None,
+        numa_node=natural(numa_node),
+        enable=natural(enable),
+        power_state=power_state,
+        physfn=_address(at.link("physfn")) if "physfn" in names else None,
+        vfs=_vfs(at, names),
+        sriov_capable="sriov_totalvfs" in names,
+        total_vfs=natural(at.text("sriov_totalvfs")) if "sriov_totalvfs" in names else None,
+        vfio=_vfio_bound(driver, names),
+        vfio_device=device_name,
+        cdev=device_name is not None and has_cdev(root, at, device_name),
+        ports=_ports(root.target(f"{DEVICES}/{address}")),
+        inode=at.inode,
+        vgpu=vgpu,
+        vgpu_type=vgpu_type,
+        vgpu_types=vgpus.creatable(at.text(vgpus.TYPES) or "") if vgpu else (),
+    )
+
+
+def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
+    """Whether it takes vGPU types, and the one that is set."""
+    text = at.text(vgpus.TYPE)
+    return text is not None, None if text in ("", vgpus.NONE) else text
+
+
+def _vfio_bound(driver: str | None, names: list[str]) -> bool:
+    """Every VFIO driver makes vfio-dev (kernel 6.1 and newer); 6.1 keeps it when the driver has let go."""
+    return driver == "vfio-pci" or (driver is not None and "vfio-dev" in names)
+
+
+def vfio_device(at: Directory) -> str | None:
+    """The name in ``vfio-dev``, such as vfio3, or None."""
+    names = at.list("vfio-dev")
+    return names[0] if names and names[0].startswith("vfio") else None
+
+
+def has_cdev(root: Root, at: Directory, name: str) -> bool:
+    """True if the VFIO device of that name has a node of its own, and says so."""
+    return root.exists(f"{VFIO_DEVICES}/{name}") and at.exists(f"vfio-dev/{name}/dev")
+
+
+def _vfs(at: Directory, names: list[str]) -> tuple[PciAddress, ...]:
+    """The VFs in the order of their links virtfn0, virtfn1, …"""
+    links = [name for name in names if name[:6] == "virtfn" and _VF.fullmatch(name)]
+    if not links:
+        return ()
+    found = (_address(at.link(name)) for name in sorted(links, key=lambda name: int(name[6:])))
+    return tuple(address for address in found if address is not None)
+
+
+def _ports(target: str | None) -> tuple[str, ...]:
+    """What lies above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
+    parts = target.split("/") if target is not None else []
+    return tuple(parts[parts.index("devices") + 1 : -1]) if "devices" in parts else ()
+
+
+def _address(text: str | None) -> PciAddress | None:
+    return None if text is None else pci_address(text)
+
+
+def hexadecimal(text: str | None, digits: int) -> str | None:
+    """0x10de → 10de, with ``digits`` digits; None for anything else."""
+    if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
+        return None
+    return text[2:].lower().zfill(digits)
+
+
+def natural(text: str | None) -> int | None:
+    """A decimal number that is not negative: the kernel's -1 means unknown."""
+    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
+
+
+def _group_number(text: str | None) -> GroupNumber | None:
+    number = natural(text)
+    return None if number is None else GroupNumber(number)
+
+
+def group(root: Root, number: GroupNumber) -> Group | None:
+    """The group with its members in address order; None if it is not there."""
+    try:
+        with root.directory(f"{GROUPS}/{number}") as directory:
+            return _group(root, number, directory)
+    except OSError as error:
+        return None if gone(error) else Group(number)
+
+
+def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
+    kind = at.text("type")
+    members = at.list("devices")
+    name = _group_name(at, members) if kind in (None, "unknown") else None
+    prefix = "noiommu-" if name == "vfio-noiommu" else ""
+    return Group(
+        number=number,
+        members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
+        kind=kind,
+        name=name,
+        node=root.exists(f"{VFIO}/{prefix}{number}"),
+    )
+
+
+def _group_name(at: Directory, members: tuple[str, ...]) -> str | None:
+    """The name of a group without default domain; others have none.
+
+    VFIO makes groups named vfio-noiommu for PCI functions without an IOMMU, and of the same name for
+    mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
+    """
+    return None if any(mdev_uuid(member) for member in members) else at.text("name")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DevicePlugin service of one resource, as the kubelet calls it (deviceplugin v1beta1).
+
+Knows the protocol and its traps, and nothing of devices: what a device is and who may have it is asked of
+``Answers``. Streams send the newest list and keep no queue; each has its own place, so two streams both get
+everything and a stalled reader costs one message. One Plugin serves one registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import anyio
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+
+from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.latest import Latest
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.deviceplugin import encoding
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.model.allocation import Grant
+
+ALLOCATE_LIMIT = 10.0  # seconds; the kubelet sets no deadline and admits no other pod meanwhile
+DELIVERY_LIMIT = 0.1  # seconds that a refusal waits until the streams have told why
+
+LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+
+
+class Answers(Protocol):
+    """What the agent knows and the plugin does not."""
+
+    @property
+    def preferring(self) -> bool:
+        """True if the kubelet shall ask which devices to prefer."""
+        ...
+
+    def allocate(self, device_ids: Sequence[str]) -> Awaitable[Grant]:
+        """The grant for one container; raises Refused or KernelRefused with a text for people."""
+        ...
+
+    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The preferred ids; raises Refused for a request that cannot be met."""
+        ...
+
+
+def options(answers: Answers) -> v1beta1.DevicePluginOptions:
+    """What Register and GetDevicePluginOptions both say: old kubelets read the one, new ones the other."""
+    return v1beta1.DevicePluginOptions(
+        pre_start_required=False, get_preferred_allocation_available=answers.preferring
+    )
+
+
+class Plugin(v1beta1.DevicePluginBase):
+    """One registration's service."""
+
+    def __init__(self, listing: Listing, answers: Answers, on_streams: Callable[[], None]) -> None:
+        self._listing = listing
+        self._answers = answers
+        self._on_streams = on_streams
+        self._sent: dict[object, int] = {}  # open stream → version of the list that it has sent
+        self._progress = Latest(None)
+        self.streamed = False  # a stream was opened at some time
+
+    @property
+    def streams(self) -> int:
+        """ListAndWatch streams that are open now."""
+        return len(self._sent)
+
+    async def get_device_plugin_options(self, message: v1beta1.Empty) -> v1beta1.DevicePluginOptions:
+        """At once and always: the kubelet waits for it inside Register."""
+        return options(self._answers)
+
+    async def get_preferred_allocation(
+        self, message: v1beta1.PreferredAllocationRequest
+    ) -> v1beta1.PreferredAllocationResponse:
+        """One choice per container, in order."""
+        return v1beta1.PreferredAllocationResponse(
+            container_responses=[self._preferred(request) for request in message.container_requests]
+        )
+
+    async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
+        """One response per container, in order; the same ids may come again at any time."""
+        responses = [await self._granted(request.device_ids) for request in message.container_requests]
+        return v1beta1.AllocateResponse(container_responses=responses)
+
+    async def pre_start_container(
+        self, message: v1beta1.PreStartContainerRequest
+    ) -> v1beta1.PreStartContainerResponse:
+        """Nothing to do; never asked for."""
+        return v1beta1.PreStartContainerResponse()
+
+    def __mapping__(self) -> dict[str, Handler]:
+        """The generated methods, with a ListAndWatch that sends ready bytes."""
+        stream = Handler(
+            self._list_and_watch, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse
+        )
+        return {**super().__mapping__(), LIST_AND_WATCH: stream}
+
+    async def _list_and_watch(self, stream: Any) -> None:
+        await stream.recv_message()
+        place, seen = object(), -1
+        before: bytes | None = None
+        self._sent[place] = seen
+        self.streamed = True
+        self._on_streams()
+        try:
+            while True:
+                seen, devices = await self._listing.cell.newer(seen)
+                encoded = encoding.encode_list(devices)
+                if encoded != before:  # the text of a Reason is not in it, and each list costs an fsync
+                    await stream.send_message(encoded)
+                    before = encoded
+                self._sent[place] = seen
+                self._progress.touch()
+        finally:
+            del self._sent[place]
+            self._progress.touch()
+            self._on_streams()
+
+    def _preferred(
+        self, request: v1beta1.ContainerPreferredAllocationRequest
+    ) -> v1beta1.ContainerPreferredAllocationResponse:
+        try:
+            chosen = self._answers.prefer(
+                request.available_device_ids, request.must_include_device_ids, request.allocation_size
+            )
+        except Refused as refusal:
+            raise GRPCError(Status.INVALID_ARGUMENT, refusal.what) from refusal
+        return v1beta1.ContainerPreferredAllocationResponse(device_ids=list(chosen))
+
+    async def _granted(self, device_ids: Sequence[str]) -> v1beta1.ContainerAllocateResponse:
+        try:
+            with anyio.fail_after(ALLOCATE_LIMIT), self._listing.allocating(device_ids):
+                return _response(await self._answers.allocate(device_ids))
+        except (Refused, KernelRefused) as refusal:
+            await self._delivered()
+            raise GRPCError(Status.FAILED_PRECONDITION, _one_line(refusal)) from refusal
+        except TimeoutError as late:
+            text = f"{', '.join(device_ids)}: the host did not answer within {ALLOCATE_LIMIT:.0f} s"
+            raise GRPCError(Status.DEADLINE_EXCEEDED, text) from late
+
+    async def _delivered(self) -> None:
+        """Wait, but not long, until the kubelet has the list that explains a refusal.
+
+        Else a controller makes pod after pod for a device that still counts as Healthy.
+        """
+        wanted = self._listing.cell.version
+        with anyio.move_on_after(DELIVERY_LIMIT):
+            while any(sent < wanted for sent in self._sent.values()):
+                await self._progress.newer(self._progress.version)
+
+
+def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:
+    return v1beta1.ContainerAllocateResponse(
+        envs=dict(grant.envs),
+        devices=[
+            v1beta1.DeviceSpec(container_path=node.path, host_path=node.path, permissions=node.permissions)
+            for node in grant.nodes
+        ],
+        cdi_devices=[v1beta1.CdiDevice(name=name) for name in grant.cdi],
+    )
+
+
+def _one_line(refusal: Refused | KernelRefused) -> str:
+    return f"{refusal.what}: {refusal.hint}" if refusal.hint else refusal.what

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's end of gRPC on a unix socket: a channel to a path of any length, closed properly.
+
+All that can go wrong comes out as KubeletUnavailable: whoever calls the kubelet tries again, whatever
+the cause. Knows no service: the stubs of ``kubelet.api`` take the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio.lowlevel
+from anyio import CancelScope
+from grpclib.client import Channel, Stream
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+
+from nodeagent.base import sockets
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.kubelet.grpc.codec import Codec, Unreadable
+
+FOREIGN_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError, Unreadable)  # of a call
+
+
+class KubeletAway(KubeletUnavailable):
+    """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
+
+
+class _Stream(Stream[Any, Any]):
+    """A call that leaves no trace in its task.
+
+    grpclib ends a waiting call (deadline, GOAWAY, lost connection) by cancelling the task and then raises
+    its own error, without ``Task.uncancel``; cancel scopes around it would then take their own
+    cancellation for somebody else's and let it escape.
+    """
+
+    async def __aenter__(self) -> _Stream:
+        """Begin. grpclib gives a call up twice where a GOAWAY is followed by the loss of the connection."""
+        await super().__aenter__()
+        wrapper, give_up = self._wrapper, self._wrapper.cancel
+
+        def once(error: Exception) -> None:
+            if not wrapper.cancelled:
+                give_up(error)
+
+        wrapper.cancel = once  # type: ignore[method-assign]
+        return self
+
+    async def send_request(self, *, end: bool = False) -> None:
+        """Begin the call; raises what grpclib raises, in its own words for a connection that is gone.
+
+        grpclib 0.4.9 takes a lost connection apart, and fails with an AttributeError where it was lost
+        between the connect and the first request.
+        """
+        try:
+            await super().send_request(end=end)
+        except AttributeError as error:
+            raise StreamTerminatedError("Connection lost") from error
+
+    async def __aexit__(self, *raised: Any) -> None:
+        """End the call; raises what grpclib raises."""
+        try:
+            await super().__aexit__(*raised)
+        finally:
+            task = asyncio.current_task()
+            if self._wrapper.cancel_failed is False and task is not None:
+                task.uncancel()
+
+
+class SocketChannel(Channel):
+    """grpclib's Channel to a unix socket; ``authority`` is what the kubelet's own client says."""
+
+    def __init__(self, path: str | Path, *, authority: str = "localhost", codec: Codec | None = None) -> None:
+        super().__init__(path=str(path), codec=codec or Codec())
+        self._authority = authority
+
+    def request(self, name: str, *kinds: Any, **options: Any) -> _Stream:
+        """A call: cardinality, request type and reply type; options timeout, deadline, metadata."""
+        plain = super().request(name, *kinds, **options)
+        return _Stream(
+            self,
+            name,
+            plain._metadata,
+            *kinds,
+            codec=self._codec,
+            status_details_codec=None,
+            dispatch=self.__dispatch__,
+            deadline=plain._deadline,
+        )
+
+    async def _create_connection(self) -> H2Protocol:
+        with sockets.shortened(str(self._path)) as address:
+            _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
+        return protocol
+
+
+@contextlib.asynccontextmanager
+async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
+    """A connected channel, closed at the end.
+
+    Raises KubeletUnavailable, with the foreign error as its cause, for all that can go wrong on
+    the way and for all gRPC errors, timeouts and unreadable answers of the calls made inside;
+    KubeletAway if nobody listens.
+    """
+    channel = SocketChannel(path)
+    try:
+        await channel.__connect__()
+        yield channel
+    except FOREIGN_ERRORS as error:
+        away = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+        raise (KubeletAway if away else KubeletUnavailable)(describe(error)) from error
+    finally:
+        channel.close()
+        with CancelScope(shield=True):
+            await anyio.lowlevel.checkpoint()  # asyncio closes the socket in the next turn
+
+
+def describe(error: BaseException) -> str:
+    """Words for a failed call: ``NOT_FOUND: text``, ``no answer in time``, or the system's text."""
+    if isinstance(error, GRPCError):
+        return f"{error.status.name}: {error.message or 'no text'}"
+    if isinstance(error, TimeoutError) and not error.strerror:
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which types are wanted on which card: names against types, labels against nodes, one list per card. Pure.
+
+The lists of all node overrides that fit replace the general list; their order, and the order inside each,
+is the operator's. Cards with a list of their own are left out of the round.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
+from nodeagent.model.host import Host, MdevType, PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy import naming
+from nodeagent.policy.change import definitions
+from nodeagent.policy.change.cards import Card, card_of, order
+
+_GPU_CLASSES = ("0300", "0302")
+_UNMET = "what is asked of it cannot be made"
+_LEFT = "mdevctl is to make what is defined on it"
+_MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one card is to have: type id → how many (None: all that fit), first choice first.
+
+    ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
+    ``as_is`` says why nothing is made or removed, else None; ``unmet`` is what a list of its own asks for
+    in vain.
+    """
+
+    types: Mapping[str, int | None]
+    shared: bool = True
+    definitions: tuple[MdevDefinition, ...] = ()
+    as_is: str | None = None
+    unmet: tuple[WantedType, ...] = ()
+
+
+def names(wanted: WantedType, kind: MdevType) -> bool:
+    """True if the wish means this type."""
+    if wanted.short:
+        return bool(kind.name) and (kind.name or "").split()[-1:] == [wanted.name]
+    return naming.type_called(wanted.name) in naming.type_names(kind.type_id, kind.name)
+
+
+def for_node(wanted: MdevsWanted, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
+    """The list for a node with these labels, without doubles."""
+    fitting = [each for each in wanted.nodes if all(labels.get(key) == value for key, value in each.labels)]
+    override = [kind for each in fitting for kind in each.types]
+    return tuple(dict.fromkeys(override or wanted.types))
+
+
+def type_ids(wanted: Iterable[WantedType], kinds: Sequence[MdevType]) -> dict[str, int | None]:
+    """Type id → count in the order of the wishes; the first wish that means a type counts."""
+    found: dict[str, int | None] = {}
+    for each in wanted:
+        for kind in _meant(each, kinds):
+            found.setdefault(kind.type_id, each.count)
+    return found
+
+
+def _meant(wanted: WantedType, kinds: Sequence[MdevType]) -> list[MdevType]:
+    """The types that a wish means; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
+    found = [kind for kind in kinds if names(wanted, kind)]
+    plain = _MIG_SUFFIX.sub("", wanted.name) if wanted.short else wanted.name
+    if found or plain == wanted.name:
+        return found
+    return _meant(replace(wanted, name=plain), kinds)
+
+
+def excluded(wanted: MdevsWanted, kinds: Iterable[MdevType]) -> frozenset[str]:
+    """The ids of types that are neither made nor removed."""
+    called = [WantedType(name) for name in wanted.excluded]
+    return frozenset(kind.type_id for kind in kinds if any(names(each, kind) for each in called))
+
+
+def unclear(wanted: MdevsWanted, asked: Sequence[WantedType], kinds: Sequence[MdevType]) -> frozenset[str]:
+    """The vGPU types of which it is not known whether they are wanted or excluded, without their names.
+
+    So it is while anything asked for or excluded is called by a name that no known type has.
+    """
+    called = (*asked, *map(WantedType, wanted.excluded))
+    by_name = (each for each in called if each.short or not each.name.removeprefix("nvidia-").isdecimal())
+    if all(_meant(each, kinds) for each in by_name):
+        return frozenset()
+    return frozenset(kind.type_id for kind in kinds if kind.name is None and kind.type_id.isdecimal())
+
+
+def wish(
+    card: Card, wanted: MdevsWanted, listed: Sequence[WantedType], host: Host, shunned: frozenset[str]
+) -> Wish:
+    """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids."""
+    defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
+    if defined:
+        return _defined(definitions.met(defined, host, shunned))
+    if any(card_of(host, each) == card.address for each in wanted.reserved):
+        return Wish({}, shared=False, as_is=_LEFT)
+    kinds = tuple(card.types.values())
+    rules = rules_for(card, wanted.cards, host)
+    if rules:
+        return _own_list(rules, kinds, shunned)
+    return Wish(_without(shunned, type_ids(listed, kinds)))
+
+
+def _defined(met: tuple[MdevDefinition, ...]) -> Wish:
+    if not met:
+        return Wish({}, shared=False, as_is=_UNMET)
+    return Wish({met[0].type_id: None}, shared=False, definitions=met)
+
+
+def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: frozenset[str]) -> Wish:
+    """The last rule counts that asks for nothing, or for what the card offers.
+
+    So one entry may be for several models with the same ids, as in NVIDIA's own file. But what only empties
+    a card is not carried out when the last rule asks for something in vain.
+    """
+    chosen: dict[str, int | None] = {}
+    for rule in reversed(rules):
+        chosen = _without(shunned, type_ids(rule.types, kinds))
+        if chosen or not rule.types:
+            break
+    if rules[-1].types and not chosen:
+        return Wish(
+            {}, shared=False, as_is=_UNMET, unmet=tuple(kind for rule in rules for kind in rule.types)
+        )
+    return Wish(chosen, shared=False)
+
+
+def _without(shunned: frozenset[str], chosen: Mapping[str, int | None]) -> dict[str, int | None]:
+    return {type_id: count for type_id, count in chosen.items() if type_id not in shunned}
+
+
+def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
+    """The rules that fit the card; NVIDIA's vgpu-device-manager applies its entries in turn."""
+    function = host.functions.get(PciAddress(card.address))
+    if function is None or not rules:
+        return []
+    position = _gpus(host).get(function.address)
+    return [rule for rule in rules if _fits(rule, function, position)]
+
+
+def _gpus(host: Host) -> dict[str, int]:
+    """Address → position among NVIDIA's display and 3D controllers that are no VFs."""
+    found = (
+        function.address
+        for function in host.functions.values()
+        if function.vendor == "10de"
+        and (function.pci_class or "")[:4] in _GPU_CLASSES
+        and function.physfn is None
+    )
+    return {address: position for position, address in enumerate(sorted(found, key=order))}
+
+
+def _fits(rule: CardTypes, function: PciFunction, position: int | None) -> bool:
+    if position is None or (rule.positions is not None and position not in rule.positions):
+        return False
+    ids = (function.vendor, function.device, function.subsystem_vendor, function.subsystem_device)
+    return not rule.filters or any(
+        all(want is None or want == has for want, has in zip(each, ids, strict=True)) for each in rule.filters
+    )

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each card stands before anything is decided: what exists on it, whose it is, what it is to have. Pure.
+
+Own is what nodeagent may remove: made by it, or anything where the operator lets it adopt; never an
+instance of an excluded type, nor one that a definition of mdevctl names, nor one whose type, or whether that
+is wanted, is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import CardTypes, MdevsWanted, WantedType
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.policy import groups
+from nodeagent.policy.change import card_desired, cards, ownership
+from nodeagent.policy.change.card_desired import Wish
+from nodeagent.policy.change.cards import Card, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a plan depends on besides the host and the wishes.
+
+    ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
+    known. ``failed`` says what the kernel answered to an attempt that waits for its next try.
+    ``made`` is VF → vGPU type that nodeagent itself set: a VF tells nobody who set its type.
+    ``vgpu_names`` is vGPU type → name as far as that is known, ``vgpu_listed`` VF → the types that it has
+    listed since boot.
+    """
+
+    machine_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    holders_known: bool = False
+    in_use: frozenset[str] = frozenset()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, str] = field(default_factory=dict)
+    vgpu_names: Mapping[str, str] = field(default_factory=dict)
+    vgpu_listed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def holder(self, instance: Instance) -> str | None:
+        """The pod that holds an instance, by its id or by its IOMMU group."""
+        found = groups.holder_of(self.holders, instance.id, instance.group)
+        return None if found is None else str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """An instance on a card; ``apart`` says what it is that nodeagent may not remove it: "not ours"."""
+
+    instance: Instance
+    apart: str | None = None
+    holder: str | None = None
+    leaving: bool = False  # its removal is under way already, and waits
+
+    @property
+    def own(self) -> bool:
+        """True if nodeagent may remove it."""
+        return self.apart is None
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A card before the deal.
+
+    ``unread``: why not enough is known of it to make or remove anything. ``idle``: why nothing is wanted on
+    it.
+    """
+
+    card: Card
+    exists: tuple[Existing, ...]
+    wish: Wish
+    unread: str | None = None
+    idle: str | None = None
+
+    @property
+    def left_alone(self) -> bool:
+        """True if something is on the card that must stay: then nothing is made beside it.
+
+        A definition goes beside what has its type: that is mdevctl's as a rule, as the definition is.
+        """
+        beside = self.wish.types if self.wish.definitions else ()
+        return any(not each.own and each.instance.type_id not in beside for each in self.exists)
+
+    def has(self, type_id: str) -> bool:
+        """True if an own instance of the type exists."""
+        return any(each.own and each.instance.type_id == type_id for each in self.exists)
+
+
+def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis: Basis) -> tuple[Stand, ...]:
+    """All cards in address order; ``listed`` is the node's list of types."""
+    found = cards.cards(host, basis.vgpu_names, basis.vgpu_listed)
+    kinds = [kind for card in found for kind in card.types.values()]
+    rules = [rule for card in found for rule in card_desired.rules_for(card, wanted.cards, host)]
+    asked = (*listed, *(kind for rule in rules for kind in rule.types))
+    apart = dict.fromkeys(card_desired.unclear(wanted, asked, kinds), "of a type whose name is not known")
+    shunned = card_desired.excluded(wanted, kinds)
+    apart.update(dict.fromkeys(shunned, "excluded"))
+    ghosts = tuple(host.leaving)
+    blurred = {function.address for function in host.functions.values() if _never_read(function)}
+    return tuple(
+        _stand(
+            card,
+            card_desired.wish(card, wanted, listed, host, shunned),
+            (*_present(card, wanted, basis, apart), *_leaving(card, ghosts, basis)),
+            _unread(card, wanted.cards, blurred),
+            listed,
+        )
+        for card in found
+    )
+
+
+def _stand(
+    card: Card, wish: Wish, exists: tuple[Existing, ...], unread: str | None, listed: Sequence[WantedType]
+) -> Stand:
+    return Stand(card, exists, wish, unread, None if wish.types else _idle(card, wish, listed))
+
+
+def _unread(card: Card, rules: Sequence[CardTypes], blurred: Set[str]) -> str | None:
+    """Why too little is known of a card. ``blurred`` are functions of which nothing could be read."""
+    if card.unread or card.address in blurred:
+        return "its types could not be read"
+    if blurred and any(rule.positions is not None for rule in rules):
+        return f"its place among the GPUs is not known while {min(blurred)} cannot be read"
+    return None
+
+
+def _idle(card: Card, wish: Wish, listed: Sequence[WantedType]) -> str:
+    """Why nothing is wanted on a card."""
+    if not wish.shared:
+        return "it is to be empty"
+    if not listed:
+        return "no type is wanted on this node"
+    if card_desired.type_ids(listed, tuple(card.types.values())):
+        return "what is wanted of it is excluded"
+    if card.partial:
+        return "which types it offers is not known while its VFs have one"
+    return "it offers none of the wanted types"
+
+
+def _never_read(function: PciFunction) -> bool:
+    """True if not even its ids are known: then neither is its card, nor any GPU's place among the others."""
+    return function.unreadable is not None and function.vendor is None
+
+
+def _present(card: Card, wanted: MdevsWanted, basis: Basis, apart: Mapping[str, str]) -> tuple[Existing, ...]:
+    """What is on the card; ``apart`` is type → what sets it apart."""
+    defined = wanted.defined.union(each.uuid for each in wanted.definitions)
+
+    def why(instance: Instance) -> str | None:
+        if instance.type_id is None:
+            return "of an unknown type"
+        if instance.id in defined or not (wanted.adopt or _made_here(instance, basis)):
+            return "not ours"
+        return apart.get(instance.type_id)
+
+    return tuple(
+        Existing(instance, why(instance), holder=basis.holder(instance)) for instance in card.instances
+    )
+
+
+def _made_here(instance: Instance, basis: Basis) -> bool:
+    if instance.vgpu:
+        return basis.made.get(instance.id) == instance.type_id
+    return ownership.owns(basis.machine_id, instance.parent, instance.type_id or "", instance.id)
+
+
+def _leaving(card: Card, ghosts: Sequence[str], basis: Basis) -> list[Existing]:
+    """Own instances whose removal is under way: only their ids can still be seen."""
+    found = [
+        Instance(ghost, parent.address, kind.type_id)
+        for ghost in ghosts
+        for parent in card.parents
+        for kind in parent.types
+        if not parent.vgpu and ownership.owns(basis.machine_id, parent.address, kind.type_id, ghost)
+    ]
+    return [Existing(instance, holder=basis.holder(instance), leaving=True) for instance in found]

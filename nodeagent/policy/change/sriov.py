@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many VFs a physical function is to have, and what may be done about it now. Pure.
+
+The kernel knows 0 → n and n → 0 only (EBUSY between two counts above 0, drivers/pci/iov.c). So another count
+means to remove all VFs first, and that waits until none of them is used by anybody. What the kernel would
+refuse afterwards (ERANGE) is not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeagent.model.action import SetNumVfs, Step, Waiting
+from nodeagent.model.desired import SriovRule
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy import groups, selectors
+from nodeagent.policy.change.card_states import Basis
+from nodeagent.policy.change.cards import order
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and what must wait."""
+
+    steps: tuple[Step, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+
+
+def plan(host: Host, rules: Sequence[SriovRule], basis: Basis) -> Plan:
+    """The plan for all physical functions in address order; the first rule that picks one holds."""
+    steps, waiting = [], []
+    for address in sorted(host.functions, key=order):
+        function = host.functions[address]
+        rule = _rule(function, rules)
+        if rule is None or len(function.vfs) == rule.num_vfs:
+            continue
+        action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs)
+        obstacle = _impossible(rule, function) or _obstacle(action, function, host, basis)
+        if obstacle is None:
+            steps.append(Step(action, address, None, f"it is to have {rule.num_vfs} VFs"))
+        else:
+            why = f"it is to have {rule.num_vfs} VFs, and has {len(function.vfs)}; {obstacle}"
+            waiting.append(Waiting(action, address, why))
+    return Plan(tuple(steps), tuple(waiting))
+
+
+def _rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
+    if not function.sriov_capable or function.physfn is not None:
+        return None
+    return next((rule for rule in rules if _picks(rule, function)), None)
+
+
+def _picks(rule: SriovRule, function: PciFunction) -> bool:
+    return any(selectors.mismatch(each, function, {}) is None for each in rule.selectors)
+
+
+def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
+    most = function.total_vfs
+    return None if most is None or rule.num_vfs <= most else f"it can have {most} at most"
+
+
+def _obstacle(action: SetNumVfs, function: PciFunction, host: Host, basis: Basis) -> str | None:
+    refused = basis.failed.get(action.attempt)
+    if refused is not None:
+        return f"{refused}; it is tried again later"
+    if function.driver is None:
+        return "it has no driver, which would make them"
+    if function.vfs and not basis.holders_known:
+        return "who holds what is not known"
+    used = (_used(each, host, basis) for each in function.vfs)
+    return next((text for text in used if text is not None), None)
+
+
+def _used(address: PciAddress, host: Host, basis: Basis) -> str | None:
+    """What a VF is used for, in words; None if it may go."""
+    function = host.functions.get(address)
+    holder = groups.holder_of(basis.holders, address, None if function is None else function.group)
+    if holder is not None:
+        return f"{address} is held by {holder}"
+    if address in basis.in_use or function is None or groups.in_use(function):
+        return f"something on this host has {address} open"
+    if any(mdev.parent == address for mdev in host.mdevs.values()):
+        return f"{address} has mdevs"
+    if function.vgpu_type is not None:
+        return f"{address} has the vGPU type {function.vgpu_type}"
+    if function.driver is not None and not function.vfio:
+        return f"{address} is bound to {function.driver}"
+    return None

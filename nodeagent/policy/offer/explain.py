@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why is this device offered as it is, or not at all: the story of one device, for people and programs. Pure.
+
+Built from the same decisions that the daemon takes (claims, health, allocate), never from a second opinion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeagent.model.desired import MdevRule, PciRule
+from nodeagent.model.host import Host, Mdev, Part, PciFunction
+from nodeagent.model.resource import Reason, Resource
+from nodeagent.policy import groups
+from nodeagent.policy.offer import grants, matches
+from nodeagent.policy.offer.matches import Names
+from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.units import Facts, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One function of the device's group, as far as it matters to the group."""
+
+    address: str
+    driver: str | None
+    role: str  # "vfio", "bridge", "unbound", "friendly", "blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that decides about one device. The names are those of its vendor, and of its device or type."""
+
+    part: Part
+    vendor_name: str | None
+    device_name: str | None
+    members: tuple[Member, ...]
+    viable: bool
+    rules: tuple[tuple[str, str], ...]  # rule → what it says of the device, in the order of asking
+    resource: str | None = None
+    reason: Reason | None = None
+    env: str | None = None
+    nodes: tuple[str, ...] = ()
+    holder: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: offered and Healthy, offered and Unhealthy, or not offered."""
+        if self.resource is None:
+            return "not offered"
+        if self.reason is None:
+            return f"offered as {self.resource}, Healthy"
+        return f"offered as {self.resource}, Unhealthy: {self.reason.what}"
+
+
+def explain(part_id: str, outcome: Outcome) -> Explanation | None:
+    """The explanation for a PCI address or the UUID of an mdev; None if the host does not know it."""
+    facts = outcome.facts
+    part = facts.host.part(part_id)
+    if part is None:
+        return None
+    members = facts.host.members(part.group) or ((part,) if isinstance(part, PciFunction) else ())
+    offer = outcome.offer_with(part_id)
+    resource = outcome.resources.get(offer.claim.resource) if offer else None
+    holder = facts.holders.get(part_id)
+    return Explanation(
+        part=part,
+        vendor_name=facts.names.get(part.vendor or ""),
+        device_name=_device_name(part, facts.names),
+        members=tuple(Member(member.address, member.driver, role(member)) for member in members),
+        viable=not groups.blockers(members),
+        rules=_rules(part, offer, facts),
+        resource=resource.name if resource else None,
+        reason=offer.device.reason if offer else None,
+        env=_env(resource, offer) if resource and offer else None,
+        nodes=_nodes(resource, offer, facts.host) if resource and offer else (),
+        holder=str(holder) if holder else None,
+    )
+
+
+def _device_name(part: Part, names: Names) -> str | None:
+    if isinstance(part, Mdev):
+        return part.type_name or part.type_id
+    return names.get(f"{part.vendor}:{part.device}")
+
+
+def role(member: PciFunction) -> str:
+    """What a function means for the viability of its group."""
+    if member in groups.blockers((member,)):
+        return "blocks"
+    if member.driver is None:
+        return "unbound"
+    if groups.ready(member):
+        return "vfio"
+    return "bridge" if member.bridge else "friendly"
+
+
+def _env(resource: Resource, offer: Offer) -> str:
+    return " ".join(f"{key}={value}" for key, value in grants.environment(resource, offer.parts))
+
+
+def _nodes(resource: Resource, offer: Offer, host: Host) -> tuple[str, ...]:
+    """All that a pod would get with the device, which may stand for more than this part."""
+    parts = (host.part(each) for each in offer.parts)
+    return grants.vfio_nodes((part for part in parts if part is not None), resource.iommufd, host)
+
+
+def _rules(part: Part, offer: Offer | None, facts: Facts) -> tuple[tuple[str, str], ...]:
+    """All that were asked for the part, and what they said; the last one takes it, if any does."""
+    told: list[tuple[str, str]] = []
+    group = facts.host.groups.get(part.group) if part.group is not None else None
+    for rule, refusal in matches.verdicts(part, group, facts.desired, facts.names):
+        told.append((_label(rule), refusal or "takes it"))
+        if refusal is None:
+            return tuple(told)
+    if offer is not None:
+        told.append(("memory", "keeps it: what was offered stays listed while it exists"))
+    return tuple(told) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
+
+
+def _label(rule: PciRule | MdevRule | None) -> str:
+    if rule is None:
+        return "discovery"
+    return f"rule {rule.name} ({rule.place})" if rule.place else f"rule {rule.name}"

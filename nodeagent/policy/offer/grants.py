@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets for the devices that the kubelet has chosen, in the form virt-launcher reads. Pure.
+
+Environment: one variable per resource, addresses or UUIDs in the order of the requested ids (KubeVirt
+pkg/util/util.go). Nodes: ``/dev/vfio/vfio`` always, for virt-handler changes owners only when it is there.
+An id that is unknown or cannot be given is refused with a text for people, never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.desired import NodeRule
+from nodeagent.model.host import Host, Part
+from nodeagent.model.ids import pci_address
+from nodeagent.model.resource import Iommufd, Kind, Resource
+from nodeagent.policy import naming
+from nodeagent.policy.offer.health import CONTAINER_NODE, IOMMUFD_NODE
+from nodeagent.policy.offer.turn import Outcome
+
+CDI_KIND = "nodeagent.local/vfio"
+
+
+def grant(resource: Resource, device_ids: Sequence[str], outcome: Outcome) -> Grant:
+    """The grant for one container; raises Refused if one of the ids cannot be given."""
+    check_given(resource, device_ids)
+    if resource.kind is Kind.NODE:
+        return _node_grant(resource, outcome)
+    parts = [part for device_id in device_ids for part in _parts(device_id, outcome)]
+    envs = environment(resource, [part.id for part in parts])
+    if resource.cdi:
+        return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
+    return Grant(envs, tuple(map(DeviceNode, vfio_nodes(parts, resource.iommufd, outcome.facts.host))))
+
+
+def environment(resource: Resource, part_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The variables that name these functions and mdevs to virt-launcher, each kind in its own, in order."""
+    found: dict[Kind, list[str]] = {}
+    for part_id in part_ids:
+        kind = Kind.PCI if pci_address(part_id) is not None else Kind.MDEV
+        found.setdefault(kind, []).append(part_id)
+    return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in found.items())
+
+
+def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
+    """Raise Refused for the first id that is not listed, or not Healthy."""
+    known = {device.id: device for device in resource.devices}
+    for device_id in device_ids:
+        device = known.get(device_id)  # type: ignore[call-overload]  # any text may come from the kubelet
+        if device is None:
+            raise Refused(
+                f"{resource.name}: {device_id} is not a device of this node",
+                "the kubelet's list is renewed; try the pod again",
+            )
+        if device.reason is not None:
+            raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
+
+
+def vfio_nodes(parts: Iterable[Part], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    """The device nodes for these functions and mdevs, each once, in the order in which they are given."""
+    return tuple(dict.fromkeys(path for part in parts for path in _nodes_of(part, iommufd, host)))
+
+
+def _nodes_of(part: Part, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    group = host.groups.get(part.group) if part.group is not None else None
+    paths = [CONTAINER_NODE]
+    if iommufd is not Iommufd.ONLY and group is not None and group.node:
+        paths.append(f"/dev/vfio/{group.number}")
+    if iommufd is not Iommufd.NEVER and part.cdev and IOMMUFD_NODE in host.nodes:
+        paths += [f"/dev/vfio/devices/{part.vfio_device}", IOMMUFD_NODE]
+    return tuple(path for path in paths if path != CONTAINER_NODE or path in host.nodes)
+
+
+def cdi_spec(resource: Resource, outcome: Outcome) -> dict[str, object]:
+    """The CDI document (version 0.5.0) with the nodes of each Healthy device of a resource."""
+    devices = [
+        {"name": device.id, "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, outcome)}}
+        for device in resource.devices
+        if device.healthy
+    ]
+    return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}
+
+
+def _cdi_nodes(resource: Resource, device_id: str, outcome: Outcome) -> list[dict[str, str]]:
+    paths = vfio_nodes(_parts(device_id, outcome), resource.iommufd, outcome.facts.host)
+    return [{"path": path, "permissions": "rwm"} for path in paths]
+
+
+def _parts(device_id: str, outcome: Outcome) -> tuple[Part, ...]:
+    offer = outcome.offer_of(device_id)
+    if offer is None:
+        raise Refused(f"{device_id} is not offered any more", "try the pod again")
+    found = (outcome.facts.host.part(part_id) for part_id in offer.parts)
+    return tuple(part for part in found if part is not None)
+
+
+def node_rule(resource: Resource, outcome: Outcome) -> NodeRule | None:
+    """The rule whose shares of a node the resource has; None if it has none (any more)."""
+    rules = (rule for rule in outcome.facts.desired.rules if isinstance(rule, NodeRule))
+    return next((rule for rule in rules if rule.name == resource.name), None)
+
+
+def _node_grant(resource: Resource, outcome: Outcome) -> Grant:
+    rule = node_rule(resource, outcome)
+    if rule is None:
+        raise Refused(f"{resource.name} is not offered any more", "remove it from the pod")
+    return Grant(nodes=(DeviceNode(rule.path, rule.permissions),))

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One turn: what changed between two sets of Facts, and the Resources that follow. Pure.
+
+Only units (IOMMU groups) that changed are decided anew; the result equals a decision from scratch, but for
+two things that are remembered on purpose: what was offered stays listed while it exists, and a resource
+that was served stays, if need be with an empty list. New wishes of the operator end both memories; only
+what a pod holds stays until it is released. What changed in a Host is found by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
+from nodeagent.model.host import Host
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
+from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.policy import groups
+from nodeagent.policy.offer import shares, units
+from nodeagent.policy.offer.matches import Claim
+from nodeagent.policy.offer.units import Facts, Offer, Unit
+
+ByUnit = Mapping[Unit, tuple[Offer, ...]]
+NOTHING: Mapping[str, Claim] = {}
+Extras = Mapping[ResourceName, tuple[Device, ...]]
+
+
+class Change(NamedTuple):
+    """A unit whose offers differ from those of the turn before."""
+
+    unit: Unit
+    old: tuple[Offer, ...]
+    new: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a turn, and what the next one builds on."""
+
+    facts: Facts
+    offers: ByUnit = field(default_factory=dict)
+    by_resource: Mapping[ResourceName, ByUnit] = field(default_factory=dict)
+    claimed: Mapping[str, Claim] = field(default_factory=dict)
+    extras: Extras = field(default_factory=dict)  # held under a resource that would not list them
+    resources: Mapping[ResourceName, Resource] = field(default_factory=dict)
+
+    def offer_of(self, device_id: str) -> Offer | None:
+        """The offer whose Device has this id, or None."""
+        found = self.offer_with(device_id)
+        return found if found is not None and found.device.id == device_id else None
+
+    def offer_with(self, part_id: str) -> Offer | None:
+        """The offer of a Device that stands for this part, maybe among others; None if there is none."""
+        if part_id not in self.claimed:
+            return None
+        part = self.facts.host.part(part_id)
+        found = self.offers.get(units.unit_of(part), ()) if part is not None else ()
+        return next((offer for offer in found if part_id in offer.parts), None)
+
+
+def first(facts: Facts, claimed: Mapping[str, Claim] = NOTHING) -> Outcome:
+    """The outcome of facts with nothing before them, unless parts of the host are known to be ``claimed``."""
+    return following(Outcome(Facts(Host(), facts.desired, facts.names), claimed=claimed), facts)
+
+
+def following(before: Outcome, facts: Facts) -> Outcome:
+    """The outcome of ``facts`` after ``before``."""
+    touched: set[ResourceName] = set()
+    remembered = _remembered(before, facts.host)
+    if (before.facts.desired, before.facts.names) != (facts.desired, facts.names):
+        touched |= before.resources.keys()
+        remembered = remembered if before.facts.desired == facts.desired else {}
+        before = _anew(before, facts)
+    facts = replace(facts, claimed=remembered)
+    changes = _changes(before, facts)
+    by_resource = dict(before.by_resource)
+    for change in changes:
+        touched |= _replace_part(by_resource, change)
+    decided = _offers(before.offers, changes) if changes else before.offers
+    outcome = Outcome(
+        facts, decided, by_resource, _claims(before.claimed, changes) if changes else before.claimed
+    )
+    outcome = replace(outcome, extras=_extras(before, outcome))
+    touched |= _differing(before.extras, outcome.extras)
+    return replace(outcome, resources=_resources(before, outcome, touched))
+
+
+def _remembered(before: Outcome, host: Host) -> Mapping[str, Claim]:
+    """The claims of before; another device that has come to the same address has none."""
+    old = before.facts.host
+    changes = host.changes_since(old)
+    claimed = before.claimed.keys()
+    replaced = {each for each in changes.functions & claimed if not _same_device(each, old, host)}
+    lost = replaced | {each for each in changes.mdevs & claimed if host.part(each) is None}
+    if not lost:
+        return before.claimed
+    return {part_id: claim for part_id, claim in before.claimed.items() if part_id not in lost}
+
+
+def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
+    """False if the device has gone, or another one is there now."""
+    before, now = old.functions.get(address), new.functions.get(address)
+    if now is None:
+        return False
+    return before is None or before.inode is None or now.inode is None or before.inode == now.inode
+
+
+def _anew(before: Outcome, facts: Facts) -> Outcome:
+    """A beginning for new wishes or new names; new texts of pci.ids alone make nobody forget anything."""
+    begin = Outcome(Facts(Host(), facts.desired, facts.names))
+    if before.facts.desired == facts.desired:
+        served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
+        return replace(begin, resources=before.resources, by_resource=served)
+    held = {holder.resource for holder in facts.holders.values()}
+    kept = {name: found for name, found in before.resources.items() if name in held}
+    return replace(begin, resources=kept)
+
+
+def _changes(before: Outcome, facts: Facts) -> list[Change]:
+    found = (
+        Change(unit, before.offers.get(unit, ()), units.decide(unit, facts))
+        for unit in changed_units(before.facts, facts)
+    )
+    return [change for change in found if change.old != change.new]
+
+
+def _offers(before: ByUnit, changes: Iterable[Change]) -> ByUnit:
+    result = dict(before)
+    for change in changes:
+        result[change.unit] = change.new
+        if not change.new:
+            del result[change.unit]
+    return result
+
+
+def _claims(before: Mapping[str, Claim], changes: Iterable[Change]) -> Mapping[str, Claim]:
+    """All old ones go before the new ones come: a part may have moved from one unit to another.
+
+    Most changes are of health alone, and then nothing is copied: a turn must not cost more on a large host.
+    """
+    changed = [(_claimed(change.old), _claimed(change.new)) for change in changes]
+    if all(old == new and new.items() <= before.items() for old, new in changed):
+        return before
+    result = dict(before)
+    for old, _ in changed:
+        for part_id in old:
+            result.pop(part_id, None)
+    for _, new in changed:
+        result |= new
+    return result
+
+
+def _claimed(found: Iterable[Offer]) -> dict[str, Claim]:
+    return {part_id: offer.claim for offer in found for part_id in offer.parts}
+
+
+def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
+    """The units on which something differs between two Facts of the same Desired."""
+    if (
+        before.host.nodes != now.host.nodes
+        or before.host.iommu != now.host.iommu
+        or before.host.numa_nodes != now.host.numa_nodes
+    ):
+        return units.units(now.host) | units.units(before.host)
+    changed = _changed_in_host(before.host, now.host)
+    if before.holders_known != now.holders_known:
+        # Whether holders are known matters only where something is open.
+        changed |= {units.unit_of(each) for each in now.host.functions.values() if groups.in_use(each)}
+    ids = set(before.settling ^ now.settling)
+    if before.holders is not now.holders:
+        ids |= {key for key, _ in before.holders.items() ^ now.holders.items()}
+    return changed | _units_of_ids(ids, now.host)
+
+
+def _changed_in_host(before: Host, now: Host) -> set[Unit]:
+    changes = now.changes_since(before)
+    ids: Iterable[str] = (*changes.functions, *changes.mdevs)
+    versions = (host.part(each) for host in (before, now) for each in ids)
+    return {units.unit_of(part) for part in versions if part is not None} | changes.groups
+
+
+def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
+    found: set[Unit] = set()
+    for device_id in ids:
+        part = host.part(device_id)
+        if part is not None:
+            found.add(units.unit_of(part))
+        elif device_id.isdecimal():  # all of a group (groups.whole)
+            found.add(GroupNumber(int(device_id)))
+    return found
+
+
+def _replace_part(by_resource: dict[ResourceName, ByUnit], change: Change) -> set[ResourceName]:
+    """Put the new offers of a unit in the place of the old; return the resources that this touches."""
+    names = {offer.claim.resource for offer in (*change.old, *change.new)}
+    for name in names:
+        parts = dict(by_resource.get(name, {}))
+        parts.pop(change.unit, None)
+        mine = tuple(offer for offer in change.new if offer.claim.resource == name)
+        if mine:
+            parts[change.unit] = mine
+        by_resource[name] = parts
+    return names
+
+
+def _extras(before: Outcome, now: Outcome) -> Extras:
+    """Held devices that their resource would not list any more, by resource."""
+    rules = now.facts.desired.rules
+    names = {*now.by_resource, *before.resources, *(ResourceName(rule.name) for rule in rules)}
+    share_rules = {rule.name: rule for rule in rules if isinstance(rule, NodeRule)}
+    found: dict[ResourceName, tuple[Device, ...]] = {}
+    for device_id, holder in now.facts.holders.items():
+        name = holder.resource
+        offer, rule = now.offer_of(device_id), share_rules.get(name)
+        listed = shares.is_share(rule, device_id) if rule else offer and offer.claim.resource == name
+        if name in names and not listed:
+            device = units.held_elsewhere(device_id, holder, now.facts)
+            found[name] = (*found.get(name, ()), device)
+    return found
+
+
+def _differing(before: Extras, now: Extras) -> set[ResourceName]:
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+
+
+def _resources(before: Outcome, now: Outcome, touched: Set[ResourceName]) -> Mapping[ResourceName, Resource]:
+    """All resources; what did not change is the same object as before.
+
+    One that only a pod kept alive, which has let go, is not among them any more.
+    """
+    rules = {ResourceName(rule.name): rule for rule in reversed(now.facts.desired.rules)}
+    served = rules.keys() | now.by_resource.keys() | now.extras.keys()
+    result: dict[ResourceName, Resource] = {}
+    for name in dict.fromkeys((*before.resources, *reversed(rules), *now.by_resource)):
+        if name in served:
+            result[name] = _resource(name, rules.get(name), before, now, name in touched)
+    return result
+
+
+def _resource(
+    name: ResourceName, rule: Rule | None, before: Outcome, now: Outcome, touched: bool
+) -> Resource:
+    old = before.resources.get(name)
+    if isinstance(rule, NodeRule):
+        touched |= (rule.path in before.facts.host.nodes) != (rule.path in now.facts.host.nodes)
+    if old is not None and not touched:
+        return old
+    extras = now.extras.get(name, ())
+    if isinstance(rule, NodeRule):
+        fresh = shares.resource(rule, now.facts.host.nodes)
+        fresh = replace(fresh, devices=(*fresh.devices, *extras))
+    else:
+        kind = old.kind if old is not None else Kind.PCI
+        fresh = _vfio_resource(Resource(name, kind), rule, now.by_resource.get(name, {}), extras)
+    return old if old is not None and fresh == old else fresh
+
+
+def _vfio_resource(
+    plain: Resource, rule: PciRule | MdevRule | None, parts: ByUnit, extras: tuple[Device, ...]
+) -> Resource:
+    found = [offer for part in parts.values() for offer in part]
+    rule = found[0].claim.rule if found else rule
+    plain = replace(plain, devices=units.in_order([*extras, *(offer.device for offer in found)]))
+    if rule is None:
+        return plain
+    kind = Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI
+    return replace(plain, kind=kind, isolation=rule.isolation, iommufd=rule.iommufd, cdi=rule.cdi)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Host × Desired × Allocations to Resources: which devices are offered, with what health. Pure.
+
+The unit of decision is the IOMMU group (what has no group is a unit of its own): only what is in one group
+can change the verdict on its functions and mdevs. So a turn decides anew the units that changed and keeps
+the offers of all others; the result equals a decision from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction
+from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, pci_order
+from nodeagent.model.resource import Device, Isolation, Reason, ReasonCode
+from nodeagent.policy import groups, selectors
+from nodeagent.policy.offer import health, matches
+from nodeagent.policy.offer.matches import Claim, Names
+
+Unit = GroupNumber | str
+"""What is decided at once: a group, or the id of a part that has none."""
+
+Taken = tuple[Part, Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A Device of a resource, and the parts that it stands for (several with ``isolation: bundle``)."""
+
+    claim: Claim
+    device: Device
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What offers depend on."""
+
+    host: Host
+    desired: Desired
+    names: Names = field(default_factory=dict)
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    holders_known: bool = False
+    settling: frozenset[str] = frozenset()
+    claimed: Mapping[str, Claim] = field(default_factory=dict)  # of the turn before
+
+
+def unit_of(part: Part) -> Unit:
+    """The unit in which a part is decided."""
+    return part.id if part.group is None else part.group
+
+
+def units(host: Host) -> dict[Unit, None]:
+    """All units of a host, those with PCI functions first and in address order."""
+    found: dict[Unit, None] = {unit_of(function): None for function in host.functions.values()}
+    found.update((unit_of(mdev), None) for mdev in host.mdevs.values())
+    return found | dict.fromkeys(host.groups)
+
+
+def decide(unit: Unit, facts: Facts) -> tuple[Offer, ...]:
+    """The offers of one unit, in address order."""
+    situation = _situation(unit, facts)
+    parts: tuple[Part, ...] = situation.members
+    if situation.mdevs:
+        parts = (*parts, *situation.mdevs)
+    offers: list[Offer] = []
+    bundles: dict[ResourceName, list[Taken]] = {}
+    for part in parts:
+        found = _claim(part, situation, facts)
+        if found is None:
+            continue
+        if found.rule.isolation is Isolation.BUNDLE:
+            bundles.setdefault(found.resource, []).append((part, found))
+        else:
+            offers.append(_offer([(part, found)], situation, facts))
+    return (*offers, *(_offer(bundle, situation, facts) for bundle in bundles.values()))
+
+
+def _claim(part: Part, situation: health.Situation, facts: Facts) -> Claim | None:
+    """The claim of now; else the one of before: what was offered stays listed while it exists."""
+    return matches.claim(part, situation.group, facts.desired, facts.names) or facts.claimed.get(part.id)
+
+
+def _situation(unit: Unit, facts: Facts) -> health.Situation:
+    group = None if isinstance(unit, str) else facts.host.groups.get(unit)
+    functions, mdevs = _members(unit, group, facts.host)
+    ids: list[str] = [*(function.address for function in functions), *(mdev.uuid for mdev in mdevs)]
+    if group is not None:
+        ids = [*group.members, groups.whole(group.number)]
+    return health.Situation(
+        group=group,
+        members=functions,
+        mdevs=mdevs,
+        holders={found: facts.holders[found] for found in ids if found in facts.holders},
+        holders_known=facts.holders_known,
+        settling=facts.settling.intersection(ids) if facts.settling else frozenset(),
+        nodes=facts.host.nodes,
+        iommu=facts.host.iommu,
+    )
+
+
+def _members(unit: Unit, group: Group | None, host: Host) -> tuple[tuple[PciFunction, ...], tuple[Mdev, ...]]:
+    """The functions and the mdevs of a unit. A group that cannot be read has those that name it."""
+    if group is not None:
+        functions = host.members(group.number)
+        if len(functions) == len(group.members):
+            return functions, ()
+        return functions, tuple(part for part in host.parts(group.number) if isinstance(part, Mdev))
+    if not isinstance(unit, str):
+        return (
+            tuple(function for function in host.functions.values() if function.group == unit),
+            tuple(mdev for mdev in host.mdevs.values() if mdev.group == unit),
+        )
+    part = host.part(unit)
+    if part is None or part.group is not None:  # a group has taken it in
+        return (), ()
+    return ((), (part,)) if isinstance(part, Mdev) else ((part,), ())
+
+
+def _offer(taken: Sequence[Taken], situation: health.Situation, facts: Facts) -> Offer:
+    ids = tuple(part.id for part, _ in taken)
+    first, found = taken[0]
+    reasons = (health.reason(part, situation, _terms(claim, ids)) for part, claim in taken)
+    device = Device(
+        id=DeviceId(first.id),
+        reason=next((reason for reason in reasons if reason is not None), None),
+        numa=_numa(first, facts),
+    )
+    return Offer(found, device, ids)
+
+
+def _terms(found: Claim, ids: tuple[str, ...]) -> health.Terms:
+    return health.Terms(found.rule.isolation, found.rule.iommufd, found.resource, ids, found.type_id)
+
+
+def _numa(part: Part, facts: Facts) -> int | None:
+    """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
+    if isinstance(part, Mdev) and part.leaving:
+        holder = facts.holders.get(part.uuid)
+        return holder.numa if holder is not None else None
+    return announced_numa(part.numa_node, facts.host.numa_nodes)
+
+
+def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
+    """The NUMA node to announce: one that the host has, else none (a wrong one makes pods unschedulable)."""
+    return node if node is not None and node in present else None
+
+
+def held_elsewhere(device_id: str, holder: Holder, facts: Facts) -> Device:
+    """A device that a pod holds under a resource that would not list it any more: gone, or no longer fitting.
+
+    Dropping such an id can crash the kubelet (seen on 1.36.2), so it stays listed until it is released.
+    """
+    part = facts.host.part(device_id)
+    if part is None:
+        ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
+        return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
+    reason = health.reason(part, _situation(unit_of(part), facts), health.Terms())
+    left = _other_type(part, holder, facts) or _excluded(holder)
+    return Device(DeviceId(device_id), reason or left, _numa(part, facts))
+
+
+def _other_type(part: Part, holder: Holder, facts: Facts) -> Reason | None:
+    """Why a rule by type does not offer the part any more, if it is for its type."""
+    kind = matches.type_of(part)
+    rules = [rule for rule in facts.desired.rules if rule.name == holder.resource]
+    if kind is None or not rules or any(selectors.picks(rule, part, facts.names) for rule in rules):
+        return None
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"its type is {kind} now, which {holder.resource} does not offer, and {holder} still has it",
+        f"it leaves this resource when {holder} ends",
+    )
+
+
+def _gone(holder: Holder) -> Reason:
+    return Reason(
+        ReasonCode.GONE,
+        f"it is no longer on this machine, and {holder} still has it",
+        f"stop {holder}; re-plug the card or look at the kernel log if it should be there",
+    )
+
+
+def _excluded(holder: Holder) -> Reason:
+    return Reason(
+        ReasonCode.EXCLUDED,
+        f"no rule offers it under this name any more, and {holder} still has it",
+        f"it leaves this resource when {holder} ends",
+    )
+
+
+def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The stable order of a list: by address, each id once."""
+    unique = {device.id: device for device in devices}
+    return tuple(sorted(unique.values(), key=lambda device: pci_order(device.id)))

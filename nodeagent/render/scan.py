@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``nodeagent scan`` prints: all devices by IOMMU group, all mdevs, and what becomes of each."""
+
+from __future__ import annotations
+
+from nodeagent.model.host import Host, Mdev, MdevType, Part, PciFunction
+from nodeagent.policy import groups
+from nodeagent.policy.offer.turn import Outcome
+from nodeagent.render.table import table
+
+_HEAD = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
+_MDEV_HEAD = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
+_TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
+
+
+def text(outcome: Outcome) -> str:
+    """The table of functions, those of mdevs and their types, then the other facts of the host."""
+    host = outcome.facts.host
+    rows = [_row(function, outcome) for function in _by_group(host)]
+    parts = [table(_HEAD, rows) if rows else "no PCI devices", ""]
+    mdevs = [_mdev_row(mdev, outcome) for mdev in _mdevs(host)]
+    if mdevs:
+        parts += [table(_MDEV_HEAD, mdevs), ""]
+    types = [_type_row(parent, kind) for parent, kinds in _types(host).items() for kind in kinds]
+    if types:
+        parts += [table(_TYPE_HEAD, types), ""]
+    return "\n".join([*parts, *_facts(host)])
+
+
+def _by_group(host: Host) -> list[PciFunction]:
+    far = 1 << 62
+    return sorted(
+        host.functions.values(),
+        key=lambda function: (far if function.group is None else function.group, function.address),
+    )
+
+
+def _mdevs(host: Host) -> list[Mdev]:
+    """Those on their bus, then those that wait for their removal."""
+    return [*host.mdevs.values(), *host.leaving.values()]
+
+
+def _types(host: Host) -> dict[str, tuple[MdevType, ...]]:
+    """The types of all parents; those that a VF takes are there while it has none."""
+    vfs: dict[str, tuple[MdevType, ...]] = {
+        function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
+        for function in host.functions.values()
+        if groups.takes_vgpu(function) and groups.vgpu_of(function) is None
+    }
+    return {**host.mdev_parents, **vfs}
+
+
+def _row(function: PciFunction, outcome: Outcome) -> tuple[str, ...]:
+    members = outcome.facts.host.members(function.group)
+    viable = "-" if function.group is None else "no" if groups.blockers(members) else "yes"
+    return (
+        function.address,
+        _shown(function.group),
+        viable,
+        f"{function.vendor or '?'}:{function.device or '?'}",
+        (function.pci_class or "?")[:4],
+        _shown(function.driver),
+        _shown(function.numa_node),
+        fate(function, outcome),
+    )
+
+
+def _mdev_row(mdev: Mdev, outcome: Outcome) -> tuple[str, ...]:
+    told = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent, mdev.driver, mdev.numa_node)
+    return (mdev.uuid, *map(_shown, told), fate(mdev, outcome))
+
+
+def _type_row(parent: str, kind: MdevType) -> tuple[str, ...]:
+    return (parent, kind.type_id, _shown(kind.name), _shown(kind.available))
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def fate(part: Part, outcome: Outcome) -> str:
+    """The resource and health of a function or mdev, or nothing."""
+    offer = outcome.offer_with(part.id)
+    if offer is None:
+        waits = isinstance(part, Mdev) and part.leaving
+        return "going away, still in use" if waits else part.unreadable or ""
+    reason = offer.device.reason
+    return offer.claim.resource if reason is None else f"{offer.claim.resource}: {reason.what}"
+
+
+def _facts(host: Host) -> list[str]:
+    return [
+        f"{len(host.functions)} functions, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
+        f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
+        f"nodes: {', '.join(sorted(host.nodes)) or 'none'}",
+    ]

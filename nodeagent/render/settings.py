@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows the effective settings: key, value, where it comes from. For people as columns, else as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nodeagent.config import Settings, Value
+
+HEAD = ("SETTING", "VALUE", "FROM")
+WIDEST = 48  # characters; a longer value pushes only its own source aside
+
+
+def text(settings: Settings) -> str:
+    """Aligned columns, one setting per line; lists, maps and texts with blanks as JSON."""
+    rows = [HEAD, *(_row(value) for value in settings.values)]
+    widths = [min(WIDEST, max(len(row[column]) for row in rows)) for column in (0, 1)]
+    lines = [f"{key:{widths[0]}}  {value:{widths[1]}}  {source}" for key, value, source in rows]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(settings: Settings) -> str:
+    """The same as one JSON object: key → value and source. Ends with a newline."""
+    values = {item.key: {"value": item.value, "source": item.source} for item in settings.values}
+    return json.dumps({"settings": values, "warnings": list(settings.warnings)}, indent=2) + "\n"
+
+
+def _row(item: Value) -> tuple[str, str, str]:
+    return item.key, _word(item.value), item.source
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str) and value and value.isprintable() and " " not in value:
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stand-in kubelet's admission: choosing devices, calling Allocate, and what the container gets.
+
+Follows Allocate, devicesToAllocate and allocateContainerResources in pkg/kubelet/cm/devicemanager/manager.go
+of Kubernetes 1.36, with their texts. One pod after the other, init containers first, one Allocate per
+container and resource, ids in random order; a failure is final for the pod.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import anyio
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS
+from nodeagent.sim.kubelet.clients import Client, Clients, go_text
+from nodeagent.sim.kubelet.devices import Held
+from nodeagent.sim.kubelet.state import AllocationSeen, ContainerResult, Pod, State
+
+PRE_START_LIMIT = 30.0
+
+
+class Rejected(Exception):
+    """Raised when a pod cannot be admitted; the text is the kubelet's."""
+
+
+class Admission:
+    """Pods of one run of the kubelet."""
+
+    def __init__(self, state: State, clients: Clients) -> None:
+        self._state = state
+        self._clients = clients
+        self._one_at_a_time = anyio.Lock()
+
+    async def admit(self, pod: Pod) -> Pod:
+        """Bring the pod to Running or Failed; the same object is returned."""
+        state = self._state
+        async with self._one_at_a_time:
+            self.free_devices_of_gone_pods()
+            pod.uid = pod.uid or f"{pod.key}-{len(state.statistics.allocations)}-{time.monotonic_ns()}"
+            state.pods[pod.key] = pod
+            try:
+                await self._allocate(pod)
+            except Rejected as error:
+                self._reject(pod, str(error))
+            else:
+                await self._start(pod)
+            state.changed()
+        return pod
+
+    def free_devices_of_gone_pods(self) -> None:
+        """Lazily, at the next admission or PodResources List: UpdateAllocatedDevices."""
+        active = {pod.uid for pod in self._state.pods.values() if pod.phase != "Failed"}
+        self._state.table.release_all_but(active)
+
+    def _reject(self, pod: Pod, text: str) -> None:
+        pod.phase, pod.reason = "Failed", "UnexpectedAdmissionError"
+        pod.message = f"Pod was rejected: Allocate failed due to {text}, which is unexpected"
+        self.free_devices_of_gone_pods()
+
+    async def _allocate(self, pod: Pod) -> None:
+        """Init containers first; what plain ones had may be used again, what sidecars have may not."""
+        reusable: dict[str, set[str]] = {}
+        for kind, name, limits in _containers(pod):
+            wishes = list(limits.items())
+            self._state.random.shuffle(wishes)
+            for resource, count in wishes:
+                if not self._state.table.known(resource):
+                    continue  # no plugin ever listed it: the pod runs without, as with nodeName set
+                ids = await self._allocate_one(pod, name, resource, count, reusable)
+                again = reusable.setdefault(resource, set())
+                again.update(ids) if kind == "init" else again.difference_update(ids)
+
+    async def _allocate_one(
+        self, pod: Pod, name: str, resource: str, count: int, reusable: dict[str, set[str]]
+    ) -> tuple[str, ...]:
+        ids = await self._choose(resource, count, reusable.get(resource, set()))
+        response = await self._call(resource, ids)
+        self._state.table.held.append(Held(pod.uid, name, resource, ids, bytes(response)))
+        self._state.table.save()
+        return ids
+
+    async def _choose(self, resource: str, count: int, reusable: set[str]) -> tuple[str, ...]:
+        """The ids for one container, in random order; raises Rejected."""
+        table = self._state.table
+        healthy = table.healthy.get(resource)
+        if healthy is None:
+            raise Rejected(f"cannot allocate unregistered device {resource}")
+        if not healthy:
+            text = "no healthy devices present; cannot allocate unhealthy devices"
+            raise Rejected(f"{text} {resource}")
+        chosen = sorted(reusable)[:count]
+        needed = count - len(chosen)
+        if needed:
+            free = healthy - table.in_use(resource)
+            if len(free) < needed:
+                raise Rejected(
+                    f"requested number of devices unavailable for {resource}. "
+                    f"Requested: {needed}, Available: {len(free)}"
+                )
+            chosen += await self._preferred(resource, free, chosen, count)
+        self._state.random.shuffle(chosen)
+        return tuple(chosen)
+
+    async def _preferred(self, resource: str, free: set[str], must: list[str], count: int) -> list[str]:
+        """The free ids to take: what the plugin prefers, then any; never more than needed."""
+        wanted: list[str] = []
+        endpoint = self._clients.endpoints[resource]
+        if endpoint.options.get_preferred_allocation_available:
+            wanted = await _ask_preference(endpoint, sorted(free | set(must)), must, count)
+        rest = sorted(free)
+        self._state.random.shuffle(rest)
+        usable = [name for name in dict.fromkeys([*wanted, *rest]) if name in free]
+        return usable[: count - len(must)]
+
+    async def _call(self, resource: str, ids: tuple[str, ...]) -> v1beta1.ContainerAllocateResponse:
+        """One Allocate; raises Rejected with the plugin's text."""
+        state = self._state
+        request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(list(ids))])
+        error: str | None = None
+        responses: list[v1beta1.ContainerAllocateResponse] = []
+        state.allocating.update(ids)
+        state.changed()
+        try:
+            responses = (await self._clients.endpoints[resource].stub.allocate(request)).container_responses
+            if not responses:
+                error = "no containers return in allocation response &AllocateResponse{}"
+        except FOREIGN_ERRORS as foreign:
+            error = go_text(foreign)
+        finally:
+            state.allocating.difference_update(ids)
+        state.statistics.allocations.append(AllocationSeen(resource, ids, time.monotonic(), error))
+        state.changed()
+        if error is not None:
+            raise Rejected(error)
+        self._look_up(resource, ids)
+        return responses[0]
+
+    def _look_up(self, resource: str, ids: tuple[str, ...]) -> None:
+        """manager.go of 1.36 reads the topology of each id without asking whether it is still listed."""
+        missing = [name for name in ids if name not in self._state.table.devices.get(resource, {})]
+        if missing:
+            self._state.crash(f"{resource} dropped {missing} while their Allocate was running")
+            raise Rejected("the kubelet has crashed")
+
+    async def _start(self, pod: Pod) -> None:
+        pod.phase = "Running"
+        for _, name, _ in _containers(pod):
+            pod.results[name] = result = self._result(pod, name)
+            for resource, ids in result.ids.items():
+                result.error = result.error or await self._pre_start(resource, ids)
+
+    async def _pre_start(self, resource: str, ids: tuple[str, ...]) -> str | None:
+        endpoint = self._clients.endpoints[resource]
+        if not endpoint.options.pre_start_required:
+            return None
+        request = v1beta1.PreStartContainerRequest(list(ids))
+        try:
+            await endpoint.stub.pre_start_container(request, timeout=PRE_START_LIMIT)
+        except FOREIGN_ERRORS as error:
+            return f"PreStartContainer rpc failed with err: {go_text(error)}"
+        return None
+
+    def _result(self, pod: Pod, name: str) -> ContainerResult:
+        """Merge the answers of all resources: of equal names and paths the first wins."""
+        result = ContainerResult(name)
+        for held in self._state.table.held:
+            if (held.pod_uid, held.container) == (pod.uid, name):
+                result.ids[held.resource] = held.ids
+                _merge(result, v1beta1.ContainerAllocateResponse.parse(held.response))
+        for host, _, _ in result.devices:
+            if not os.path.lexists(f"{self._state.root}{host}"):
+                result.error = f"CreateContainerError: lstat {host}: no such file or directory"
+        return result
+
+
+async def _ask_preference(endpoint: Client, available: list[str], must: list[str], count: int) -> list[str]:
+    wish = v1beta1.ContainerPreferredAllocationRequest(available, must, count)
+    request = v1beta1.PreferredAllocationRequest([wish])
+    try:
+        answer = await endpoint.stub.get_preferred_allocation(request)
+    except FOREIGN_ERRORS as error:
+        text = "device plugin GetPreferredAllocation rpc failed with err"
+        raise Rejected(f"{text}: {go_text(error)}") from error
+    return list(answer.container_responses[0].device_ids) if answer.container_responses else []
+
+
+def _merge(result: ContainerResult, answer: v1beta1.ContainerAllocateResponse) -> None:
+    result.envs = {**answer.envs, **result.envs}
+    result.annotations = {**answer.annotations, **result.annotations}
+    result.cdi += [device.name for device in answer.cdi_devices]
+    taken = {container for _, container, _ in result.devices}
+    for node in answer.devices:
+        if node.container_path not in taken:
+            result.devices.append((node.host_path, node.container_path, node.permissions))
+            taken.add(node.container_path)
+    mounted = {container for _, container, _ in result.mounts}
+    for mount in answer.mounts:
+        if mount.container_path not in mounted:
+            result.mounts.append((mount.host_path, mount.container_path, mount.read_only))
+            mounted.add(mount.container_path)
+
+
+def _containers(pod: Pod) -> Iterator[tuple[str, str, dict[str, int]]]:
+    """Kind, name and limits of each container, in the order of admission."""
+    for kind, prefix, many in (
+        ("init", "init", pod.init_containers),
+        ("sidecar", "sidecar", pod.sidecars),
+        ("app", "c", pod.containers),
+    ):
+        for index, limits in enumerate(many):
+            yield kind, f"{prefix}{index}", limits

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stand-in kubelet as the client of plugins: registration checks, dialling back, reading lists.
+
+Follows pkg/kubelet/cm/devicemanager/plugin/v1beta1 (server.go, handler.go, client.go) of Kubernetes 1.36:
+one client per resource name, a new one overwrites the old before it is dialled, and the end of any
+stream of a resource disconnects whichever client is the current one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from grpclib.const import Cardinality, Status
+from grpclib.exceptions import GRPCError
+from grpclib.metadata import Deadline
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS, SocketChannel
+from nodeagent.kubelet.grpc.codec import Codec
+from nodeagent.sim.kubelet.devices import SeenDevice
+from nodeagent.sim.kubelet.state import Registration, State
+
+LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+RECEIVE_LIMIT = 4 * 1024 * 1024  # grpc-go's default
+DIAL_LIMIT = 10.0
+
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+
+
+def is_extended_resource_name(name: str) -> bool:
+    """What v1helper.IsExtendedResourceName accepts; nothing else may register."""
+    domain, slash, rest = name.partition("/")
+    if not slash or "kubernetes.io/" in name or name.startswith("requests."):
+        return False
+    domain_fits = len(domain) <= 253 - len("requests.") and _DOMAIN.fullmatch(domain)
+    return bool(domain_fits and len(rest) <= 63 and _NAME.fullmatch(rest))
+
+
+def go_text(error: BaseException) -> str:
+    """An RPC error in the words of grpc-go."""
+    if isinstance(error, GRPCError):
+        code = error.status.name.title().replace("_", "").replace("Cancelled", "Canceled")
+        return f"rpc error: code = {code} desc = {error.message or ''}"
+    if isinstance(error, TimeoutError):
+        return "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+    return "rpc error: code = Unavailable desc = error reading from server: EOF"
+
+
+class _LimitedCodec(Codec):
+    """Refuses messages above grpc-go's limit, and keeps the size of the last one."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.size = 0
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        """As Codec, within the limit."""
+        self.size = len(data)
+        if self.size > self._limit:
+            text = f"grpc: received message larger than max ({self.size} vs. {self._limit})"
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
+        return super().decode(data, message_type)
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """One registered plugin and the connection to it."""
+
+    resource: str
+    channel: SocketChannel
+    codec: _LimitedCodec
+    options: v1beta1.DevicePluginOptions
+    reading: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def stub(self) -> v1beta1.DevicePluginStub:
+        """The plugin's methods."""
+        return v1beta1.DevicePluginStub(self.channel)
+
+
+class Clients:
+    """The registered plugins of one run of the kubelet."""
+
+    def __init__(self, state: State, tasks: TaskGroup) -> None:
+        self._state = state
+        self._tasks = tasks
+        self._all: set[Client] = set()
+        self._current: dict[str, Client] = {}
+        self._closed = False
+        self.endpoints: dict[str, Client] = {}  # who gets the Allocates
+
+    async def register(self, request: v1beta1.RegisterRequest, deadline: Deadline | None) -> None:
+        """All of Register but the transport; raises GRPCError UNKNOWN with the real one's text."""
+        name = request.resource_name
+        seen = Registration(name, request.endpoint, time.monotonic())
+        try:
+            self._check(request)
+            path = self._state.plugins / request.endpoint.lstrip("/")
+            await self.connect(name, path, deadline)
+        except GRPCError as error:
+            seen.refusal = error.message
+            raise
+        finally:
+            self._state.statistics.registrations.append(seen)
+            self._state.changed()
+
+    def _check(self, request: v1beta1.RegisterRequest) -> None:
+        """The checks in their order: an injected refusal, the version, the name."""
+        refusal = self._state.fault("refuse-register", request.resource_name)
+        if refusal is not None:
+            raise GRPCError(Status.UNKNOWN, str(refusal))
+        if request.version != "v1beta1":
+            text = f'requested API version "{request.version}" is not supported by kubelet.'
+            raise GRPCError(Status.UNKNOWN, text + ' Supported version is ["v1beta1"]')
+        if not is_extended_resource_name(request.resource_name):
+            raise GRPCError(Status.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
+
+    async def connect(self, resource: str, path: Path, deadline: Deadline | None = None) -> None:
+        """Dial, ask for the options, start to read lists; raises GRPCError UNKNOWN."""
+        codec = _LimitedCodec(self._state.fault("receive-limit", resource) or RECEIVE_LIMIT)
+        channel = SocketChannel(path, codec=codec)
+        try:
+            await _dial(channel)
+            options = await self._options(channel, deadline)
+        except BaseException:
+            self._current.pop(resource, None)  # a failure forgets the plugin that was there before
+            channel.close()
+            raise
+        if self._closed:  # the process has ended meanwhile
+            channel.close()
+            raise GRPCError(Status.UNAVAILABLE, "the kubelet has stopped")
+        client = Client(resource, channel, codec, options)
+        self._all.add(client)
+        self._current[resource] = self.endpoints[resource] = client
+        self._state.table.connected(resource)
+        if not self._state.fault("no-list", resource):
+            self._tasks.start_soon(self._read, client, name=f"lists of {resource}")
+
+    async def _options(
+        self, channel: SocketChannel, deadline: Deadline | None
+    ) -> v1beta1.DevicePluginOptions:
+        try:
+            stub = v1beta1.DevicePluginStub(channel)
+            return await stub.get_device_plugin_options(deadline=deadline)
+        except FOREIGN_ERRORS as error:
+            text = f"failed to get device plugin options: {go_text(error)}"
+            raise GRPCError(Status.UNKNOWN, text) from error
+
+    async def _read(self, client: Client) -> None:
+        """Read lists until the stream ends; then do what the real one does at a stream's end."""
+        streams = self._state.statistics.streams
+        try:
+            with client.reading:
+                await self._read_lists(client)
+        finally:
+            streams[client.resource] = streams.get(client.resource, 1) - 1
+            self._state.changed()
+        if self._closed:
+            client.channel.close()  # once more: the request may have connected it anew
+        else:
+            self.disconnect(client.resource)
+
+    async def _read_lists(self, client: Client) -> None:
+        resource, state = client.resource, self._state
+        streams = state.statistics.streams
+        streams[resource] = streams.get(resource, 0) + 1
+        try:
+            async with client.channel.request(
+                LIST_AND_WATCH, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse
+            ) as stream:
+                await stream.send_message(v1beta1.Empty(), end=True)
+                state.changed()
+                while True:
+                    await self._while_stalled(resource)
+                    message = await stream.recv_message()
+                    if message is None:
+                        return
+                    state.listed(resource, client.codec.size, _seen(message))
+        except FOREIGN_ERRORS:
+            return  # every end of a stream is the same to the kubelet
+
+    async def _while_stalled(self, resource: str) -> None:
+        if self._state.fault("stalled-reader", resource):
+            await self._state.until(
+                lambda: not self._state.fault("stalled-reader", resource), timeout=float("inf")
+            )
+
+    def disconnect(self, resource: str) -> None:
+        """Forget the current client of the resource, close its connection, all devices unhealthy.
+
+        Nothing happens if there is none: after a failed Register the devices stay as they are.
+        """
+        client = self._current.pop(resource, None)
+        if client is None:
+            return
+        client.reading.cancel()
+        client.channel.close()
+        self._state.table.lost(resource)
+        self._state.changed()
+
+    def end_stream(self, resource: str) -> None:
+        """Let the stream of the current client end, as after an error on the way."""
+        client = self._current.get(resource)
+        if client is not None:
+            client.reading.cancel()
+
+    def close(self) -> None:
+        """The process ends: all connections close, nothing is marked."""
+        self._closed = True
+        for client in self._all:
+            client.reading.cancel()
+            client.channel.close()
+
+
+async def _dial(channel: SocketChannel) -> None:
+    """Connect within ten seconds, trying again after about 1 s, 1.6 s, … as grpc-go does."""
+    pause = 1.0
+    with anyio.move_on_after(DIAL_LIMIT):
+        while True:
+            try:
+                await channel.__connect__()
+            except OSError:
+                await anyio.sleep(pause)
+                pause *= 1.6
+            else:
+                return
+    raise GRPCError(Status.UNKNOWN, "failed to dial device plugin: context deadline exceeded")
+
+
+def _seen(message: v1beta1.ListAndWatchResponse) -> tuple[SeenDevice, ...]:
+    return tuple(SeenDevice(device.id, device.health, _nodes(device.topology)) for device in message.devices)
+
+
+def _nodes(topology: v1beta1.TopologyInfo | None) -> tuple[int, ...] | None:
+    return None if topology is None else tuple(node.id for node in topology.nodes)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in kubelet: real gRPC on real sockets, with the device manager's semantics of Kubernetes 1.36.
+
+For the demo, the tests and the benchmark. It registers plugins as the real one does, reads their lists,
+admits pods, keeps its checkpoint, answers PodResources, watches plugins_registry, restarts like the real
+one, and misbehaves on demand (``errors``). It runs no containers; it tells what they would have got.
+Start it as a program with ``python -m nodeagent.sim.kubelet.standin --root DIR``: see ``control``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.sim.kubelet.admission import Admission
+from nodeagent.sim.kubelet.clients import Clients
+from nodeagent.sim.kubelet.plugin_watcher import PluginWatcher
+from nodeagent.sim.kubelet.podresources import PodResources
+from nodeagent.sim.kubelet.state import Pod, Registration, State, Statistics
+
+AN_HOUR = 3600.0
+REGISTER = "/v1beta1.Registration/Register"
+
+
+class KubeletStopped(Exception):
+    """Raised when something is asked of a kubelet that does not run."""
+
+
+class Kubelet:
+    """The stand-in; an async context manager that starts on entry and stops on exit.
+
+    ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the
+    kubelet's (``none`` or any other). On entry it has run for ``age`` seconds, as its sockets tell; each
+    later start makes it new. ``errors`` holds the faults, each for all resources (``name``) or for one
+    (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
+    ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and
+    listen), ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
+    ``pod-resources-empty`` (seconds).
+    """
+
+    def __init__(
+        self, root: str | Path, *, seed: int = 0, topology_policy: str = "none", age: float = AN_HOUR
+    ) -> None:
+        self.state = State(root, seed, topology_policy)
+        self._age = age
+        self._outer: TaskGroup = anyio.create_task_group()
+        self._run: _Run | None = None
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """The fault table; change it through ``fault`` or ``clear`` to wake those who wait on it."""
+        return self.state.errors
+
+    @property
+    def statistics(self) -> Statistics:
+        """What happened so far."""
+        return self.state.statistics
+
+    @property
+    def socket(self) -> Path:
+        """Where plugins register."""
+        return self.state.plugins / "kubelet.sock"
+
+    @property
+    def crashed(self) -> str | None:
+        """Why the real kubelet would have died, if it would have."""
+        return self.state.crashed
+
+    async def __aenter__(self) -> Kubelet:
+        await self._outer.__aenter__()
+        self._outer.start_soon(self._die_of_crashes, name="end of the kubelet")
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        with anyio.CancelScope(shield=True):
+            await self.stop()
+        self._outer.cancel_scope.cancel()
+        return await self._outer.__aexit__(kind, error, trace)
+
+    async def start(self) -> None:
+        """Wipe the plugin directory's sockets, bind, listen; pods keep what the checkpoint says."""
+        if self._run is None:
+            age, self._age = self._age, 0.0
+            self._run = _Run(self.state, self._outer)
+            await self._run.start(age)
+
+    async def stop(self) -> None:
+        """End as a killed process does: connections close, every socket file stays."""
+        run, self._run = self._run, None
+        if run is not None:
+            await run.stop()
+
+    async def restart(self, listen_delay: float = 0.0, away: float = 0.0) -> None:
+        """Stop, stay ``away`` seconds, start with ``listen_delay`` seconds between bind and listen."""
+        await self.stop()
+        await anyio.sleep(away)
+        self.errors["listen-delay"] = listen_delay
+        try:
+            await self.start()
+        finally:
+            self.errors.pop("listen-delay", None)
+
+    async def admit(self, pod: Pod) -> Pod:
+        """Admit the pod, or reject it; see its phase, message and results."""
+        return await self._alive().admission.admit(pod)
+
+    def delete(self, pod: Pod) -> None:
+        """The pod and its containers are gone; its devices are freed lazily."""
+        self.state.pods.pop(pod.key, None)
+        self.state.changed()
+
+    def fault(self, name: str, setting: Any = True) -> None:
+        """Switch a fault on."""
+        self.errors[name] = setting
+        self.state.changed()
+
+    def clear(self, name: str) -> None:
+        """Switch a fault off."""
+        self.errors.pop(name, None)
+        self.state.changed()
+
+    def end_stream(self, resource: str) -> None:
+        """End the ListAndWatch stream of the resource's current plugin from our side."""
+        self._alive().clients.end_stream(resource)
+
+    def capacity(self, resource: str) -> tuple[int, int]:
+        """Capacity and allocatable, as the Node object would show them."""
+        return self.state.table.capacity(resource), self.state.table.allocatable(resource)
+
+    def health_of(self, pod: Pod) -> dict[str, str]:
+        """Device id → Healthy or Unhealthy in the pod's status (KEP-4680).
+
+        The last list counts, also after the plugin's death; an id that is not listed is Healthy.
+        """
+        seen: dict[str, str] = {}
+        for held in self.state.table.held:
+            if held.pod_uid == pod.uid:
+                table = self.state.table.devices.get(held.resource, {})
+                for name in held.ids:
+                    healthy = name not in table or table[name].healthy
+                    seen[name] = "Healthy" if healthy else "Unhealthy"
+        return seen
+
+    async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109
+        """Wait until the predicate holds; looked at after each change. Raises TimeoutError."""
+        await self.state.until(predicate, timeout)
+
+    async def until_listed(self, resource: str, devices: int, timeout: float = 5.0) -> None:  # noqa: ASYNC109
+        """Wait until the resource has that many devices listed and one stream open."""
+        await self.until(
+            lambda: (
+                self.capacity(resource)[0] == devices
+                and self.statistics.streams.get(resource, 0) == 1
+                and resource in self.state.table.devices
+            ),
+            timeout,
+        )
+
+    async def _die_of_crashes(self) -> None:
+        while True:
+            await self.until(lambda: self.state.running and bool(self.crashed), math.inf)
+            await self.stop()
+
+    def _alive(self) -> _Run:
+        if self._run is None:
+            raise KubeletStopped("the stand-in kubelet does not run")
+        return self._run
+
+
+class _Run:
+    """One life of the kubelet: what a restart throws away."""
+
+    def __init__(self, state: State, outer: TaskGroup) -> None:
+        self._state = state
+        self._outer = outer
+        self._scope = anyio.CancelScope()
+        self.clients = Clients(state, outer)
+        self.admission = Admission(state, self.clients)
+        self._watcher = PluginWatcher(state, self.clients)
+        self._plugins = SocketServer(state.plugins, "kubelet.sock", [_Registration(state, self.clients)])
+        resources = PodResources(state, self.admission)
+        self._resources = SocketServer(state.pod_resources, "kubelet.sock", [resources])
+
+    async def start(self, age: float) -> None:
+        state = self._state
+        for directory in (state.plugins, state.pod_resources, state.registry):
+            directory.mkdir(parents=True, exist_ok=True)
+        state.table.load()
+        _remove_sockets(state.plugins)
+        _remove_sockets(state.pod_resources)
+        self._plugins.bind()
+        _make_older(self._plugins.path, age)
+        await anyio.sleep(state.fault("listen-delay") or 0)
+        await self._plugins.start()
+        if not state.fault("pod-resources-absent"):
+            self._resources.bind()
+            _make_older(self._resources.path, age)
+            await self._resources.start()
+        state.crashed, state.running, state.started = None, True, time.monotonic()
+        self._outer.start_soon(self._watch, name="plugin watcher")
+        state.changed()
+
+    async def _watch(self) -> None:
+        with self._scope:
+            await self._watcher.run()
+
+    async def stop(self) -> None:
+        self._state.running = False
+        self._scope.cancel()
+        self.clients.close()
+        await self._plugins.stop(0, keep_file=True)
+        await self._resources.stop(0, keep_file=True)
+        self._state.changed()
+
+
+class _Registration:
+    """The Registration service, with the raw stream: a fault may drop the connection."""
+
+    def __init__(self, state: State, clients: Clients) -> None:
+        self._state = state
+        self._clients = clients
+
+    async def _register(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        await self._faults(stream, request)
+        await self._clients.register(request, stream.deadline)
+        await stream.send_message(v1beta1.Empty())
+
+    async def _faults(self, stream: Any, request: v1beta1.RegisterRequest) -> None:
+        resource = request.resource_name
+        hangs, drops = (self._state.fault(f"{kind}-register", resource) for kind in ("hang", "drop"))
+        if not (hangs or drops):
+            return
+        seen = Registration(resource, request.endpoint, time.monotonic(), "hung" if hangs else "dropped")
+        self._state.statistics.registrations.append(seen)
+        self._state.changed()
+        if hangs:
+            await anyio.sleep_forever()
+        stream._stream._transport.abort()  # grpclib has no public way to drop a connection
+        raise GRPCError(Status.UNAVAILABLE, "dropped")
+
+    def __mapping__(self) -> dict[str, Handler]:
+        kinds = (v1beta1.RegisterRequest, v1beta1.Empty)
+        return {REGISTER: Handler(self._register, Cardinality.UNARY_UNARY, *kinds)}
+
+
+def _make_older(path: Path, age: float) -> None:
+    """Let a socket tell that age, if it is not to be new."""
+    if age:
+        born = time.time() - age
+        os.utime(path, (born, born))
+
+
+def _remove_sockets(directory: Path) -> None:
+    """Every socket directly in the directory, whoever owns it; nothing else (CleanupPluginDirectory)."""
+    for path in sorted(directory.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # its owner was quicker
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+
+
+if __name__ == "__main__":
+    from nodeagent.sim.kubelet import control
+
+    sys.exit(control.main(sys.argv[1:]))

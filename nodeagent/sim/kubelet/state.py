@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of the stand-in kubelet share: its paths, faults, statistics, pods and tables.
+
+Every change wakes those who wait in ``until``; nobody polls. Faults are entries of ``errors``, by name, or by
+``name:resource`` for one resource only. Knows no gRPC.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from nodeagent.base.latest import Latest
+from nodeagent.sim.kubelet.devices import DeviceTable, SeenDevice
+
+REMEMBERED = 1000  # lists kept per resource
+
+
+@dataclass(slots=True)
+class Registration:
+    """One call of Register, or one plugin found in plugins_registry; ``refusal`` None if accepted."""
+
+    resource: str
+    endpoint: str
+    when: float
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListSeen:
+    """One message of a ListAndWatch stream; ``when`` is monotonic, ``size`` in bytes."""
+
+    when: float
+    size: int
+    devices: tuple[SeenDevice, ...]
+
+    @property
+    def health(self) -> dict[str, str]:
+        """Id → health."""
+        return {device.id: device.health for device in self.devices}
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationSeen:
+    """One Allocate: the ids in the order asked; ``error`` None if granted."""
+
+    resource: str
+    ids: tuple[str, ...]
+    when: float
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What happened since the object was made, over all restarts."""
+
+    registrations: list[Registration] = field(default_factory=list)
+    lists: dict[str, deque[ListSeen]] = field(default_factory=dict)
+    lists_total: int = 0
+    allocations: list[AllocationSeen] = field(default_factory=list)
+    streams: dict[str, int] = field(default_factory=dict)  # open now, per resource
+
+    def accepted(self, resource: str) -> list[Registration]:
+        """The registrations of a resource that succeeded."""
+        return [r for r in self.registrations if r.resource == resource and r.refusal is None]
+
+
+@dataclass(slots=True)
+class ContainerResult:
+    """What one container was started with."""
+
+    name: str
+    ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    envs: dict[str, str] = field(default_factory=dict)
+    devices: list[tuple[str, str, str]] = field(default_factory=list)  # host, container, permissions
+    mounts: list[tuple[str, str, bool]] = field(default_factory=list)  # host, container, read-only
+    annotations: dict[str, str] = field(default_factory=dict)
+    cdi: list[str] = field(default_factory=list)
+    error: str | None = None  # CreateContainerError: …
+
+
+@dataclass(slots=True)
+class Pod:
+    """A pod: what it asks for (resource → count, per container), and what became of it."""
+
+    namespace: str
+    name: str
+    containers: list[dict[str, int]]
+    init_containers: list[dict[str, int]] = field(default_factory=list)
+    sidecars: list[dict[str, int]] = field(default_factory=list)
+    uid: str = ""
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    results: dict[str, ContainerResult] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def result(self) -> ContainerResult:
+        """The result of the first app container."""
+        return self.results["c0"]
+
+
+class State:
+    """The node as the stand-in sees it."""
+
+    def __init__(self, root: str | Path, seed: int, topology_policy: str) -> None:
+        base = Path(root) / "var/lib/kubelet"
+        self.root = Path(root)
+        self.plugins = base / "device-plugins"
+        self.pod_resources = base / "pod-resources"
+        self.registry = base / "plugins_registry"
+        self.topology_policy = topology_policy
+        self.random = random.Random(seed)
+        self.errors: dict[str, Any] = {}
+        self.statistics = Statistics()
+        self.table = DeviceTable(self.plugins)
+        self.pods: dict[str, Pod] = {}
+        self.allocating: set[str] = set()
+        self.running = False
+        self.started = 0.0
+        self.crashed: str | None = None
+        self._changes = Latest(0)
+
+    def fault(self, name: str, resource: str = "") -> Any:
+        """The setting of a fault, or None: for this resource if there is one, else for all."""
+        return self.errors.get(f"{name}:{resource}", self.errors.get(name))
+
+    def changed(self) -> None:
+        """Wake all who wait."""
+        self._changes.touch()
+
+    async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109 (tests read well so)
+        """Wait until the predicate holds; raises TimeoutError after ``timeout`` seconds."""
+        with anyio.fail_after(timeout):
+            while True:
+                seen = self._changes.version
+                if predicate():
+                    return
+                await self._changes.newer(seen)
+
+    def listed(self, resource: str, size: int, devices: tuple[SeenDevice, ...]) -> None:
+        """A list has come: remember it, take it over, and die where the real one dies."""
+        seen = ListSeen(time.monotonic(), size, devices)
+        self.statistics.lists.setdefault(resource, deque(maxlen=REMEMBERED)).append(seen)
+        self.statistics.lists_total += 1
+        first = resource not in self.table.devices
+        self.table.update(resource, devices)
+        if first:
+            self._readmit(resource)
+        self.changed()
+
+    def crash(self, text: str) -> None:
+        """The real kubelet would have ended by SIGSEGV here; whoever runs this one stops it."""
+        self.crashed = self.crashed or text
+        self.changed()
+
+    def _readmit(self, resource: str) -> None:
+        """Topology hints for pods that hold devices, on the first list after a start.
+
+        topology_hints.go of 1.36 looks each held id up in the new list, without asking whether it is there.
+        """
+        if self.topology_policy == "none" or not self.table.has_topology(resource):
+            return
+        missing = self.table.in_use(resource) - set(self.table.devices[resource])
+        if missing:
+            self.crash(f"topology hints: {resource} no longer lists {sorted(missing)}, held by a pod")

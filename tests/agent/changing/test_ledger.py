@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of vGPU types: whole or as before, and never a reason to fail when it is read."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from nodeagent.agent.changing import ledger
+from nodeagent.base.errors import KernelRefused
+
+RECORD = ledger.Record({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "run/nodeagent/vgpu-types.json"
+    ledger.write(str(path), RECORD)
+    assert ledger.read(str(path)) == RECORD
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"types": 3}',
+        '{"types": {"a": 1}, "names": []}',
+        "\udcff",
+        '{"types": null}',
+        '{"listed": {"a": "b"}}',
+    ],
+)
+def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert ledger.read(str(path)) == ledger.Record()
+
+
+def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
+    assert ledger.read(str(tmp_path / "none.json")) == ledger.Record()
+
+
+@pytest.mark.shows("MC-3")
+def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "vgpu-types.json")
+    ledger.write(path, RECORD)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as on a disk that is full
+    try:
+        with pytest.raises(KernelRefused, match="cannot be written"):
+            ledger.write(path, ledger.Record({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ledger.read(path) == RECORD
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where a directory should be")
+    with pytest.raises(KernelRefused, match="cannot be written"):
+        ledger.write(str(tmp_path / "run/vgpu-types.json"), RECORD)

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wanted becomes what is, whatever comes in between; nothing is done that must not be."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.agent.changing import ledger
+from nodeagent.base import log
+from nodeagent.base.errors import Refused
+from nodeagent.model.action import CreateMdev
+from nodeagent.model.allocation import Allocations, unnamed
+from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
+from nodeagent.model.ids import ResourceName
+from nodeagent.policy.change import ownership
+from nodeagent.sim.mdev_kernel import Card, Type
+from tests.agent.changing.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
+from tests.conftest import Said
+from tests.sim.vfs import SimulatedVfs, vf_addresses
+
+pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
+
+POD = unnamed(ResourceName("nvidia.com/GRID_T4"), None)
+FOREIGN = "00000000-0000-4000-8000-000000000001"
+VGPUS = (Type("1", 4, "NVIDIA A40-12Q"), Type("2", 2, "NVIDIA A40-24Q"))
+
+
+def uuid(card: str, type_id: str, index: int) -> str:
+    return ownership.uuid_of(MACHINE, card, type_id, index)
+
+
+def create_file(changing: Changing, card: str, type_id: str) -> Path:
+    return Path(changing.root.path(f"/sys/class/mdev_bus/{card}/mdev_supported_types/{type_id}/create"))
+
+
+def blocked(changing: Changing, instance: str) -> Path:
+    """The instance's file ``remove``: a write to it waits for a reader, as the kernel's for the last user."""
+    path = Path(changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove"))
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path: Path) -> None:
+    cards = t4(FIRST, SECOND, THIRD)
+    async with node(tmp_path, cards, "nvidia-222", "nvidia-228") as changing, changing.run():
+        await changing.until_counts(
+            (FIRST, "nvidia-222", 16), (SECOND, "nvidia-228", 2), (THIRD, "nvidia-222", 16)
+        )
+        await changing.until_at_rest()
+        assert changing.effects.writer.writes == changing.cards.writes == 34
+        assert uuid(SECOND, "nvidia-228", 0) in changing.cards.instances
+
+
+@pytest.mark.shows("KV-5")
+async def test_of_an_old_wish_nothing_is_made_any_more(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-222", "nvidia-223") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-222", 16))
+        changing.want("nvidia-228")
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        assert changing.cards.writes == 16 + 16 + 2
+
+
+async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run() as group:
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        plan, looks, writes = changing.effects.plan, changing.observe.looks, changing.effects.writer.writes
+        for _ in range(20):
+            changing.wake.touch()
+            changing.effects.one_turn(group)
+            await anyio.lowlevel.checkpoint()
+        assert changing.effects.plan is plan
+        assert (changing.observe.looks, changing.effects.writer.writes) == (looks, writes)
+
+
+@pytest.mark.shows("KV-4", "VG-7")
+async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223") as changing:
+        changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
+        async with changing.run():
+            await changing.until_counts((SECOND, "nvidia-223", 8))
+            key = CreateMdev(FIRST, "nvidia-223", "any").attempt
+            retries = changing.effects.writer.retries
+            await changing.until(lambda: key in retries.failures and retries.failures[key].count >= 3)
+            assert "Input/output error" in retries.failures[key].error.what
+            (line,) = said(log.ACTION_FAILED)
+            assert line["pci_address"] == FIRST
+            changing.cards.mend(FIRST, "nvidia-223")
+            await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-223", 8))
+            await changing.until(lambda: key not in retries.failures)
+
+
+async def test_a_kernel_that_says_both_room_and_no_room_is_not_asked_in_a_loop(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
+        changing.cards.fail(FIRST, "nvidia-223", errno.ENOSPC)
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            await changing.until(lambda: not changing.effects.working and bool(changing.effects.plan.waiting))
+            assert changing.effects.writer.writes == 2
+
+
+async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        held = uuid(FIRST, "nvidia-223", 3)
+        changing.hold(held)
+        changing.want("nvidia-228")
+        await changing.until_counts((FIRST, "nvidia-223", 1))
+        await changing.until_at_rest()
+        assert list(changing.cards.instances) == [held]
+        (waiting,) = changing.effects.plan.waiting
+        assert "held by ns/vm" in waiting.why
+        assert [line for line in said(log.ACTION_WAITING) if held in str(line["action"])]
+        changing.hold()
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        opened = uuid(FIRST, "nvidia-223", 0)
+        changing.cards.hold(opened)
+        changing.want("nvidia-228")
+        await changing.until_counts((FIRST, "nvidia-223", 1))
+        assert list(changing.cards.instances) == [opened]
+        await changing.until(lambda: bool(changing.effects.plan.waiting))
+        changing.cards.release(opened)
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        fresh = uuid(FIRST, "nvidia-228", 1)
+        changing.custody.give({fresh: POD}, until=math.inf)
+        changing.want()
+        await changing.until_counts((FIRST, "nvidia-228", 1))
+        await changing.until_at_rest()
+        assert list(changing.cards.instances) == [fresh]
+
+
+@pytest.mark.parametrize("checkpoints", range(12))
+async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_device(
+    tmp_path: Path, checkpoints: int
+) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        first, second = (uuid(FIRST, "nvidia-228", index) for index in (0, 1))
+        changing.want()
+        while second in changing.cards.instances and first in changing.cards.instances:
+            await anyio.lowlevel.checkpoint()  # each turn of the loop counts here
+        for _ in range(checkpoints):
+            await anyio.lowlevel.checkpoint()
+        try:
+            changing.custody.give({second: POD}, until=math.inf)
+        except Refused:
+            await changing.until_counts()
+        else:
+            await changing.until_at_rest()
+            assert list(changing.cards.instances) == [second]
+
+
+async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_returned(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+        first = uuid(FIRST, "nvidia-228", 0)
+        path = blocked(changing, first)
+        changing.effects = changing.fresh(deadline=0.1)
+        async with changing.run():
+            changing.want()
+            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            await changing.until(lambda: not changing.effects.working)
+            with pytest.raises(Refused):
+                changing.custody.give({first: POD}, until=math.inf)
+        async with changing.run():  # its supervisor begins it again after a failure
+            with pytest.raises(Refused):
+                changing.custody.give({first: POD}, until=math.inf)
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            await changing.until(lambda: not changing.custody.withdrawn.get())
+            changing.custody.give({first: POD}, until=math.inf)
+            os.close(reader)
+
+
+async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+        first = uuid(FIRST, "nvidia-228", 0)
+        path = blocked(changing, first)
+        changing.effects = changing.fresh(deadline=0.1)
+        async with changing.run():
+            changing.want()
+            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            await changing.until(lambda: not changing.effects.working)
+            for _ in range(2):
+                await changing.observe.look_at(frozenset({first}))
+            assert first in changing.custody.withdrawn.get()
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            await changing.until(lambda: not changing.custody.withdrawn.get())
+            os.close(reader)
+
+
+async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        changing.allocations.set(Allocations({}, known=False))
+        changing.want("nvidia-223")
+        await changing.until(lambda: len(changing.effects.plan.waiting) == 2)
+        await changing.until_at_rest()
+        assert changing.counts() == [(FIRST, "nvidia-228", 2)]
+        changing.hold()
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+
+
+async def test_after_a_crash_between_any_two_writes_the_end_is_the_same(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223", "nvidia-228") as changing:
+        for writes in (1, 3, 6, 9):
+            changing.effects = changing.fresh()
+            async with changing.run():
+                await changing.until(lambda writes=writes: changing.cards.writes >= writes)  # type: ignore[misc]
+        changing.effects = changing.fresh()
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-228", 2))
+            changing.want("nvidia-222")
+            await changing.until(lambda: changing.cards.writes >= 14)
+        changing.effects = changing.fresh()
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-222", 16), (SECOND, "nvidia-222", 16))
+
+
+@pytest.mark.shows("VG-4")
+async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        changing.cards.unload(FIRST)
+        await changing.until(lambda: changing.effects.plan.cards == () and not changing.effects.working)
+        assert changing.counts() == []
+        changing.cards.load(FIRST)
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_card_that_comes_back_does_not_wait_for_what_it_was_refused_before(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        changing.cards.fail(FIRST, "nvidia-228", errno.EIO)
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            changing.cards.unload(FIRST)
+            await changing.until(lambda: not changing.effects.writer.retries.failures)
+            changing.cards.load(FIRST)
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_type_without_room_passes_the_card_on_and_room_is_topped_up(tmp_path: Path) -> None:
+    mixed = [Card(FIRST, T4_TYPES, mixed=True)]
+    async with node(tmp_path, mixed, "nvidia-222", "nvidia-228") as changing:
+        changing.cards.switch_off(FIRST, "nvidia-222")
+        changing.cards.create(FIRST, "nvidia-223", FOREIGN)
+        async with changing.run():
+            await changing.until_at_rest()
+            assert changing.counts() == [(FIRST, "nvidia-223", 1)], "nothing is made beside what is foreign"
+            changing.cards.kernel.remove(FOREIGN)
+            changing.cards.show()
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+            changing.cards.kernel.remove(uuid(FIRST, "nvidia-228", 1))
+            changing.cards.show()
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST, SECOND), "nvidia-228") as changing:
+        path = create_file(changing, FIRST, "nvidia-228")
+        path.unlink()
+        os.mkfifo(path)
+        changing.effects = changing.fresh(deadline=0.1)
+        async with changing.run():
+            await changing.until_counts((SECOND, "nvidia-228", 2))
+            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            assert any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
+            await changing.until(lambda: not changing.effects.working)
+            assert changing.effects.writer.writes == 3
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            changing.cards.create(FIRST, "nvidia-228", uuid(FIRST, "nvidia-228", 0))
+            path.unlink()
+            path.touch()
+            await changing.until_counts((FIRST, "nvidia-228", 2), (SECOND, "nvidia-228", 2))
+            os.close(reader)
+            await changing.until(lambda: not changing.effects.writer.late)
+
+
+async def test_without_a_machine_id_nothing_is_made_and_that_is_said(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        (tmp_path / "etc/machine-id").write_text("uninitialized\n")
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.plan.problems))
+            assert changing.counts() == []
+            (line,) = said(log.PLAN_PROBLEM)
+            assert "/etc/machine-id" in str(line["text"])
+
+
+async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
+    override = NodeTypes((("zone", "b"),), (WantedType("nvidia-228"),))
+    async with node(tmp_path, t4(FIRST)) as changing, changing.run():
+        types = (WantedType("GRID T4-2B"),)
+        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        changing.labels = {"zone": "b"}
+        changing.wake.touch()
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_vfs_that_share_the_room_of_a_card_cause_no_failure(tmp_path: Path, said: Said) -> None:
+    card = Card(FIRST, (Type("nvidia-500", 2, "NVIDIA A2-8Q"),), vfs=vf_addresses(FIRST, 6))
+    async with node(tmp_path, [card], "nvidia-500") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-500", 2))
+        await changing.until_at_rest()
+        assert said(log.ACTION_FAILED) == []
+        assert changing.cards.writes == 2
+
+
+@pytest.mark.shows("VG-4")
+async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "NVIDIA A40-12Q") as changing:
+        async with changing.run():
+            await changing.until_counts((FIRST, "1", 4))
+            await changing.until_at_rest()
+        record = ledger.read(changing.root.path(ledger.PATH))
+        names = {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"}
+        assert record == ledger.Record(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
+        changing.effects = changing.fresh()
+        changing.want("NVIDIA A40-24Q")
+        changing.cards.hold(vfs[1])
+        async with changing.run():
+            await changing.until_counts((FIRST, "1", 1))
+            changing.cards.release(vfs[1])
+            await changing.until_counts((FIRST, "2", 2))
+
+
+async def test_a_vgpu_type_that_somebody_else_has_set_stays(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "1") as changing:
+        changing.cards.kernel.set_vgpu_type(vfs[0], "2")
+        changing.cards.show()
+        async with changing.run():
+            await changing.until_at_rest()
+            assert changing.counts() == [(FIRST, "2", 1)]
+
+
+async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    card = Card(FIRST, VGPUS, vfs=vfs, vgpu=True)
+    rule = SriovRule((PciSelector(addresses=(FIRST,)),), 4)
+    async with node(tmp_path, [Card(FIRST, ())], "1") as changing, changing.run():
+        changing.cards.kernel.cards[:] = [card]
+        changing.cards.host.write(FIRST, "sriov_numvfs", "0")
+        changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
+        changing.observe.wake(frozenset({FIRST}))
+        SimulatedVfs(
+            changing.cards.host,
+            FIRST,
+            changing.watching,
+            group=50,
+            driver="nvidia",
+            on_change=lambda: changing.cards.load(FIRST),
+        )
+        changing.want("1", sriov=(rule,))
+        await changing.until_counts((FIRST, "1", 4))
+        await changing.until_at_rest()
+        assert changing.effects.plan.waiting == ()
+
+
+async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_path: Path) -> None:
+    async with node(tmp_path, [Card(FIRST, ())]) as changing, changing.run():
+        changing.cards.host.write(FIRST, "sriov_numvfs", "0")
+        changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
+        changing.observe.wake(frozenset({FIRST}))
+        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.watching, group=50)
+        for number in (4, 8):
+            changing.want(sriov=(SriovRule((PciSelector(addresses=(FIRST,)),), number),))
+            await changing.until(lambda: len(vfs.made) == 4 and not changing.effects.working)
+        await changing.until(lambda: bool(changing.effects.plan.waiting))
+        assert "can have 4" in changing.effects.plan.waiting[0].why
+        assert changing.effects.writer.writes == 1

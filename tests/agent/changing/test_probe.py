@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has what open, asked in bounded time: what is not told in time counts as in use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.agent.changing import probe
+from nodeagent.kernel.root import Root
+from nodeagent.sim import files
+
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> probe.Asking:
+    """Of a host on which nothing is told: its file of modules hangs."""
+    driver = tmp_path / "sys/bus/mdev/devices" / UUID / "driver"
+    driver.mkdir(parents=True)
+    (driver / "module").symlink_to("../../../../../module/mtty")
+    (tmp_path / "proc").mkdir()
+    os.mkfifo(tmp_path / "proc/modules")
+    return probe.Asking(Root(tmp_path), deadline=0.2)
+
+
+def answer(root: Path) -> None:
+    files.replace_fifo(str(root / "proc/modules"), b"mtty 20480 0 - Live 0x0\n")
+
+
+async def test_what_the_kernel_does_not_tell_in_time_is_in_use(asking: probe.Asking, tmp_path: Path) -> None:
+    with anyio.fail_after(2):
+        assert await asking.ask([UUID]) == {UUID}
+    answer(tmp_path)
+    assert await asking.ask([UUID]) == frozenset()
+
+
+async def test_while_one_question_is_not_answered_no_other_is_asked(
+    asking: probe.Asking, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        assert await asking.ask([UUID]) == {UUID}
+    assert [each.name for each in threading.enumerate()].count("nodeagent: in_use") == 1
+    answer(tmp_path)
+    assert await asking.ask([UUID]) == frozenset()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel refuses: it holds up nothing else, comes again ever later, and is forgotten."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.base import log
+from nodeagent.base.backoff import Backoff
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.desired import Desired, MdevsWanted, WantedType
+from nodeagent.policy.change import ownership
+from nodeagent.sim import files
+from nodeagent.sim.cards import FAILING
+from nodeagent.sim.mdev_kernel import Card, Type
+from tests.agent.changing.changing import FIRST, MACHINE, SLOW, Changing, node, t4
+from tests.conftest import Said
+from tests.sim.vfs import vf_addresses
+
+pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
+
+
+def uuid(type_id: str, index: int) -> str:
+    return ownership.uuid_of(MACHINE, FIRST, type_id, index)
+
+
+def failing(changing: Changing, instance: str) -> None:
+    """From now on each write to the instance's file ``remove`` fails."""
+    path = changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove")
+    files.remove(path)
+    files.link(path, FAILING[errno.EIO])
+
+
+async def test_vfs_that_fail_hold_up_no_other_of_their_card(tmp_path: Path, said: Said) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    async with node(tmp_path, [Card(FIRST, (Type("nvidia-5", 4),), vfs=vfs)], "nvidia-5") as changing:
+        for vf in vfs[:2]:
+            changing.cards.fail(vf, "nvidia-5", errno.EIO)
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-5", 2))
+            await changing.until_at_rest()
+            assert [each.action.device for each in changing.effects.plan.waiting] == list(vfs[:2])
+            assert changing.effects.writer.writes == 4
+            assert len(said(log.ACTION_FAILED)) == 1
+            assert said(log.ACTION_WAITING) == []
+
+
+async def test_an_instance_that_cannot_be_removed_holds_up_no_other(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-223", 8))
+            failing(changing, uuid("nvidia-223", 0))
+            changing.want()
+            await changing.until_counts((FIRST, "nvidia-223", 1))
+            await changing.until_at_rest()
+            assert list(changing.cards.instances) == [uuid("nvidia-223", 0)]
+
+
+async def test_a_parent_that_fails_is_asked_once_a_turn(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-222") as changing:
+        changing.cards.fail(FIRST, "nvidia-222", errno.EIO)
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            await changing.until_at_rest()
+            assert changing.effects.writer.writes == 1
+
+
+async def test_instances_that_die_at_once_are_made_anew_ever_more_slowly(tmp_path: Path, said: Said) -> None:
+    async with node(tmp_path, t4(FIRST)) as changing:
+        changing.cards.kernel.stillborn = True
+        changing.effects = changing.fresh(backoff=Backoff(first=0.1, limit=300.0))
+        one = (WantedType("nvidia-228", 1),)
+        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=one)))
+        retries = changing.effects.writer.retries
+        async with changing.run():
+            await changing.until(lambda: [each.count for each in retries.failures.values()] == [3])
+        assert len(said(log.ACTION_FAILED)) == 1
+
+
+async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
+        changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
+        changing.cards.fail(FIRST, "nvidia-222", errno.EIO)
+        changing.effects = changing.fresh(backoff=SLOW)
+        failures = changing.effects.writer.retries
+        async with changing.run():
+            await changing.until(lambda: bool(failures.failures))
+            changing.want("nvidia-228")
+            await changing.until_counts((FIRST, "nvidia-228", 2))
+            await changing.until(lambda: not failures.failures)
+            changing.want("nvidia-222")
+            await changing.until(lambda: bool(failures.failures))
+            changing.desired.set(Desired())
+            await changing.until(lambda: not failures.failures)
+
+
+async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_stay(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
+        path = changing.cards.create_file(FIRST, "nvidia-228")
+        files.remove(path)
+        os.mkfifo(path)
+        changing.effects = changing.fresh(deadline=0.1, backoff=SLOW)
+        writer = changing.effects.writer
+        async with changing.run():
+            await changing.until(lambda: len(writer.late) == 1)
+            changing.desired.set(Desired())
+            await changing.until(lambda: changing.effects.plan.cards == ())
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            await changing.until(lambda: not writer.under_way)
+            await changing.until(lambda: not writer.retries.failures)
+            os.close(reader)
+
+
+async def test_what_waits_is_told_although_something_else_on_its_card_fails(
+    tmp_path: Path, said: Said
+) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
+        changing.effects = changing.fresh(backoff=SLOW)
+        async with changing.run():
+            await changing.until_counts((FIRST, "nvidia-223", 8))
+            refused, held, late = (uuid("nvidia-223", index) for index in range(3))
+            failing(changing, refused)
+            changing.hold(held, late)
+            changing.want("nvidia-228")
+            await changing.until_counts((FIRST, "nvidia-223", 3))
+            await changing.until_at_rest()
+            assert len(said(log.ACTION_WAITING)) == 2
+            changing.allocations.set(Allocations({}, known=False))
+            await changing.until(lambda: len(said(log.ACTION_WAITING)) == 4)
+            assert not any(refused in str(line["action"]) for line in said(log.ACTION_WAITING))

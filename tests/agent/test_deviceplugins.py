@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Resources to the kubelet: endpoints come and go, and an Allocate takes a fresh look.
+
+The parts are wired as in the daemon, against a simulated host and the stand-in kubelet; what the kubelet
+holds is given by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.deviceplugins import Plugins, ResourceAnswers
+from nodeagent.agent.observe import Observe
+from nodeagent.agent.offering import Reconcile
+from nodeagent.base import log
+from nodeagent.base.errors import Refused
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Supervisor
+from nodeagent.base.watching import Watching
+from nodeagent.kernel.root import Root
+from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import ReasonCode, Resource
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.conftest import Said
+
+GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
+ONE, TWO = nodes.address(0), nodes.address(1)
+NEIGHBOUR = "0000:09:00.0"
+GPUS = PciRule(GPU, (PciSelector(vendors=("10de",)),))
+KVMS = NodeRule(KVM, "/dev/kvm", 3)
+LATER = 3600.0
+
+
+def desired(*rules: Any) -> Desired:
+    return Desired(Discovery(enabled=False), (), rules)
+
+
+@dataclass
+class Agent:
+    """The parts, wired."""
+
+    host: SimulatedHost
+    kubelet: Kubelet
+    directory: SocketDir
+    desired: Latest[Desired]
+    allocations: Latest[Allocations]
+    supervisor: Supervisor
+    observe: Observe
+    reconcile: Reconcile
+    plugins: Plugins
+    allocated: list[Mapping[str, Holder]] = field(default_factory=list)
+
+    def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
+        """What the kubelet asks, without a kubelet."""
+        cdi = CdiFiles(self.host.path("/run/cdi"), lambda: self.reconcile.outcome)
+        return ResourceAnswers(
+            name, self.observe, self.reconcile, cdi, self.allocated.append, listing or Listing()
+        )
+
+    def resource(self, name: ResourceName = GPU) -> Resource:
+        return self.reconcile.resources.get()[name]
+
+    async def until(self, condition: Callable[[Mapping[ResourceName, Resource]], bool]) -> None:
+        with anyio.fail_after(5):
+            seen = -1
+            while True:
+                seen, found = await self.reconcile.resources.newer(seen)
+                if condition(found):
+                    return
+
+
+@asynccontextmanager
+async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
+    host = nodes.many(directory, 2)
+    host.node("/dev/kvm")
+    wake, watching = Latest[None](None), Watching()
+    cells = Latest(desired(*rules), wake.touch), Latest(Allocations(known=True), wake.touch)
+    root = Root(host.directory)
+    observe = Observe(root, watching, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
+    reconcile = Reconcile(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
+    async with Kubelet(directory) as kubelet, anyio.create_task_group() as tasks:
+        sockets = SocketDir(str(kubelet.state.plugins), watching)
+        sockets.open()
+        registrar, supervisor = Registrar(sockets.kubelet_path), Supervisor()
+        allocated: list[Mapping[str, Holder]] = []
+        plugins = Plugins(
+            observe,
+            reconcile,
+            CdiFiles(root.path("/run/cdi"), lambda: reconcile.outcome),
+            supervisor,
+            lambda name, listing, answers: Endpoint(name, listing, answers, sockets, registrar),
+            allocated.append,
+        )
+        await observe.first()
+        for run in (watching.run, observe.run, reconcile.run, plugins.run):
+            tasks.start_soon(run)
+        yield Agent(host, kubelet, sockets, *cells, supervisor, observe, reconcile, plugins, allocated)
+        tasks.cancel_scope.cancel()
+    sockets.close()
+    watching.close()
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
+    async with agent_in(tmp_path, GPUS, KVMS) as found:
+        yield found
+
+
+async def test_each_resource_is_registered(agent: Agent, said: Said) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    await agent.kubelet.until_listed(KVM, 3)
+    assert agent.plugins.endpoints.keys() == {GPU, KVM}
+
+
+async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
+    agent: Agent, said: Said
+) -> None:
+    await agent.kubelet.until_listed(KVM, 3)
+    agent.desired.set(desired(GPUS))
+    await agent.kubelet.until(lambda: agent.kubelet.statistics.streams[KVM] == 0)
+    assert agent.plugins.endpoints.keys() == {GPU}
+    assert [event["resource"] for event in said(log.RESOURCE_REMOVED)] == [KVM]
+    agent.desired.set(desired(GPUS, KVMS))
+    await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(KVM)) == 2)
+    await agent.kubelet.until_listed(KVM, 3)
+    assert len(agent.kubelet.statistics.accepted(GPU)) == 1
+
+
+async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agent: Agent) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    for address in (ONE, TWO):
+        agent.host.hang(address, "enable")
+    async with anyio.create_task_group() as pods:
+        pods.start_soon(agent.kubelet.admit, Pod("ns", "p", [{GPU: 1}]))
+        listing = agent.plugins.endpoints[GPU].listing
+        with anyio.fail_after(5):
+            while not listing._allocating:
+                await anyio.wait_all_tasks_blocked()
+        agent.desired.set(desired(KVMS))
+        await agent.until(lambda found: GPU not in found)
+        agent.desired.set(desired(GPUS, KVMS))
+        await agent.until(lambda found: GPU in found)
+        with anyio.move_on_after(0.5):
+            await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) > 1)
+        assert len(agent.kubelet.statistics.accepted(GPU)) == 1
+        for address in (ONE, TWO):
+            agent.host.unhang(address, "enable")
+        await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) == 2)
+    await agent.kubelet.until_listed(GPU, 2)
+
+
+async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, said: Said) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    agent.host.bind(ONE, "nouveau")
+    agent.observe.wake(frozenset({ONE}))
+    await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
+    agent.host.bind(ONE, "vfio-pci")
+    agent.observe.wake(frozenset({ONE}))
+    await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
+    (event,) = said(log.DEVICE_UNHEALTHY)
+    assert (event["device"], event["reason"]) == (ONE, ReasonCode.DRIVER_CHANGED.value)
+    assert str(event["hint"]).startswith(f"bind {ONE}")
+    assert [each["device"] for each in said(log.DEVICE_HEALTHY)] == [ONE]
+    assert {each["pci_address"] for each in (event, *said(log.DEVICE_HEALTHY))} == {ONE}
+
+
+async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    agent.host.unplug(ONE)
+    agent.observe.wake()
+    await agent.kubelet.until_listed(GPU, 1)
+    agent.host.plug(ONE)
+    agent.host.bind(ONE, "vfio-pci")
+    agent.observe.wake()
+    await agent.kubelet.until_listed(GPU, 2)
+    assert [each["device"] for each in said(log.DEVICE_GONE)] == [ONE]
+    assert [each["device"] for each in said(log.DEVICE_ADDED)] == [ONE]
+    assert [each["pci_address"] for each in said(log.DEVICE_GONE) + said(log.DEVICE_ADDED)] == [ONE, ONE]
+
+
+async def test_a_pod_gets_its_device(agent: Agent, said: Said) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+    (given,) = pod.result.ids[GPU]
+    assert pod.result.envs == {"PCI_RESOURCE_EXAMPLE_COM_GPU": given}
+    assert "/dev/vfio/vfio" in [device[0] for device in pod.result.devices]
+    assert [list(holders) for holders in agent.allocated] == [[given]]
+    assert said(log.ALLOCATED) == [{"resource": GPU, "devices": given}]
+
+
+async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refusal(
+    agent: Agent, said: Said
+) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    for address in (ONE, TWO):
+        agent.host.bind(address, "nouveau")
+    pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+    assert pod.phase == "Failed"
+    assert "its driver is nouveau" in pod.message
+    assert "bind 0000:01:0" in pod.message
+    (asked,) = agent.kubelet.statistics.allocations
+    last = agent.kubelet.statistics.lists[GPU][-1]
+    assert last.health[asked.ids[0]] == "Unhealthy"
+    assert last.when <= asked.when
+    assert agent.allocated == []
+    (event,) = said(log.ALLOCATE_REFUSED)
+    assert event["devices"] == asked.ids[0]
+
+
+async def with_a_neighbour(agent: Agent, **facts: Any) -> None:
+    """A third function, in the group of the first, that the daemon has seen."""
+    agent.host.add_function(NEIGHBOUR, group=0, numa=0, **facts)
+    with anyio.fail_after(5):
+        await agent.observe.look_at(frozenset({NEIGHBOUR, "/sys/kernel/iommu_groups/0"}))
+    agent.reconcile.one_turn()
+
+
+async def test_a_neighbour_that_changed_unseen_is_felt_by_an_allocate(agent: Agent) -> None:
+    await with_a_neighbour(agent, vendor="8086", device="15e9", pci_class="0c0330", driver=None)
+    agent.host.bind(NEIGHBOUR, "xhci_hcd")
+    with anyio.fail_after(5), pytest.raises(Refused, match="xhci_hcd"):
+        await agent.answers().allocate([ONE])
+
+
+async def test_devices_of_one_group_are_preferred_together(agent: Agent) -> None:
+    await with_a_neighbour(agent, vendor="10de", device="1000", pci_class="030200", driver="vfio-pci")
+    assert set(agent.answers().prefer([TWO, ONE, NEIGHBOUR], [], 2)) == {ONE, NEIGHBOUR}
+
+
+async def test_the_list_knows_of_a_refusal_as_soon_as_it_is_raised(agent: Agent) -> None:
+    listing = Listing(agent.resource().devices)
+    agent.host.bind(ONE, "nouveau")
+    with pytest.raises(Refused, match="nouveau"):
+        await agent.answers(listing=listing).allocate([ONE])
+    assert [device.healthy for device in listing.cell.get()] == [False, True]
+
+
+@pytest.mark.parametrize("device_id", ["0000:ff:1f.7", "nonsense"])
+async def test_an_unknown_device_is_refused(agent: Agent, device_id: str) -> None:
+    with pytest.raises(Refused, match=f"{device_id} is not a device of this node"):
+        await agent.answers().allocate([device_id])
+
+
+async def test_a_resource_that_is_gone_refuses_everything(agent: Agent) -> None:
+    with pytest.raises(Refused, match=ONE):
+        await agent.answers(ResourceName("example.com/none")).allocate([ONE])
+
+
+async def test_shares_of_a_node_are_not_preferred_and_functions_are(agent: Agent) -> None:
+    assert agent.answers().preferring
+    assert not agent.answers(KVM).preferring
+    assert agent.answers().prefer([ONE, TWO], [TWO], 1) == (TWO,)
+    with pytest.raises(Refused, match="exceeds allocation size"):
+        agent.answers().prefer([ONE, TWO], [ONE, TWO], 1)
+
+
+async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Agent) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    agent.allocations.set(Allocations({ONE: Holder("ns", "p", GPU, 0)}, known=True))
+    agent.host.unplug(ONE)
+    agent.observe.wake()
+    await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
+    assert agent.reconcile.awaited.get() == {ONE}
+    agent.allocations.set(Allocations({}, known=True))
+    await agent.kubelet.until_listed(GPU, 1)
+    assert agent.reconcile.awaited.get() == frozenset()
+
+
+async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    assert agent.reconcile.one_turn() is agent.reconcile.one_turn()
+
+
+async def test_a_resource_that_fails_is_served_again_and_the_others_go_on(agent: Agent, said: Said) -> None:
+    await agent.kubelet.until_listed(GPU, 2)
+    await agent.kubelet.until_listed(KVM, 3)
+
+    def broken() -> None:
+        raise ValueError("made to fail")
+
+    agent.plugins.endpoints[GPU].on_end = broken
+    await agent.kubelet.restart()
+    await agent.kubelet.until_listed(KVM, 3)
+    await agent.kubelet.until(lambda: len(said(log.SUBSYSTEM_FAILED)) >= 1)
+    agent.plugins.endpoints[GPU].on_end = lambda: None
+    await agent.kubelet.until_listed(GPU, 2)
+    assert {event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)} == {f"resource {GPU}"}
+
+
+async def test_cdi_files_are_there_before_the_devices(tmp_path: Path) -> None:
+    rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), cdi=True)
+    async with agent_in(tmp_path, rule) as agent:
+        await agent.kubelet.until_listed(GPU, 2)
+        (written,) = os.listdir(tmp_path / "run" / "cdi")
+        pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+        (given,) = pod.result.ids[GPU]
+        assert pod.result.cdi == [f"nodeagent.local/vfio={given}"]
+        assert pod.result.devices == []
+        agent.desired.set(desired())
+        await agent.until(lambda found: not found)
+        await agent.kubelet.until(lambda: agent.kubelet.statistics.streams[GPU] == 0)
+        assert written not in os.listdir(tmp_path / "run" / "cdi")
+
+
+async def test_a_cdi_file_that_cannot_be_written_refuses_until_it_can(tmp_path: Path) -> None:
+    rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), cdi=True)
+    in_the_way = tmp_path / "run" / "cdi"
+    in_the_way.parent.mkdir()
+    in_the_way.write_text("")
+    async with agent_in(tmp_path, rule) as agent:
+        await agent.kubelet.until_listed(GPU, 2)
+        pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
+        assert "make the CDI directory writable" in pod.message
+        (problem,) = agent.plugins.problems
+        assert problem.startswith(f"{GPU}: the CDI file ")
+        in_the_way.unlink()
+        pod = await agent.kubelet.admit(Pod("ns", "q", [{GPU: 1}]))
+        assert pod.phase == "Running"
+        assert agent.plugins.problems == ()

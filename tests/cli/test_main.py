@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line in this process: each verb, its two forms of output, exit codes, errors as two lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from nodeagent import __version__, config
+from nodeagent.base import jsonsocket
+from nodeagent.cli import main
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+
+ONE = nodes.address(0)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return nodes.many(tmp_path / "host", 2)
+
+
+@pytest.fixture
+def run(host: SimulatedHost, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command below the simulated host; exit code, stdout, stderr."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = main.main(["--root", host.directory, *arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def configure(host: SimulatedHost, text: str) -> Path:
+    file = Path(host.path("/etc/nodeagent/config.yaml"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+@contextmanager
+def daemon(host: SimulatedHost, document: dict[str, Any]) -> Iterator[None]:
+    """A socket that tells this document, in a thread with a loop of its own."""
+    with anyio.from_thread.start_blocking_portal() as portal:
+        path = host.path(config.load(host.directory, {}, {}).status_socket)
+        task = portal.start_task_soon(jsonsocket.serve, path, lambda: document)
+        portal.call(anyio.wait_all_tasks_blocked)
+        yield
+        task.cancel()
+
+
+def told(*problems: str) -> dict[str, Any]:
+    device = {"id": ONE, "healthy": not problems, "numa": 0}
+    return {
+        "version": "1",
+        "pid": 7,
+        "uptimeSeconds": 61.0,
+        "kubelet": {"socket": "/k.sock", "present": True, "podResources": "answers"},
+        "host": {"functions": 2, "groups": 2, "events": {"source": "tree"}},
+        "resources": [{"name": "a/b", "devices": [device], "healthy": 1, "registered": True}],
+        "holders": {ONE: {"pod": "ns/p", "resource": "a/b"}},
+        "problems": list(problems),
+    }
+
+
+def test_scan_shows_all_devices(run: Run) -> None:
+    code, out, err = run("scan")
+    assert (code, err) == (0, "")
+    assert all(nodes.address(number) in out for number in (0, 1))
+
+
+def test_a_saved_scan_is_explained_as_the_host_was(run: Run, host: SimulatedHost, tmp_path: Path) -> None:
+    code, out, _ = run("scan", "-o", "json")
+    assert code == 0
+    saved = tmp_path / "saved.json"
+    saved.write_text(out)
+    host.unplug(ONE)
+    assert run("explain", ONE)[0] == 1
+    code, out, _ = run("explain", ONE, "--host", str(saved))
+    assert code == 0
+    assert out.startswith(ONE)
+
+
+def test_costly_facts_are_read_of_the_present_host_and_never_for_a_saved_one(
+    run: Run, host: SimulatedHost, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_text(run("scan", "-o", "json")[1])
+    host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
+    assert "2 fatal PCIe errors" in run("explain", ONE)[1]
+    assert "fatal" not in run("explain", ONE, "--host", str(saved))[1]
+
+
+def test_explain_tells_the_same_to_people_and_programs(run: Run, host: SimulatedHost) -> None:
+    host.bind(ONE, "nouveau")
+    code, text, _ = run("explain", ONE.removeprefix("0000:"))
+    assert code == 0
+    assert "nouveau" in text
+    code, out, _ = run("explain", ONE, "-o", "json")
+    document = json.loads(out)
+    assert (document["address"], document["driver"]) == (ONE, "nouveau")
+    assert document["verdict"] in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what", "hint"),
+    [
+        (("explain", "banana"), 2, "banana is neither a PCI address nor a UUID", "nodeagent scan lists them"),
+        (("explain", "0000:ff:1f.7"), 1, "there is no device 0000:ff:1f.7", "nodeagent scan lists all"),
+        (("explain", ONE, "--host", "/no/such.json"), 2, "/no/such.json: ", "nodeagent scan -o json"),
+        (("status",), 1, "no daemon answers at ", "systemctl start nodeagent"),
+        (("scan", "--timing-settle", "soon"), 2, "timing.settle", ""),
+        (("config", "--check", "/no/such.yaml"), 2, "/no/such.yaml: no such file", "give the path"),
+    ],
+    ids=["no address", "no device", "no saved host", "no daemon", "bad flag", "no file"],
+)
+def test_a_mistake_is_two_lines_on_stderr(
+    run: Run, arguments: tuple[str, ...], code: int, what: str, hint: str
+) -> None:
+    found, out, err = run(*arguments)
+    first, second = err.rstrip("\n").split("\n")
+    assert (found, out) == (code, "")
+    assert first.startswith("nodeagent: ")
+    assert what in first
+    assert hint in second
+
+
+def test_a_root_that_is_no_directory_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--root", str(tmp_path / "no"), "scan"]) == 2
+    assert "no such directory" in capsys.readouterr().err
+
+
+def test_a_saved_host_that_is_none_is_a_mistake(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    code, _, err = run("explain", ONE, "--host", str(tmp_path / "x.json"))
+    assert code == 2
+    assert "this is no saved host" in err
+
+
+def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
+    with daemon(host, told()):
+        code, text, _ = run("status")
+        assert code == 0
+        assert "all is well" in text
+        assert f"{ONE} held by ns/p" in text
+        code, out, _ = run("status", "-o", "json")
+        assert (code, json.loads(out)) == (0, told())
+
+
+def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
+    with daemon(host, told("a/b: something is wrong")):
+        code, text, _ = run("status")
+    assert code == 3
+    assert text.endswith("to look at:\n  a/b: something is wrong\n")
+
+
+def test_config_shows_values_and_where_they_come_from(run: Run, host: SimulatedHost) -> None:
+    configure(host, "apiVersion: nodeagent/v1\ntiming: {settle: 3s}\n")
+    code, text, _ = run("config", "--timing-resync", "7s")
+    assert code == 0
+    assert "config.yaml:2" in text
+    _, out, _ = run("config", "-o", "json", "--timing-resync", "7s")
+    values = json.loads(out)["settings"]
+    assert values["timing.settle"]["value"] == "3s"
+    assert values["timing.resync"] == {"value": "7s", "source": "flag --timing-resync"}
+
+
+def test_config_checks_a_file(run: Run, host: SimulatedHost) -> None:
+    file = configure(host, "apiVersion: nodeagent/v1\n")
+    assert run("config", "--check", str(file))[:2] == (0, f"{file}: fine\n")
+    file.write_text("apiVersion: nodeagent/v1\ntming: {}\n")
+    code, _, err = run("config", "--check", str(file))
+    assert code == 2
+    assert f"{file}:2" in err
+    assert "timing" in err
+
+
+def test_config_prints_the_schema(run: Run) -> None:
+    code, out, _ = run("config", "--schema")
+    assert code == 0
+    assert "resources" in json.loads(out)["properties"]
+
+
+def test_warnings_go_to_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODEAGENT_TIMING_SETLE", "3s")
+    code, out, err = run("config", "-o", "json")
+    assert code == 0
+    assert err.startswith("nodeagent: env NODEAGENT_TIMING_SETLE is not a setting")
+    assert json.loads(out)["warnings"]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"nodeagent {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", ["run", "scan", "explain", "status", "config", "demo"])
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main([verb, "--help"])
+    assert ended.value.code == 0
+    assert f"nodeagent {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["dance"], ["scan", "--no-such-flag"], ["scan", "-o", "xml"]], ids=str
+)
+def test_wrong_usage_is_exit_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: nodeagent" in capsys.readouterr().err
+
+
+def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
+    host.write_file("/etc/nodeagent/config.yaml", 'aliases: {a.b/c: a.b/d}\nmdevs: {types: ["T4\u00e9"]}\n')
+    command = [sys.executable, "-m", "nodeagent", "--root", host.directory, "config"]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "T4\\xe9" in done.stdout

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading: who wins, where each value comes from, and what every mistake says. Real files below a root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent import config
+from nodeagent.base.errors import ConfigError
+from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
+from nodeagent.model.resource import Iommufd, Isolation
+
+
+class Etc:
+    """A root with a configuration directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / "etc/nodeagent"
+        (self.home / "conf.d").mkdir(parents=True)
+
+    def write(self, name: str, text: str) -> None:
+        (self.home / name).write_text(text)
+
+    def load(
+        self, flags: dict[str, str] | None = None, environ: dict[str, str] | None = None
+    ) -> config.Settings:
+        return config.load(str(self.root), flags or {}, environ or {})
+
+    def lines(self, text: str) -> list[str]:
+        """The error lines that a file with this text gives, without the directory."""
+        self.write("config.yaml", text)
+        with pytest.raises(ConfigError) as caught:
+            self.load()
+        return caught.value.lines().replace(f"{self.home}/", "").splitlines()
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Etc:
+    return Etc(tmp_path)
+
+
+def source(loaded: config.Settings, key: str) -> str:
+    return next(value.source for value in loaded.values if value.key == key)
+
+
+FULL = """\
+apiVersion: nodeagent/v1
+discovery: {enabled: true, naming: id, prefix: example.com, classes: ["0300", 1200]}
+aliases: {nvidia.com/TU104GL_TESLA_T4: nvidia.com/t4}
+resources:
+  - name: example.com/gpu
+    pci:
+      - {vendors: ["10DE"], devices: [1f08], subsystems: ["10DE:12a2"], classes: ["0300"],
+         drivers: [vfio-pci], addresses: [0000:86:00.*, 03:00.0], numaNodes: [0], iommuGroups: [12],
+         vgpuTypes: []}
+      - {vendors: [8086]}
+    isolation: bundle
+    iommufd: auto
+    cdi: true
+  - {name: devices.example.com/kvm, node: {path: /dev/kvm, count: 110, permissions: rwm}}
+kubelet: {registration: classic, devicePluginDir: /var/lib/kubelet/device-plugins/}
+node: {name: node2, labels: {kubernetes.io/hostname: node2, zone: ""}}
+timing: {settle: 250ms, resync: 2m}
+log: {format: json, level: debug}
+"""
+
+
+def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
+    loaded = config.load(str(tmp_path), {}, {})
+    assert loaded.desired == Desired()
+    assert loaded.timing == config.Timing(settle=1.0, resync=60.0, holders=2.0)
+    assert loaded.kubelet.device_plugin_dir == "/var/lib/kubelet/device-plugins"
+    assert {value.source for value in loaded.values} == {"default"}
+    assert loaded.warnings == ()
+
+
+def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:
+    etc.write("config.yaml", FULL)
+    loaded = etc.load()
+    first = PciSelector(
+        vendors=("10de",),
+        devices=("1f08",),
+        subsystems=("10de:12a2",),
+        classes=("0300",),
+        drivers=("vfio-pci",),
+        addresses=("0000:86:00.*", "0000:03:00.0"),
+        numa_nodes=(0,),
+        iommu_groups=(12,),
+    )
+    second = PciSelector(vendors=("8086",))
+    gpu = PciRule("example.com/gpu", (first, second), Isolation.BUNDLE, Iommufd.AUTO, True)
+    kvm = NodeRule("devices.example.com/kvm", "/dev/kvm", 110, "rwm")
+    assert loaded.desired.rules == (gpu, kvm)
+    assert [rule.place for rule in loaded.desired.rules] == ["config.yaml:5", "config.yaml:14"]
+    assert loaded.desired.aliases == (("nvidia.com/TU104GL_TESLA_T4", "nvidia.com/t4"),)
+    assert loaded.desired.discovery.classes == ("0300", "1200")
+    assert loaded.node.labels == (("kubernetes.io/hostname", "node2"), ("zone", ""))
+    assert (loaded.timing.settle, loaded.timing.resync) == (0.25, 120.0)
+    assert loaded.kubelet.device_plugin_dir == "/var/lib/kubelet/device-plugins"
+    assert config.check_file(str(etc.home / "config.yaml")) == loaded
+
+
+def test_the_strongest_source_wins_and_is_named(etc: Etc) -> None:
+    etc.write("config.yaml", "timing: {settle: 1s}\n\nlog: {level: error}\nnode: {name: file}\n")
+    etc.write("conf.d/10-a.yaml", "timing:\n  settle: 2s\nnode: {name: a}\ndiscovery: {naming: id}\n")
+    etc.write("conf.d/20-b.yaml", "timing: {settle: 3s}\nnode: {name: b}\n")
+    loaded = etc.load({"node.name": "flag"}, {"NODEAGENT_NODE_NAME": "env", "NODEAGENT_TIMING_SETTLE": "4s"})
+    assert (loaded.node.name, source(loaded, "node.name")) == ("flag", "flag --node-name")
+    assert (loaded.timing.settle, source(loaded, "timing.settle")) == (4.0, "env NODEAGENT_TIMING_SETTLE")
+    assert (loaded.log.level, source(loaded, "log.level")) == ("error", "config.yaml:3")
+    assert source(loaded, "discovery.naming") == "conf.d/10-a.yaml:4"
+    assert (etc.load().timing.settle, source(etc.load(), "timing.settle")) == (3.0, "conf.d/20-b.yaml:1")
+
+
+def test_lists_are_replaced_and_maps_are_merged(etc: Etc) -> None:
+    etc.write("config.yaml", "discovery: {classes: ['03', '12']}\naliases: {a.b/1: a.b/x, a.b/2: a.b/y}\n")
+    etc.write("conf.d/a.yaml", "discovery: {classes: ['0680']}\naliases: {a.b/2: a.b/z}\n")
+    loaded = etc.load(environ={"NODEAGENT_ALIASES": "a.b/3=a.b/w"})
+    assert loaded.desired.discovery.classes == ("0680",)
+    assert loaded.desired.aliases == (("a.b/1", "a.b/x"), ("a.b/2", "a.b/z"), ("a.b/3", "a.b/w"))
+    assert source(loaded, "aliases") == "config.yaml:2, conf.d/a.yaml:2, env NODEAGENT_ALIASES"
+
+
+def test_an_empty_variable_counts_as_not_set_and_an_empty_flag_as_given(etc: Etc) -> None:
+    etc.write("config.yaml", "discovery: {prefix: example.com}\n")
+    assert etc.load(environ={"NODEAGENT_DISCOVERY_PREFIX": ""}).desired.discovery.prefix == "example.com"
+    assert etc.load({"discovery.prefix": ""}).desired.discovery.prefix == ""
+
+
+def test_foreign_variables_are_never_settings_and_misspelt_ones_are_told(etc: Etc) -> None:
+    environ = {"LISTEN": "x", "DOMAIN": "y", "NODEAGENT_PORT": "tcp://1", "NODEAGENT_SERVICE_HOST": "z"}
+    assert etc.load(environ=environ) == config.load(str(etc.root), {}, {})
+    (warning,) = etc.load(environ={"NODEAGENT_TIMING_SETLE": "1s"}).warnings
+    assert 'did you mean "NODEAGENT_TIMING_SETTLE"?' in warning
+
+
+def test_dotfiles_are_passed_over_and_other_endings_are_told(etc: Etc) -> None:
+    etc.write("conf.d/.x.yaml", "nonsense")
+    etc.write("conf.d/x.yml", "nonsense")
+    etc.write("conf.d/README", "nonsense")
+    (warning,) = etc.load().warnings
+    assert "x.yml is not read" in warning
+
+
+def test_a_rule_without_selectors_takes_nothing_and_says_so(etc: Etc) -> None:
+    etc.write("config.yaml", "resources:\n- {name: a.b/c}\n- {name: a.b/d, pci: []}\n")
+    loaded = etc.load()
+    assert [rule.name for rule in loaded.desired.rules] == ["a.b/c", "a.b/d"]
+    assert [warning.partition(": ")[2] for warning in loaded.warnings] == [
+        '"a.b/c" has no selector and takes no device',
+        '"a.b/d" has no selector and takes no device',
+    ]
+
+
+MISTAKES = [
+    ("resourcez: []", "config.yaml:1: resourcez: unknown key", 'did you mean "resources"?'),
+    ("\ntiming: {setle: 1s}", "config.yaml:2: timing.setle: unknown key", 'did you mean "settle"?'),
+    (
+        "resources:\n- name: a.b/c\n  pci:\n  - vendor: [10de]",
+        "config.yaml:4: resources[0].pci[0].vendor: unknown key",
+        'did you mean "vendors"?',
+    ),
+    ("x1: x", "config.yaml:1: x1: unknown key", "apiVersion"),
+    ("apiVersion: v2", "config.yaml:1: apiVersion:", "nodeagent/v1"),
+    ("discovery: {enabled: yes}", "discovery.enabled:", "true or false"),
+    ("discovery: {enabled: 'true'}", "discovery.enabled:", "without quotes"),
+    ("discovery: {naming: nvidia}", "discovery.naming:", "name"),
+    ("discovery: {prefix: Example.com}", "discovery.prefix: the kubelet refuses", "example.com"),
+    ("discovery: {classes: 0300}", "discovery.classes: expected a list", "[a, b]"),
+    ("discovery: {classes: ['03000']}", "discovery.classes[0]:", '"0300"'),
+    ("discovery: []", "discovery: expected a table of keys", "enabled"),
+    ("timing: {settle: 1}", "timing.settle:", "250ms"),
+    ("timing: {settle:}", "timing.settle: has no value", "write one"),
+    ("timing: {settle: [1s]}", "timing.settle: expected a duration, found a list", "single"),
+    ("timing: {resync: 0s}", "timing.resync:", "from 1s"),
+    ("aliases: {a.b/c: d}", 'aliases.a.b/c: the kubelet refuses the name "d"', "<domain>/<name>"),
+    ("aliases: [a]", "aliases: expected a map", "key: value"),
+    ("aliases: {a.b/1: a.b/2, a.b/2: a.b/1}", 'config.yaml:1: the alias "a.b/1" leads in a circle', "end"),
+    ("resources: {name: a.b/c}", "resources: expected a list", "'- a'"),
+    ("resources: [a.b/c]", "resources[0]: expected a resource", "key: value"),
+    ("resources: [{pci: []}]", "resources[0].name: is missing", "write it"),
+    ("resources: [{name: GRID_T4-1Q, mdev: [{types: [x]}]}]", "[0].name: the kubelet refuses", "<domain>"),
+    ("resources: [{name: 'GeForce RTX'}]", "resources[0].name: the kubelet refuses", "<domain>"),
+    ("resources: [{name: a.b/c, pci: [{}]}]", "resources[0].pci[0]: an empty selector", '["*"]'),
+    ("resources: [{name: a.b/c, pci: [{vendors: []}]}]", "an empty selector", '["*"]'),
+    ("resources: [{name: a.b/c, mdev: [{types: []}]}]", "an empty selector would take every mdev", "types"),
+    ("resources: [{name: a.b/c, pci: [{vendors: [0x10de]}]}]", "pci[0].vendors[0]:", '"10de"'),
+    ("resources: [{name: a.b/c, pci: [{vendors: [nvidia]}]}]", "pci[0].vendors[0]:", '"10de"'),
+    ("resources: [{name: a.b/c, pci: [{devices: ['1eb']}]}]", "pci[0].devices[0]:", '"1eb8"'),
+    ("resources: [{name: a.b/c, pci: [{subsystems: ['10de:']}]}]", "subsystems[0]:", "10de:12a2"),
+    ("resources: [{name: a.b/c, pci: [{drivers: ['a/b']}]}]", "drivers[0]:", "vfio-pci"),
+    ("resources: [{name: a.b/c, pci: [{addresses: ['86:00.*']}]}]", "addresses[0]:", "domain in front"),
+    ("resources: [{name: a.b/c, pci: [{addresses: ['0000:86:00.8']}]}]", "cannot match", "0000:86:00.0"),
+    ("resources: [{name: a.b/c, pci: [{numaNodes: [-1]}]}]", "numaNodes[0]: -1 is out", "from 0"),
+    ("resources: [{name: a.b/c, pci: [{iommuGroups: ['12']}]}]", "iommuGroups[0]:", "without quotes"),
+    ("resources: [{name: a.b/c, pci: [{acpiIndexes: [1]}]}]", "acpiIndexes: unknown key", "vendors"),
+    (
+        "resources: [{name: a.b/c, pci: [{vendors: [10de]}], node: {path: /dev/kvm}}]",
+        "pci and node in one resource",
+        "two resources",
+    ),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm}, cdi: true}]", "cdi means nothing", "remove"),
+    ("resources: [{name: a.b/c, node: {path: kvm}}]", "node.path:", "/dev/kvm"),
+    ("resources: [{name: a.b/c, node: {path: /dev/../etc/x}}]", "node.path:", "/dev/kvm"),
+    ("resources: [{name: a.b/c, node: {path: /dev}}]", "node.path:", "/dev/kvm"),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm, count: 0}}]", "node.count: 0 is out", "from 1"),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm, count: 900000}}]", "do not fit", "at most"),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm, permissions: rx}}]", "permissions:", "rw"),
+    (
+        "resources:\n- {name: a.b/c}\n- {name: a.b/c, cdi: true}",
+        'config.yaml:3: "a.b/c" is the name of two rules',
+        "alike",
+    ),
+    ("resources: [{name: a.b/c}, {name: a.b/C}]", "would share the variable PCI_RESOURCE_A_B_C", "differ"),
+    ("kubelet: {devicePluginDir: plugins}", "is not an absolute path", "'/'"),
+    ("kubelet: {podResources: /a/../b}", "is not an absolute path", "'..'"),
+    (f"status: {{socket: /{'x' * 107}}}", "status.socket: the path has 108 bytes", "107"),
+    ("node: {name: 'My Node'}", "node.name:", "kubectl"),
+    ("node: {labels: {a: 'b c'}}", "node.labels.a:", "63"),
+    ("log: {level: verbose}", "log.level:", "info"),
+    ("mdevs: {types: [{type: x, count: 0}]}", "mdevs.types[0].count: 0 is out", "from 1"),
+    ("mdevs: {types: ['']}", "mdevs.types[0]: an empty text", "leave the entry out"),
+    ("mdevs: {types: [{type: x, count: 1٢}]}", 'count: "1٢" is not a number', "digits"),
+    ("timing: {settle: 1٢s}", "is not a duration", "250ms"),
+    ('mdevs: {types: ["GRID\u00a0T4-1B"]}', "types[0]: 'GRID\\xa0T4-1B' holds NO-BREAK SPACE", "a blank"),
+    ('mdevs: {types: ["GRID T4-1B\\n"]}', "types[0]: 'GRID T4-1B\\n' holds U+000A", "a blank"),
+    ('mdevs: {exclude: ["\u00a0"]}', "exclude[0]: an empty text", "leave the entry out"),
+    ('"": {resources: []}', 'config.yaml:1: "": unknown key', "known here: apiVersion"),
+    ("mdevs: {types: [{count: 4}]}", "mdevs.types[0].type: is missing", "write it"),
+    ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type: unknown key", "types"),
+    ("mdevs: {vgpuConfigFile: vgpu.yaml}", "mdevs.vgpuConfigFile:", "'/'"),
+    ("passthrough: [{match: [{vendors: [10de]}], driver: vfio-pci}]", "passthrough: not supported", "remove"),
+    ("kubevirt: {enabled: auto}", "kubevirt.enabled: not supported", "remove"),
+]
+
+
+@pytest.mark.shows("KV-15")
+@pytest.mark.parametrize(("text", "what", "hint"), MISTAKES, ids=[text for text, _, _ in MISTAKES])
+def test_a_mistake_gives_two_lines_with_place_and_hint(etc: Etc, text: str, what: str, hint: str) -> None:
+    lines = etc.lines(text)
+    assert lines[0].startswith("config.yaml:")
+    assert what in lines[0]
+    assert hint in lines[1]
+
+
+CONTRADICTION = 'mdevs.exclude: "nvidia-1" is both wanted and excluded'
+
+
+def test_what_contradicts_itself_over_several_sources_is_told_with_its_place(etc: Etc) -> None:
+    etc.write("conf.d/a.yaml", "mdevs: {types: [nvidia-1]}\n")
+    lines = etc.lines("\nmdevs: {exclude: [nvidia-1]}")
+    assert lines[0] == f"config.yaml:2: {CONTRADICTION}"
+    etc.write("config.yaml", "")
+    with pytest.raises(ConfigError) as caught:
+        etc.load(environ={"NODEAGENT_MDEVS_EXCLUDE": "nvidia-1"})
+    assert caught.value.what == f"env NODEAGENT_MDEVS_EXCLUDE: {CONTRADICTION}"
+    with pytest.raises(ConfigError) as caught:
+        etc.load({"mdevs.exclude": "nvidia-1"})
+    assert caught.value.what == f"flag --mdevs-exclude: {CONTRADICTION}"
+
+
+def test_a_key_that_a_flag_or_a_variable_names_twice_is_refused_as_in_files(etc: Etc) -> None:
+    with pytest.raises(ConfigError) as caught:
+        etc.load({"node.labels": "a=1, b=2, a=2"})
+    assert caught.value.what == 'flag --node-labels: node.labels: the key "a" is here a second time'
+    with pytest.raises(ConfigError, match="env NODEAGENT_ALIASES: aliases: the key "):
+        etc.load(environ={"NODEAGENT_ALIASES": "a.b/c=a.b/d,a.b/c=a.b/d"})
+
+
+def test_all_mistakes_of_all_sources_are_told_at_once(etc: Etc) -> None:
+    etc.write("conf.d/a.yaml", "a: 1\nb: 2\na: 3\n")
+    etc.write("config.yaml", "log: {level: loud}\ntiming: {settle: soon}\n")
+    with pytest.raises(config.ConfigErrors) as caught:
+        etc.load({"log.format": "xml", "nonsense": "1"}, {"NODEAGENT_ALIASES": "a"})
+    assert len(caught.value.errors) == 6
+    assert len(caught.value.lines().splitlines()) == 12
+    assert caught.value.what == caught.value.errors[0].what
+
+
+def test_a_mistake_counts_even_where_a_stronger_source_hides_it(etc: Etc) -> None:
+    etc.write("config.yaml", "timing: {settle: soon}\n")
+    with pytest.raises(ConfigError, match="soon"):
+        etc.load({"timing.settle": "1s"})
+
+
+def test_parts_that_are_named_but_not_used_are_fine(etc: Etc) -> None:
+    etc.write("config.yaml", "mdevs:\npassthrough: []\nsriov:\nkubevirt: {enabled: false, serve: external}\n")
+    assert etc.load().desired == Desired()
+
+
+def test_the_longest_plugin_directory_leaves_room_for_a_socket(etc: Etc) -> None:
+    longest = "/" + "x" * 63
+    name = f"nodeagent-{'a' * 10}-{4194304}-{'b' * 8}.sock"
+    assert len(f"{longest}/{name}") == 107
+    assert etc.load({"kubelet.devicePluginDir": longest}).kubelet.device_plugin_dir == longest
+    with pytest.raises(ConfigError, match="at most 64"):
+        etc.load({"kubelet.devicePluginDir": f"{longest}x"})
+
+
+def test_checking_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        config.check_file(str(tmp_path / "absent.yaml"))
+    (tmp_path / "empty.yaml").touch()
+    assert config.check_file(str(tmp_path / "empty.yaml")).desired == Desired()
+
+
+def test_the_watched_directories_include_those_that_links_lead_to(etc: Etc) -> None:
+    volume = etc.root / "volume"
+    volume.mkdir()
+    (volume / "settings").write_text("timing: {settle: 5s}\n")
+    (etc.home / "config.yaml").symlink_to(volume / "settings")
+    assert etc.load().watched == (str(etc.home), str(etc.home / "conf.d"), str(volume))
+    assert etc.load().timing.settle == 5.0
+
+
+def test_loading_again_sees_the_new_file_and_keeps_nothing_of_the_old(etc: Etc) -> None:
+    etc.write("config.yaml", "aliases: {a.b/1: a.b/2}\n")
+    assert etc.load().desired.aliases == (("a.b/1", "a.b/2"),)
+    etc.write("config.yaml", "")
+    assert etc.load() == config.load("/nonexistent", {}, {})
+
+
+def test_the_name_of_the_node_is_its_hostname_unless_a_label_says_otherwise(etc: Etc) -> None:
+    etc.write("config.yaml", "node: {name: node2, labels: {zone: a}}\n")
+    assert dict(etc.load().node.labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
+    etc.write("config.yaml", "node: {name: node2, labels: {kubernetes.io/hostname: other}}\n")
+    assert dict(etc.load().node.labels) == {"kubernetes.io/hostname": "other"}

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single words of the configuration: units, and the last values that are still taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.config import scalars
+from nodeagent.config.problems import Place, Wrong
+from nodeagent.config.reader.entries import Scalar
+from nodeagent.config.shapes import Word
+
+
+def read(word: Word, text: str) -> object:
+    return word.read(Scalar(text, Place("config.yaml:1", "config.yaml:1")))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("1.5s", 1.5), ("2m", 120.0), ("1h", 3600.0), ("0.5h", 1800.0)]
+)
+def test_a_duration_is_a_number_of_seconds_in_its_unit(text: str, seconds: float) -> None:
+    assert read(scalars.duration(0.0, 86400.0), text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("text", "taken"), [("99ms", False), ("100ms", True), ("2m", True), ("121s", False)])
+def test_the_bounds_of_a_duration_belong_to_it(text: str, taken: bool) -> None:
+    word = scalars.duration(0.1, 120.0)
+    if taken:
+        assert read(word, text)
+        return
+    with pytest.raises(Wrong) as refused:
+        read(word, text)
+    assert "from 100ms to 120s" in refused.value.hint
+
+
+@pytest.mark.parametrize(("size", "taken"), [(107, True), (108, False)])
+def test_a_path_of_a_socket_is_as_long_as_an_address_of_the_kernel(size: int, taken: bool) -> None:
+    text = "/".ljust(size, "x")
+    if taken:
+        assert read(scalars.SOCKET, text) == text
+        return
+    with pytest.raises(Wrong, match=f"the path has {size} bytes"):
+        read(scalars.SOCKET, text)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.kernel.polling``: what is watched on the host itself where the kernel sends no uevents.
+
+Run it in a user namespace of its own, where none arrive, and nobody may have a buffer beyond the limit.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import anyio
+
+from nodeagent.base.watching import Watching
+from nodeagent.kernel.events import uevents
+from nodeagent.kernel.events.source import Watch
+from nodeagent.kernel.root import Root
+from tests.hearing import Heard
+
+
+async def main() -> None:
+    """Watch until armed."""
+    heard: Heard[str | None] = Heard()
+    watching = Watching()
+    watch = Watch(Root(), watching, heard, lambda *_: None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch.run)
+        await heard.until_told(None)
+        print(watch.statistics().source, watch.armed.is_set(), watching.watches > 0)
+        group.cancel_scope.cancel()
+    watch.close()
+    watching.close()
+    with uevents.open_socket() as sock:
+        print(sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+
+
+if __name__ == "__main__":
+    anyio.run(main)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quick comparison of a function with what is known of it: each thing that can change is seen alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import pci
+from nodeagent.model.ids import PciAddress
+from nodeagent.sim.host import SimulatedHost
+
+A = PciAddress("0000:01:00.0")
+Change = Callable[[Path, Path], None]  # of the function's directory, below the root
+
+
+def link(name: str, to: str) -> Change:
+    """The link leads elsewhere."""
+
+    def change(at: Path, _: Path) -> None:
+        (at / name).unlink()
+        (at / name).symlink_to(to)
+
+    return change
+
+
+def without(name: str) -> Change:
+    """It is not there any more."""
+
+    def change(at: Path, _: Path) -> None:
+        (at / name).rename(at.with_name("elsewhere"))
+
+    return change
+
+
+def text(name: str, content: str) -> Change:
+    """An attribute, or one that was not there."""
+
+    def change(at: Path, _: Path) -> None:
+        (at / name).parent.mkdir(exist_ok=True)
+        (at / name).write_text(f"{content}\n")
+
+    return change
+
+
+def no_node(_: Path, root: Path) -> None:
+    """The node of its own goes, what sysfs says of it stays."""
+    (root / "dev/vfio/devices/vfio0").unlink()
+
+
+def another_device(at: Path, _: Path) -> None:
+    """Another device in the same place, alike in all that can be read."""
+    shutil.copytree(at, at.with_name("aside"), symlinks=True)
+    at.rename(at.with_name("before"))
+    at.with_name("aside").rename(at)
+
+
+def unplugged(at: Path, root: Path) -> None:
+    """Nothing in its place."""
+    (root / "sys/bus/pci/devices" / A).unlink()
+    shutil.rmtree(at)
+
+
+CHANGES: dict[str, tuple[bool, Change]] = {
+    "driver": (False, link("driver", "../../../../bus/pci/drivers/nvidia")),
+    "no driver": (False, without("driver")),
+    "group": (False, link("iommu_group", "../../../../kernel/iommu_groups/2")),
+    "no group": (False, without("iommu_group")),
+    "opened": (False, text("enable", "1")),
+    "let go by vfio": (False, without("vfio-dev")),
+    "no node of its own": (True, no_node),
+    "sysfs tells of no node": (True, without("vfio-dev/vfio0/dev")),
+    "another vGPU type": (False, text("nvidia/current_vgpu_type", "2")),
+    "another device": (False, another_device),
+    "no device": (False, unplugged),
+}
+
+
+@pytest.mark.parametrize(("cdev", "change"), CHANGES.values(), ids=CHANGES)
+def test_each_change_alone_makes_a_function_unlike_what_is_known(
+    tmp_path: Path, cdev: bool, change: Change
+) -> None:
+    host = SimulatedHost(tmp_path, cdev=cdev)
+    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=1)
+    root, at = Root(tmp_path), (tmp_path / "sys/bus/pci/devices" / A).resolve()
+    text("nvidia/current_vgpu_type", "1")(at, tmp_path)
+    known = pci.function(root, A)
+    assert known is not None
+    assert known.cdev is cdev
+    assert pci.as_known(root, known)
+    change(at, tmp_path)
+    assert not pci.as_known(root, known)
+
+
+def test_a_function_that_vfio_takes_is_unlike_what_is_known(tmp_path: Path) -> None:
+    host = SimulatedHost(tmp_path)
+    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="mlx5_vfio_pci", group=1)
+    root, at = Root(tmp_path), (tmp_path / "sys/bus/pci/devices" / A).resolve()
+    shutil.rmtree(at / "vfio-dev")
+    known = pci.function(root, A)
+    assert known is not None
+    assert pci.as_known(root, known)
+    (at / "vfio-dev/vfio0").mkdir(parents=True)
+    assert not pci.as_known(root, known)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at hosts that do not answer: FIFOs stand for attributes whose reading sleeps in the kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.runner import NOT_READABLE, Look
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress
+from nodeagent.sim import files, nodes
+from nodeagent.sim.host import SimulatedHost
+from tests.hearing import Heard
+
+DEADLINE = 0.4
+HANGING = nodes.address(3)
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return nodes.many(tmp_path, 40, 2)
+
+
+@pytest.fixture
+def recovered() -> Heard[str | None]:
+    return Heard()
+
+
+@pytest.fixture
+def look(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> Look:
+    return Look(Root(tmp_path), deadline=DEADLINE, patience=0.02, on_recovered=recovered)
+
+
+async def test_a_look_sees_what_a_scan_sees(look: Look, host: SimulatedHost) -> None:
+    before = await look.look(None, Host())
+    assert len(before.functions) == 40
+    assert await look.look(None, before) is before
+    host.hold(HANGING)
+    after = await look.look(frozenset({HANGING}), before, recoveries={PciAddress(HANGING): Recovery.FAILED})
+    assert after.functions[PciAddress(HANGING)].enable == 1
+    assert after.functions[PciAddress(HANGING)].recovery is Recovery.FAILED
+    assert after.groups is before.groups
+
+
+async def test_a_hanging_read_costs_one_device(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    before = await look.look(None, Host())
+    host.hang(HANGING, "enable")
+    host.hold(nodes.address(20))
+    started = time.monotonic()
+    after = await look.look(None, before)
+    assert DEADLINE <= time.monotonic() - started < 4 * DEADLINE
+    stuck = after.functions[PciAddress(HANGING)]
+    assert stuck.unreadable == NOT_READABLE
+    assert (stuck.device, stuck.group) == ("1001", 3)
+    assert after.functions[PciAddress(nodes.address(20))].enable == 1
+    assert [f.address for f in after.functions.values() if f.unreadable] == [HANGING]
+    assert list(look.stuck) == [HANGING]
+    host.unhang(HANGING, "enable")
+    await recovered.until_told(HANGING)
+    assert not look.stuck
+    again = await look.look(frozenset({HANGING}), after)
+    assert again.functions[PciAddress(HANGING)].unreadable is None
+    assert again.functions[PciAddress(nodes.address(20))] is after.functions[PciAddress(nodes.address(20))]
+
+
+async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    host.hang(HANGING, "enable")
+    first = await look.look(None, Host())
+    assert first.functions[PciAddress(HANGING)].device is None
+    with anyio.fail_after(DEADLINE):
+        second = await look.look(None, first)
+        third = await look.look(frozenset({HANGING, nodes.address(4)}), second)
+    assert third.functions[PciAddress(HANGING)].unreadable == NOT_READABLE
+    host.unhang(HANGING, "enable")
+    await recovered.until_told(HANGING)
+    assert recovered.all == [HANGING]
+
+
+async def test_many_hanging_devices_take_little_longer_than_one(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    hanging = [nodes.address(number) for number in range(8)]
+    for address in hanging:
+        host.hang(address, "vendor")
+    started = time.monotonic()
+    found = await look.look(None, Host())
+    assert time.monotonic() - started < 3 * DEADLINE
+    unreadable = [f.address for f in found.functions.values() if f.unreadable]
+    assert unreadable == hanging
+    for address in hanging:
+        host.unhang(address, "vendor")
+    await recovered.until(lambda told: sorted(str(key) for key in told) == hanging)
+
+
+async def test_the_loop_goes_on_while_a_look_hangs(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    host.hang(HANGING, "enable")
+    turns = 0
+    async with anyio.create_task_group() as group:
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await anyio.sleep(0.005)
+                turns += 1
+
+        group.start_soon(count)
+        await look.look(None, Host())
+        group.cancel_scope.cancel()
+    assert turns > 10
+    host.unhang(HANGING, "enable")
+    await recovered.until_told(HANGING)
+
+
+async def test_a_look_that_is_given_up_early_leaves_the_device_known_as_stuck(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    host.hang(HANGING, "enable")
+    with anyio.move_on_after(DEADLINE / 2) as scope:
+        await look.look(None, Host())
+    assert scope.cancelled_caught
+    assert list(look.stuck) == [HANGING]
+    host.unhang(HANGING, "enable")
+    await recovered.until_told(HANGING)
+    found = await look.look(None, Host())
+    assert found.functions[PciAddress(HANGING)].unreadable is None
+
+
+async def test_two_looks_at_once_do_not_disturb_each_other(look: Look, host: SimulatedHost) -> None:
+    found: list[Host] = []
+
+    async def one() -> None:
+        found.append(await look.look(None, Host()))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(one)
+        group.start_soon(one)
+    assert found[0] == found[1]
+
+
+async def test_a_hanging_group_keeps_its_last_known_members(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    before = await look.look(None, Host())
+    group = before.functions[PciAddress(HANGING)].group
+    assert group is not None
+    path = host.path(f"/sys/kernel/iommu_groups/{group}/type")
+    files.replace_by_fifo(path)
+    after = await look.look(None, before)
+    assert after.groups[group] is before.groups[group]
+    assert list(look.stuck) == [str(group)]
+    files.replace_fifo(path, b"DMA\n")
+    await recovered.until_told(str(group))
+
+
+async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
+    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    name = mdev_below(Path(host.path(f"/sys/bus/pci/devices/{HANGING}")), Path(host.path("/sys/bus/mdev")))
+    before = await look.look(None, Host())
+    files.replace_by_fifo(str(name))
+    after = await look.look(None, before)
+    assert before.mdevs[UUID].type_name == "GRID T4-8A"
+    assert after.mdevs[UUID] == replace(before.mdevs[UUID], unreadable=NOT_READABLE)
+    files.replace_fifo(str(name), b"GRID T4-8A\n")
+    await recovered.until_told(UUID)
+    assert (await look.look(frozenset({UUID}), after)).mdevs == before.mdevs
+
+
+def mdev_below(parent: Path, bus: Path) -> Path:
+    """Make an mdev; the file with the name of its type."""
+    kind = parent.resolve() / "mdev_supported_types/nvidia-228"
+    instance = parent.resolve() / UUID
+    kind.mkdir(parents=True)
+    instance.mkdir()
+    (kind / "name").write_text("GRID T4-8A\n")
+    (instance / "mdev_type").symlink_to(kind)
+    (bus / "devices").mkdir(parents=True)
+    (bus / "devices" / UUID).symlink_to(instance)
+    return kind / "name"
+
+
+async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(
+    tmp_path: Path, recovered: Heard[str | None]
+) -> None:
+    release = tmp_path / "proc/sys/kernel/osrelease"
+    release.parent.mkdir(parents=True)
+    os.mkfifo(release)
+    look = Look(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
+    with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
+        await look.look(None, Host())
+    with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
+        await look.look(None, Host())
+    release.write_text("6.12\n")
+    await recovered.until_told(None)
+    release.unlink()
+    assert (await look.look(None, Host())).release is None
+
+
+def _reading() -> int:
+    """Threads that are making a list of what is to be read."""
+    return sum(thread.name.endswith("Scanner.plan") for thread in threading.enumerate())
+
+
+async def test_a_listing_that_was_given_up_early_is_not_started_twice(
+    tmp_path: Path, recovered: Heard[str | None]
+) -> None:
+    release = tmp_path / "proc/sys/kernel/osrelease"
+    release.parent.mkdir(parents=True)
+    os.mkfifo(release)
+    look = Look(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
+    before = _reading()
+    for _ in range(3):
+        with anyio.move_on_after(0.02):
+            await look.look(None, Host())
+    assert _reading() == before + 1
+    release.write_text("6.12\n")
+    await recovered.until_told(None)
+    release.unlink()
+    assert (await look.look(None, Host())).functions == {}

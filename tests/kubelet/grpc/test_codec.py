@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The codec. Google's protobuf is in ``test_codec_peer``."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc import codec
+
+
+def test_the_codec_sends_ready_bytes_as_they_are() -> None:
+    assert codec.Codec().encode(b"\x01\x02", v1beta1.Empty) == b"\x01\x02"
+
+
+def test_the_codec_refuses_a_message_of_another_type() -> None:
+    with pytest.raises(TypeError, match="cannot send Empty as Device"):
+        codec.Codec().encode(v1beta1.Empty(), v1beta1.Device)
+
+
+def test_the_codec_reads_what_it_wrote() -> None:
+    message = v1beta1.RegisterRequest(version="v1beta1", resource_name="example.com/dev")
+    plain = codec.Codec()
+    data = plain.encode(message, v1beta1.RegisterRequest)
+    assert plain.decode(data, v1beta1.RegisterRequest) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x0a\xff", id="a length that goes on"),
+        pytest.param(b"\x0a\x03\x0a\x01\xff", id="a text that is no UTF-8"),
+        pytest.param(b"\x0d\0\0\0\0", id="a number of four bytes for a message"),
+        pytest.param(b"\x08\x01", id="a number for a message"),
+        pytest.param(b"\x0e", id="a wire type that there is not"),
+        pytest.param(b"\x0a\x08\x0a\x01a\x1a\x03\x0a\x01\x0e", id="the same within a message"),
+        pytest.param(b"\x0a\x06\x1a\x04\x0a\x02\x0a\x00", id="a list for a number"),
+    ],
+)
+def test_bytes_that_are_no_message_of_the_type_are_one_kind_of_error(data: bytes) -> None:
+    with pytest.raises(codec.Unreadable, match="a ListAndWatchResponse that cannot be read"):
+        codec.Codec().decode(data, v1beta1.ListAndWatchResponse)
+
+
+def test_a_message_with_all_kinds_of_fields_is_read() -> None:
+    topology = v1beta1.TopologyInfo([v1beta1.NumaNode(1)])
+    spec = v1beta1.DeviceSpec("/dev/a", "/dev/a", "rw")
+    for message in (
+        v1beta1.ListAndWatchResponse([v1beta1.Device("a", "Healthy", topology), v1beta1.Device("b")]),
+        v1beta1.ContainerAllocateResponse({"A": "b", "C": ""}, devices=[spec]),
+        v1beta1.DevicePluginOptions(True, False),
+    ):
+        assert codec.Codec().decode(bytes(message), type(message)) == message

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards with a list of their own, and vGPUs of a vendor's driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nodeagent.agent.changing.ledger import Record, learned
+from nodeagent.model.action import ClearVgpuType, SetVgpuType
+from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy.change import mdevs
+from nodeagent.policy.offer import turn, units
+from nodeagent.render import scan
+from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.policy.change.splitting import (
+    basis,
+    planned,
+    remembered,
+    settle,
+    short,
+    t4,
+    v100,
+    vgpu_card,
+    wanted,
+)
+from tests.policy.samples import host, vgpu
+
+FIRST = "0000:01:00.0"
+T4_8 = WantedType("T4-1B", 8, short=True)
+
+
+def given(*cards: CardTypes, types: tuple[str, ...] = ()) -> MdevsWanted:
+    return replace(wanted(*types), cards=cards)
+
+
+def test_a_card_with_a_list_of_its_own_is_left_out_of_the_round() -> None:
+    kernel = MdevKernel([t4(1), t4(2), t4(3)])
+    settle(kernel, given(CardTypes((1,), types=(T4_8,)), types=("223", "224")))
+    assert short(kernel) == ["8×223", "8×222", "8×224"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ((("10de", "1eb8", None, None),), ["8×222"]),
+        ((("10de", "25b6", None, None), ("10de", "1eb8", None, None)), ["8×222"]),
+        ((("10de", "1eb8", "10de", "14a9"),), ["-"]),
+        ((("10de", "25b6", None, None),), ["-"]),
+    ],
+)
+def test_a_filter_on_ids_picks_cards(
+    filters: tuple[tuple[str, str, str | None, str | None], ...], expected: list[str]
+) -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, given(CardTypes(None, filters, (T4_8,))))
+    assert short(kernel) == expected
+
+
+@pytest.mark.shows("VG-1")
+def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    here = kernel.host()
+    others = (
+        PciFunction(PciAddress("0000:00:02.0"), vendor="8086", device="1912", pci_class="030000"),
+        PciFunction(PciAddress("0000:00:03.0"), vendor="10de", device="10f8", pci_class="040300"),
+        PciFunction(
+            PciAddress("0000:00:04.4"),
+            vendor="10de",
+            device="2235",
+            pci_class="030200",
+            physfn=PciAddress("0000:00:04.0"),
+        ),
+    )
+    there = replace(here, functions={**here.functions, **{each.address: each for each in others}})
+    plan = mdevs.plan(there, given(CardTypes((1,), types=(T4_8,))), basis(kernel))
+    assert {step.card for step in plan.steps} == {"0000:02:00.0"}
+
+
+def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    settle(kernel, wanted("228"))
+    plan = settle(kernel, given(CardTypes(types=(T4_8,)), CardTypes((0,))))
+    assert short(kernel) == ["-", "8×222"]
+    assert plan.cards[0].notes == ("it is to be empty",)
+
+
+def test_a_short_name_is_the_last_word_of_a_name() -> None:
+    kernel = MdevKernel([v100(1)])
+    settle(kernel, given(CardTypes(types=(WantedType("V100-8Q", 2, short=True),))))
+    assert short(kernel) == ["2×108"]
+    plan = settle(kernel, given(CardTypes(types=(WantedType("8Q", 2, short=True),))))
+    assert plan.problems == ('no card of this node offers the type "8Q"',)
+
+
+V100_8 = WantedType("V100-8Q", 2, short=True)
+
+
+@pytest.mark.shows("VG-3")
+def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -> None:
+    kernel = MdevKernel([t4(1), v100(2)])
+    settle(kernel, given(CardTypes((1,), types=(V100_8,))))
+    plan = settle(kernel, given(CardTypes(types=(T4_8,))))
+    assert short(kernel) == ["8×222", "2×108"]
+    assert plan.problems == ('0000:02:00.0 does not offer the type "T4-1B" that is asked of it',)
+    assert plan.cards[1].notes == ("it stays as it is: what is asked of it cannot be made",)
+    plan = settle(kernel, given(CardTypes(), CardTypes(types=(T4_8,))))
+    assert short(kernel) == ["8×222", "2×108"], "what empties a card is not what is left when the rest fails"
+
+
+def test_an_excluded_type_of_a_card_takes_nothing_from_it() -> None:
+    kernel = MdevKernel([v100(1)])
+    settle(kernel, wanted("105"))
+    plan = settle(kernel, replace(given(CardTypes(types=(V100_8,))), excluded=("nvidia-108",)))
+    assert short(kernel) == ["16×105"]
+    assert plan.problems == ('the type "V100-8Q" is both wanted and excluded: it is not made',)
+
+
+def test_an_entry_for_another_model_with_the_same_ids_does_not_count() -> None:
+    """In NVIDIA's own file 0x1E7810DE is the RTX 8000, and below that the RTX 6000."""
+    kernel = MdevKernel([Card(FIRST, (Type("nvidia-300", 2, "GRID RTX8000P-24Q"),))])
+    entries = [
+        CardTypes(types=(WantedType(name, 2, short=True),)) for name in ("RTX8000P-24Q", "RTX6000P-12Q")
+    ]
+    plan = settle(kernel, given(*entries))
+    assert short(kernel) == ["2×300"]
+    assert plan.problems == ()
+
+
+@pytest.mark.shows("VG-1", "VG-6")
+def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> None:
+    kernel = MdevKernel([t4(1)])
+    others = tuple(CardTypes(None, (("10de", each, None, None),), (V100_8,)) for each in ("1db6", "20b0"))
+    assert settle(kernel, given(*others, CardTypes(types=(T4_8,)))).problems == ()
+    assert short(kernel) == ["8×222"]
+    plan = settle(kernel, given(*others))
+    assert plan.problems == ("no entry of the vgpu-device-manager configuration fits a card of this node",)
+
+
+def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    record, made = learned(Record(), kernel.host(), {}), dict[str, str]()
+    settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
+    assert short(kernel) == ["4×222"]
+    wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))
+    plan = planned(kernel, wish, **remembered(replace(record, types=made)))
+    assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
+
+
+@pytest.mark.shows("VG-2")
+@pytest.mark.parametrize(
+    ("name", "offered", "makes"),
+    [
+        ("DC-1-24QGFX", ("DC-1-24Q", "DC-48Q"), "DC-1-24Q"),
+        ("DC-1-24QGFX", ("DC-1-24Q", "DC-1-24QGFX"), "DC-1-24QGFX"),
+        ("A100-1-5CME", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5CNOME", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5CMEALL", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5C", ("A100-1-5CME",), None),
+    ],
+)
+def test_the_suffix_of_a_mig_type_counts_only_where_the_driver_names_it(
+    name: str, offered: tuple[str, ...], makes: str | None
+) -> None:
+    card = Card(FIRST, tuple(Type(each, 4, f"NVIDIA Some Model {each}") for each in offered))
+    kernel = MdevKernel([card])
+    plan = settle(kernel, given(CardTypes(types=(WantedType(name, 1, short=True),))))
+    assert [kind for _, kind in kernel.instances.values()] == [makes] * bool(makes)
+    assert bool(plan.problems) == (makes is None)
+    assert planned(kernel, given(CardTypes(types=(WantedType(name, 1, short=True),)))).steps == ()
+
+
+@pytest.mark.parametrize("name", ["nvidia-228", "228", "GRID_T4-8A", "GRID T4-8A", "GRID T4-8A "])
+def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
+    kernel = MdevKernel([vgpu_card("81"), vgpu_card("82")])
+    made: dict[str, str] = {}
+    settle(kernel, wanted(name, "nvidia-223"), made=made)
+    assert short(kernel) == ["2×228", "4×223"]
+    settle(kernel, wanted("nvidia-223"), made=made)
+    assert short(kernel) == ["4×223", "4×223"]
+    settle(kernel, wanted(), made=made)
+    assert short(kernel) == ["-", "-"]
+    assert made == {}
+
+
+@pytest.mark.parametrize(
+    ("other", "makes"),
+    [({}, True), ({"physfn": None}, True), ({"driver": None}, False), ({"sriov_capable": True}, False)],
+)
+def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, makes: bool) -> None:
+    here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
+    plan = mdevs.plan(here, wanted("222"), basis(MdevKernel([])))
+    assert [step.action for step in plan.steps] == [SetVgpuType("0000:65:00.4", "222")] * makes
+    assert ("GRID T4-1B" in scan.text(turn.first(units.Facts(here, Desired())))) == makes
+
+
+def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    vf = kernel.cards[0].vfs[0]
+    kernel.set_vgpu_type(vf, "222")
+    assert planned(kernel, wanted("223")).steps == ()
+    (step,) = planned(kernel, replace(wanted("223"), adopt=True)).steps
+    assert step.action == ClearVgpuType(vf)
+
+
+def test_a_vgpu_that_a_pod_holds_waits() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    made: dict[str, str] = {}
+    settle(kernel, wanted(WantedType("222", 1)), made=made)
+    (vf,) = made
+    kernel.hold(vf)
+    plan = mdevs.plan(kernel.host(), wanted("223"), basis(kernel, made=made))
+    assert plan.steps == ()
+    assert plan.waiting[0].action == ClearVgpuType(vf)
+
+
+def test_a_count_holds_for_the_vfs_of_a_card() -> None:
+    kernel = MdevKernel([vgpu_card()])
+    actions = [step.action for step in planned(kernel, wanted(WantedType("nvidia-222", 3))).steps]
+    assert actions == [SetVgpuType(vf, "222") for vf in kernel.cards[0].vfs[:3]]
+
+
+def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
+    here = MdevKernel([t4(1)]).host()
+    blind = {
+        parent: tuple(replace(kind, available=None) for kind in kinds)
+        for parent, kinds in here.mdev_parents.items()
+    }
+    plan = mdevs.plan(replace(here, mdev_parents=blind), wanted("222"), basis(MdevKernel([])))
+    assert plan.steps == ()
+    assert plan.cards[0].notes == (
+        "no wanted type has room on it",
+        "available_instances of a type cannot be read, and counts as 0",
+    )

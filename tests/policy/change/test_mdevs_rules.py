@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documented examples leave open: counts, room, what waits, what fails, whose a device is."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.model.action import CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.policy.change import ownership
+from nodeagent.policy.change.mdevs import Plan
+from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.policy.change.splitting import (
+    MACHINE,
+    T4_TYPES,
+    adopting,
+    listed,
+    planned,
+    settle,
+    short,
+    t4,
+    wanted,
+)
+
+FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+
+
+def test_nothing_is_done_unless_it_is_asked_for() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("222"))
+    wish = MdevsWanted(types=listed("223"))
+    assert planned(kernel, wish) == Plan()
+
+
+def test_a_count_holds_for_each_card() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    settle(kernel, wanted(WantedType("nvidia-222", 4)))
+    assert short(kernel) == ["4×222", "4×222"]
+    settle(kernel, wanted(WantedType("nvidia-222", 6)))
+    assert short(kernel) == ["6×222", "6×222"]
+
+
+def test_a_smaller_count_removes_what_nobody_holds() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("222"))
+    held = list(kernel.instances)[-3:]
+    for each in held:
+        kernel.hold(each)
+    plan = settle(kernel, wanted(WantedType("nvidia-222", 2)))
+    assert list(kernel.instances) == held
+    assert [waiting.why for waiting in plan.waiting] == [
+        "only 2 of nvidia-222 are wanted on this card; held by ns/vm"
+    ]
+
+
+def test_a_count_above_what_fits_is_told_and_the_rest_is_made() -> None:
+    kernel = MdevKernel([t4(1)])
+    plan = settle(kernel, wanted(WantedType("nvidia-228", 3)))
+    assert short(kernel) == ["2×228"]
+    assert plan.problems == ("0000:01:00.0: 3 of nvidia-228 are wanted, and 2 fit",)
+
+
+@pytest.mark.shows("VG-3")
+def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted(WantedType("nvidia-228", 1)))
+    plan = planned(kernel, wanted(WantedType("nvidia-228", 3)))
+    assert [type(step.action) for step in plan.steps] == [CreateMdev]
+    assert plan.problems == ("0000:01:00.0: 3 of nvidia-228 are wanted, and 2 fit",)
+
+
+def test_an_unknown_type_is_told_once_and_the_rest_is_made() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    plan = settle(kernel, wanted("22", "223"))
+    assert short(kernel) == ["8×223", "8×223"]
+    assert plan.problems == ('no card of this node offers the type "nvidia-22"',)
+
+
+def test_an_excluded_type_is_neither_made_nor_removed() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    settle(kernel, wanted("222", "228"))
+    plan = settle(kernel, adopting(wanted("222", "224", excluded=("GRID_T4-1B",))))
+    assert short(kernel) == ["16×222", "8×224"]
+    assert plan.problems == ('the type "nvidia-222" is both wanted and excluded: it is not made',)
+
+
+@pytest.mark.parametrize(
+    ("wish", "note"),
+    [
+        (wanted(), "no type is wanted on this node"),
+        (wanted("999"), "it offers none of the wanted types"),
+        (wanted("222", excluded=("GRID T4-1B",)), "what is wanted of it is excluded"),
+    ],
+)
+def test_an_empty_card_tells_why_it_is_for_nothing(wish: MdevsWanted, note: str) -> None:
+    assert planned(MdevKernel([t4(1)]), wish).cards[0].notes == (note,)
+
+
+@pytest.mark.shows("KV-16")
+def test_room_that_appears_is_used() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("222"))
+    lost = list(kernel.instances)[3]
+    kernel.remove(lost)
+    (step,) = planned(kernel, wanted("222")).steps
+    assert step.action.key == lost
+    assert step.why == "there is room for more of nvidia-222"
+
+
+def test_an_instance_without_a_driver_is_made_anew() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("228"))
+    dead = next(iter(kernel.instances))
+    kernel.unbind(dead)
+    steps = planned(kernel, wanted("228")).steps
+    assert steps[0].action.describe() == f"remove mdev {dead} of type nvidia-228 from 0000:01:00.0"
+    assert steps[0].why == "it has lost its driver, and is made anew"
+    settle(kernel, wanted("228"))
+    assert short(kernel) == ["2×228"]
+
+
+def test_nothing_is_removed_before_the_kubelet_has_told_who_holds_what() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("228"))
+    plan = planned(kernel, wanted("222"), holders_known=False)
+    assert plan.steps == ()
+    assert {waiting.why for waiting in plan.waiting} == {
+        "nvidia-228 is not wanted on this card; who holds what is not known"
+    }
+
+
+def test_nothing_is_removed_that_something_on_the_host_has_open() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("229"))
+    (used,) = kernel.instances
+    plan = planned(kernel, wanted("222"), in_use=frozenset({used}))
+    assert plan.steps == ()
+    assert plan.waiting[0].why.endswith("something on this host has it open")
+
+
+def test_a_pod_that_holds_the_group_holds_the_device() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("229"))
+    (number,) = kernel.host().groups
+    kernel.hold(str(number))
+    assert planned(kernel, wanted("222")).steps == ()
+
+
+def test_a_removal_that_is_under_way_keeps_its_card_and_its_uuid() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("228"))
+    open_one = next(iter(kernel.instances))
+    kernel.hold(open_one)
+    assert kernel.remove(open_one) is False
+    plan = settle(kernel, wanted("222"), holders={})
+    assert kernel.instances == {}
+    assert [waiting.why.partition("; ")[2] for waiting in plan.waiting] == [
+        "its removal is under way, and ends when whoever has it open closes it"
+    ]
+    keys = [step.action.key for step in planned(kernel, wanted("228"), holders={}).steps]
+    assert len(keys) == 1
+    assert open_one not in keys
+    kernel.release(open_one)
+    settle(kernel, wanted("222"))
+    assert short(kernel) == ["16×222"]
+
+
+def test_a_removal_that_is_under_way_counts_as_done_when_a_count_falls() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted(WantedType("nvidia-222", 2)))
+    stays, leaves = kernel.instances
+    kernel.hold(leaves)
+    assert kernel.remove(leaves) is False
+    plan = planned(kernel, wanted(WantedType("nvidia-222", 1)), holders={})
+    assert plan.steps == ()
+    kernel.release(leaves)
+    settle(kernel, wanted(WantedType("nvidia-222", 1)))
+    assert list(kernel.instances) == [stays]
+
+
+def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    failed = {CreateMdev("0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
+    plan = settle(kernel, wanted("222", "223"), failed=failed)
+    assert short(kernel) == ["-", "8×223"]
+    assert [waiting.why for waiting in plan.waiting] == ["the kernel said EIO; it is tried again later"]
+    settle(kernel, wanted("222", "223"))
+    assert short(kernel) == ["16×222", "8×223"]
+
+
+def test_a_removal_that_fails_waits_for_its_next_try() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("229"))
+    (instance,) = kernel.instances
+    failed = {RemoveMdev(instance, "0000:01:00.0", "nvidia-229").attempt: "the kernel said EIO"}
+    plan = planned(kernel, wanted("222"), failed=failed)
+    assert plan.steps == ()
+    assert plan.waiting[0].why.endswith("the kernel said EIO; it is tried again later")
+
+
+def test_a_vf_that_fails_waits_and_the_others_are_filled() -> None:
+    vfs = ("0000:86:00.4", "0000:86:00.5", "0000:86:00.6")
+    kernel = MdevKernel([Card("0000:86:00.0", (Type("557", 3, "NVIDIA A40-16Q"),), vfs=vfs, vgpu=True)])
+    failed = {SetVgpuType(vfs[0], "557").attempt: "the kernel said EIO"}
+    one = WantedType("557", 1)
+    plan = settle(kernel, wanted(one), failed=failed)
+    assert list(kernel.instances) == [vfs[1]], "another takes its place"
+    assert plan.waiting == ()
+    plan = settle(kernel, wanted("NVIDIA A40-16Q"), failed=failed, made={vfs[1]: "557"})
+    assert sorted(kernel.instances) == [vfs[1], vfs[2]]
+    assert [waiting.why for waiting in plan.waiting] == ["the kernel said EIO; it is tried again later"]
+
+
+def test_removals_come_before_creations() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    settle(kernel, wanted("228"))
+    kernel.cards.append(t4(0))
+    verbs = [step.action.describe().partition(" ")[0] for step in planned(kernel, wanted("229")).steps]
+    assert verbs == ["remove"] * 4 + ["create"]
+
+
+def test_the_vfs_of_a_card_are_one_card() -> None:
+    vfs = tuple(f"0000:81:00.{number}" for number in range(4, 8))
+    kernel = MdevKernel([Card("0000:81:00.0", T4_TYPES, vfs=vfs), t4(82)])
+    settle(kernel, wanted("228", "222"))
+    assert short(kernel) == ["2×228", "16×222"]
+    assert [parent for parent, _ in kernel.instances.values()][:2] == list(vfs[:2])
+
+
+@pytest.mark.shows("KV-16", "VG-8")
+def test_the_ids_of_devices_are_the_same_after_a_boot_and_differ_between_machines() -> None:
+    first, second = MdevKernel([t4(1)]), MdevKernel([t4(1)])
+    settle(first, wanted("222"))
+    settle(second, wanted("222"))
+    assert list(first.instances) == list(second.instances)
+    other = ownership.uuid_of("another", "0000:01:00.0", "nvidia-222", 0)
+    assert other not in first.instances
+    assert not ownership.owns(MACHINE, "0000:01:00.0", "nvidia-222", other)
+
+
+def test_the_number_of_an_instance_can_be_read_off_its_uuid() -> None:
+    made = ownership.uuid_of(MACHINE, "0000:01:00.0", "nvidia-222", 18)
+    assert made.endswith("0012")
+    assert made[14] == "5"
+    assert ownership.owns(MACHINE, "0000:01:00.0", "nvidia-222", made)
+    assert not ownership.owns(MACHINE, "0000:01:00.0", "nvidia-223", made)
+    assert not ownership.owns(MACHINE, "0000:01:00.0", "nvidia-222", FOREIGN)
+
+
+def test_a_parent_that_is_no_pci_function_is_a_card_of_its_own_and_comes_last() -> None:
+    types = (Type("mtty-1", 24, "Single port serial"), Type("mtty-2", 12, "Dual port serial"))
+    kernel = MdevKernel([Card("mtty", types, mixed=True), t4(1)])
+    plan = settle(kernel, wanted("Dual_port_serial", "222"))
+    assert [card.address for card in plan.cards] == ["0000:01:00.0", "mtty"]
+    assert short(kernel) == ["16×222", "12×mtty-2"]

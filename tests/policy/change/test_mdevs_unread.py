@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is planned where something could not be read: unknown is not unwanted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy.change import mdevs
+from nodeagent.policy.change.mdevs import Plan
+from nodeagent.sim.mdev_kernel import MdevKernel
+from tests.policy.change.splitting import adopting, basis, settle, short, t4, wanted
+
+FIRST = "0000:01:00.0"
+FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+
+
+def without_parents(kernel: MdevKernel, *unread: str) -> Host:
+    """The host as a first look shows it in which the types of these parents did not answer in time."""
+    here = kernel.host()
+    return replace(here, mdev_parents={p: types for p, types in here.mdev_parents.items() if p not in unread})
+
+
+def first_plan(kernel: MdevKernel, wish: MdevsWanted) -> Plan:
+    return mdevs.plan(without_parents(kernel, FIRST), wish, basis(kernel))
+
+
+@pytest.mark.parametrize("name", ["nvidia-222", "GRID T4-1B"])
+def test_instances_on_a_parent_that_was_not_read_stay_and_are_what_their_card_is_for(name: str) -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("222"))
+    plan = first_plan(kernel, wanted("nvidia-223", WantedType(name, 16)))
+    assert (plan.steps, plan.waiting, plan.problems) == ((), (), ())
+    assert plan.cards[0].type_id == "nvidia-222"
+
+
+def test_what_is_not_wanted_goes_once_its_parent_is_read() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("228"))
+    plan = first_plan(kernel, wanted("222"))
+    assert plan.steps == ()
+    assert plan.problems == ()
+    assert {each.why.partition("; ")[2] for each in plan.waiting} == {"its types could not be read"}
+    assert plan.cards[0].notes == ("its types could not be read: nothing is made or removed",)
+    settle(kernel, wanted("222"))
+    assert short(kernel) == ["16×222"]
+
+
+def test_a_definition_on_a_parent_that_was_not_read_removes_nothing_and_is_no_problem() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("228"))
+    defined = (MdevDefinition(FOREIGN, FIRST, "nvidia-222"),)
+    plan = first_plan(kernel, replace(wanted(), definitions=defined))
+    assert (plan.steps, plan.problems) == ((), ())
+
+
+def test_a_card_that_was_not_read_keeps_its_turn() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    kernel.create(FIRST, "nvidia-228", FOREIGN)
+    plan = first_plan(kernel, adopting(wanted("228", "222")))
+    assert {step.type_id for step in plan.steps} == {"nvidia-222"}
+
+
+def test_an_mdev_whose_type_cannot_be_read_is_not_adopted() -> None:
+    kernel = MdevKernel([t4(1)])
+    kernel.create(FIRST, "nvidia-222", FOREIGN)
+    here = kernel.host()
+    unknown = replace(here.mdevs[FOREIGN], type_id=None, type_name=None)
+    plan = mdevs.plan(replace(here, mdevs={FOREIGN: unknown}), adopting(wanted("222")), basis(kernel))
+    assert (plan.steps, plan.waiting) == ((), ())
+    assert plan.cards[0].notes == (
+        "something is on it that is of an unknown type: nothing is made beside it",
+    )
+
+
+@pytest.mark.parametrize("excluded", ["nvidia-222", "GRID T4-1B"])
+@pytest.mark.parametrize("unread", [(), (FIRST,)])
+def test_an_excluded_type_is_known_by_its_instances_too(excluded: str, unread: tuple[str, ...]) -> None:
+    kernel = MdevKernel([t4(1)])
+    kernel.create(FIRST, "nvidia-222", FOREIGN)
+    wish = adopting(wanted("223", excluded=(excluded,)))
+    plan = mdevs.plan(without_parents(kernel, *unread), wish, basis(kernel))
+    assert (plan.steps, plan.waiting) == ((), ())
+
+
+def test_what_cards_have_lists_of_their_own_waits_until_each_function_was_read() -> None:
+    kernel = MdevKernel([t4(1), t4(2)])
+    rules = (CardTypes((0,), types=(WantedType("T4-1B", short=True),)), CardTypes((1,)))
+    wish = replace(wanted(), cards=rules)
+    settle(kernel, wish)
+    here = kernel.host()
+    blurred = PciFunction(PciAddress(FIRST), unreadable="not readable: being removed?")
+    there = replace(here, functions={**here.functions, blurred.address: blurred})
+    plan = mdevs.plan(there, wish, basis(kernel))
+    assert plan.steps == ()
+    assert {each.instance.type_id for card in plan.cards for each in card.exists} == {"nvidia-222"}
+    note = f"its place among the GPUs is not known while {FIRST} cannot be read: nothing is made or removed"
+    assert note in plan.cards[1].notes
+
+
+def test_a_function_that_was_not_read_holds_up_no_card_whose_place_does_not_matter() -> None:
+    kernel = MdevKernel([t4(1)])
+    here, blurred = kernel.host(), PciFunction(PciAddress("0000:f0:00.0"), unreadable="not readable")
+    there = replace(here, functions={**here.functions, blurred.address: blurred})
+    wish = replace(wanted(), cards=(CardTypes(types=(WantedType("T4-1B", short=True),)),))
+    assert len(mdevs.plan(there, wish, basis(kernel)).steps) == 16

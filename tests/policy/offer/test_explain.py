@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of one device: its verdict, the rules asked, the first key that said no."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.model.desired import (
+    Desired,
+    Discovery,
+    MdevRule,
+    MdevSelector,
+    NodeRule,
+    PciRule,
+    PciSelector,
+)
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.policy.offer import explain, turn
+from nodeagent.policy.offer.explain import Explanation
+from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, facts, function, holders, host, mdev, vgpu
+
+A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
+
+
+def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A) -> Explanation:
+    found = explain.explain(address, turn.first(facts(host(*functions), wish)))
+    assert found is not None
+    return found
+
+
+def test_a_healthy_device_says_what_a_pod_would_get() -> None:
+    found = told(function())
+    assert found.verdict == f"offered as {GPU}, Healthy"
+    assert found.rules == ((f"rule {GPU}", "takes it"),)
+    assert found.env == f"PCI_RESOURCE_NVIDIA_COM_GPU={A}"
+    assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
+    assert (found.viable, found.holder, found.reason) == (True, None, None)
+
+
+def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all() -> None:
+    bundle = Desired(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
+    parts = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
+    here = host(*parts, nodes=NODES | {"/dev/iommu"})
+    found = explain.explain(B, turn.first(facts(here, bundle)))
+    assert found is not None
+    assert found.nodes == (
+        "/dev/vfio/vfio",
+        "/dev/vfio/devices/vfio0",
+        "/dev/iommu",
+        "/dev/vfio/devices/vfio1",
+    )
+
+
+def test_an_unhealthy_device_says_why_in_its_verdict() -> None:
+    found = told(function(), function(B, driver="e1000e", vendor="8086"))
+    assert found.verdict.startswith(f"offered as {GPU}, Unhealthy: IOMMU group 1 is not viable")
+    assert not found.viable
+    assert [member.role for member in found.members] == ["vfio", "blocks"]
+
+
+def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() -> None:
+    rules = (
+        PciRule(
+            "a.b/one", (PciSelector(vendors=("8086",)), PciSelector(devices=("ffff",))), place="f.yaml:3"
+        ),
+        PciRule("a.b/two"),
+        NodeRule("a.b/kvm", "/dev/kvm"),
+    )
+    found = told(function(driver="nvidia"), wish=Desired(rules=rules))
+    assert found.verdict == "not offered"
+    assert found.rules == (
+        (
+            "rule a.b/one (f.yaml:3)",
+            "vendors: it has 10de, the rule wants 8086; or devices: it has 1eb8, the rule wants ffff",
+        ),
+        ("rule a.b/two", "has no selectors, so it takes nothing"),
+        ("discovery", "its driver is nvidia, not a VFIO driver"),
+    )
+    assert (found.env, found.nodes) == (None, ())
+
+
+def test_asking_ends_with_the_rule_that_takes_it() -> None:
+    wish = Desired(rules=(PciRule("a.b/one", (PciSelector(vendors=("8086",)),)), RULE, PciRule("a.b/last")))
+    assert [rule for rule, _ in told(function(), wish=wish).rules] == ["rule a.b/one", f"rule {GPU}"]
+
+
+def test_discovery_is_asked_last() -> None:
+    found = told(function(), wish=Desired(Discovery()))
+    assert found.rules == (("discovery", "takes it"),)
+    assert found.verdict.startswith("offered as ")
+
+
+def test_a_bridge_is_never_given_away() -> None:
+    found = told(function(pci_class="060400", driver="pcieport"))
+    assert found.rules == (("all rules", "it is a PCI bridge; bridges are never given away"),)
+    assert found.verdict == "not offered"
+
+
+@pytest.mark.parametrize(
+    ("found", "role"),
+    [
+        (function(), "vfio"),
+        (function(driver=None), "unbound"),
+        (function(driver="e1000e"), "blocks"),
+        (function(driver="pci-stub"), "friendly"),
+        (function(driver="pcieport", pci_class="060400"), "bridge"),
+    ],
+)
+def test_each_member_of_a_group_has_a_role(found: PciFunction, role: str) -> None:
+    assert explain.role(found) == role
+
+
+def test_the_holder_is_named() -> None:
+    found = explain.explain(A, turn.first(facts(host(function(enable=1)), holders=holders(A))))
+    assert found is not None
+    assert found.holder == "ns/vm"
+    assert found.verdict.endswith("Healthy")
+
+
+def test_a_device_that_is_not_there_has_no_story() -> None:
+    assert explain.explain(B, turn.first(facts(host(function())))) is None
+
+
+def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
+    other = MdevRule("a.b/two", (MdevSelector(types=("nvidia-223",)), MdevSelector(names=("GRID T4-2Q",))))
+    wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
+    found = explain.explain(UUID, turn.first(facts(host(mdev()), wish)))
+    assert found is not None
+    assert found.verdict == "not offered"
+    assert found.rules == (
+        (
+            "rule a.b/two",
+            "; or ".join(
+                (
+                    "types: it has nvidia-222, the rule wants nvidia-223",
+                    "names: it has GRID T4-1Q, the rule wants GRID T4-2Q",
+                )
+            ),
+        ),
+        ("rule a.b/none", "has no selectors, so it takes nothing"),
+        ("discovery", "discovery is switched off"),
+    )
+
+
+def test_a_vf_without_a_vgpu_type_says_so() -> None:
+    found = told(vgpu(A, vgpu_type=None), wish=Desired())
+    assert found.rules == (("discovery", "it is a VF without a vGPU type"),)
+
+
+def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
+    before = turn.first(facts(host(function())))
+    now = turn.following(before, facts(host(function(vendor="8086"))))
+    found = explain.explain(A, now)
+    assert found is not None
+    assert found.verdict == f"offered as {GPU}, Healthy"
+    assert [rule for rule, _ in found.rules] == [f"rule {GPU}", "discovery", "memory"]
+    assert found.rules[-1][1] == "keeps it: what was offered stays listed while it exists"

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Health: every Reason comes and goes with its cause, and the nearest cause is the one that is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.host import Group, PciFunction, Recovery
+from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
+from nodeagent.policy.offer import health
+from nodeagent.policy.offer.health import Situation, Terms
+from tests.policy.samples import GPU, NODES, function, holders
+
+A, B = "0000:65:00.0", "0000:65:00.1"
+CARD = function(A)
+SIBLING = function(B)
+GROUP = Group(GroupNumber(1), (A, B), node=True)
+FINE = Situation(GROUP, (CARD, SIBLING), holders_known=True, nodes=NODES)
+CDEV = replace(CARD, cdev=True, vfio_device="vfio3")
+BOTH = NODES | {"/dev/iommu"}
+
+
+def reason(found: PciFunction = CARD, terms: Terms = Terms(), **other: Any) -> Reason | None:  # noqa: B008 - frozen
+    members = tuple(found if member.address == found.address else member for member in FINE.members)
+    return health.reason(found, replace(FINE, **({"members": members} | other)), terms)
+
+
+def code(*args: Any, **other: Any) -> ReasonCode | None:
+    found = reason(*args, **other)
+    return None if found is None else found.code
+
+
+def beside(**change: Any) -> dict[str, Any]:
+    """The situation in which the sibling differs."""
+    return {"members": (CARD, replace(SIBLING, **change))}
+
+
+CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
+    ("unreadable", ReasonCode.UNREADABLE, replace(CARD, unreadable="no answer"), {}, "no answer"),
+    ("leaving", ReasonCode.GOING_AWAY, function(A, driver=None, enable=1), {}, "going away, still in use"),
+    ("no group", ReasonCode.NO_GROUP, CARD, {"group": None}, "no IOMMU group"),
+    ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "iommu": False}, "no active IOMMU"),
+    ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": replace(GROUP, name="vfio-noiommu")}, "vfio-noiommu"),
+    ("domain", ReasonCode.EXCLUDED, function("10000:65:00.0"), {}, "more than four digits"),
+    ("driver", ReasonCode.DRIVER_CHANGED, function(A, driver="nvidia"), {}, "its driver is nvidia"),
+    ("unbound", ReasonCode.DRIVER_CHANGED, function(A, driver=None), {}, "it has no driver"),
+    ("failed", ReasonCode.RECOVERY_FAILED, replace(CARD, recovery=Recovery.FAILED), {}, "could not recover"),
+    ("recovering", ReasonCode.RECOVERY_FAILED, replace(CARD, recovery=Recovery.RUNNING), {}, "is recovering"),
+    (
+        "blocked",
+        ReasonCode.GROUP_NOT_VIABLE,
+        CARD,
+        beside(driver="e1000e", vfio=False),
+        "IOMMU group 1 is not viable: 0000:65:00.1 (e1000e)",
+    ),
+    ("group node", ReasonCode.NODE_MISSING, CARD, {"group": replace(GROUP, node=False)}, "/dev/vfio/1"),
+    ("container node", ReasonCode.NODE_MISSING, CARD, {"nodes": frozenset()}, "/dev/vfio/vfio"),
+    ("held", ReasonCode.GROUP_HELD, CARD, {"holders": holders(B)}, f"held by ns/vm, which has {B}"),
+    ("held by number", ReasonCode.GROUP_HELD, CARD, {"holders": holders("1")}, "which has 1"),
+    ("outside", ReasonCode.HELD_OUTSIDE, replace(CARD, enable=1), {}, "it is open, and no pod"),
+    ("sibling", ReasonCode.HELD_OUTSIDE, CARD, beside(enable=2), f"{B} of its group is open"),
+    (
+        "unknown holder",
+        ReasonCode.GROUP_HELD,
+        CARD,
+        {**beside(enable=1), "holders_known": False},
+        "the kubelet does not say yet",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "other", "words"), [row[1:] for row in CAUSES], ids=[row[0] for row in CAUSES]
+)
+def test_a_cause_makes_its_reason_and_takes_it_away_again(
+    expected: ReasonCode, found: PciFunction, other: dict[str, Any], words: str
+) -> None:
+    told = reason(found, **other)
+    assert told is not None
+    assert told.code is expected
+    assert words in told.what
+    assert told.hint
+    assert reason(CARD) is None
+
+
+def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
+    elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
+    assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
+
+
+def test_the_nearest_cause_is_told_first() -> None:
+    worst = replace(CARD, unreadable="no answer", driver=None, vfio=False, enable=1, recovery=Recovery.FAILED)
+    blocked = replace(SIBLING, driver="e1000e", vfio=False)
+    held = holders(B)
+    steps: list[tuple[PciFunction, dict[str, Any], ReasonCode]] = [
+        (worst, {}, ReasonCode.UNREADABLE),
+        (replace(worst, unreadable=None), {}, ReasonCode.GOING_AWAY),
+        (replace(worst, unreadable=None, enable=0), {"group": None}, ReasonCode.NO_GROUP),
+        (replace(worst, unreadable=None, enable=0), {}, ReasonCode.DRIVER_CHANGED),
+        (replace(CARD, recovery=Recovery.FAILED, enable=1), {}, ReasonCode.RECOVERY_FAILED),
+        (replace(CARD, enable=1), {}, ReasonCode.GROUP_NOT_VIABLE),
+        (replace(CARD, enable=1), {"members": (CARD, SIBLING)}, ReasonCode.NODE_MISSING),
+        (replace(CARD, enable=1), {"members": (CARD, SIBLING), "nodes": NODES}, ReasonCode.GROUP_HELD),
+        (
+            replace(CARD, enable=1),
+            {"members": (CARD, SIBLING), "nodes": NODES, "holders": {}},
+            ReasonCode.HELD_OUTSIDE,
+        ),
+    ]
+    bad = {"members": (CARD, blocked), "nodes": frozenset(), "holders": held}
+    for found, other, expected in steps:
+        members = tuple(found if m.address == A else m for m in {**bad, **other}["members"])
+        assert code(found, **{**bad, **other, "members": members}) is expected
+
+
+def test_a_held_device_stays_as_it_is_and_the_others_wait_for_its_release() -> None:
+    opened = (replace(CARD, enable=1), SIBLING)
+    assert code(opened[0], members=opened, holders=holders(A)) is None
+    assert code(SIBLING, members=opened, holders=holders(A)) is ReasonCode.GROUP_HELD
+
+
+def test_a_moment_after_an_allocate_the_group_is_still_open_to_the_same_pod() -> None:
+    settling = {"holders": holders(A), "settling": frozenset({A})}
+    assert code(SIBLING, **settling) is None
+    assert code(SIBLING, members=(replace(CARD, enable=1), SIBLING), settling=frozenset({A})) is None
+
+
+def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time() -> None:
+    other = {A: Holder("ns", "vm", ResourceName("example.com/old"))}
+    for isolation in Isolation:
+        told = reason(CARD, Terms(isolation, resource=GPU), holders=other)
+        assert told is not None
+        assert told.code is ReasonCode.GROUP_HELD
+        assert told.what == "held by ns/vm, which got it as example.com/old"
+        assert code(CARD, Terms(isolation, resource="example.com/old"), holders=other) is None
+
+
+def test_without_isolation_only_the_device_itself_counts() -> None:
+    alone = Terms(Isolation.NONE)
+    assert code(CARD, alone, holders=holders(B)) is None
+    assert code(CARD, alone, **beside(enable=1)) is None
+    assert code(replace(CARD, enable=1), alone) is ReasonCode.HELD_OUTSIDE
+    assert code(CARD, alone, **beside(driver="e1000e", vfio=False)) is ReasonCode.GROUP_NOT_VIABLE
+
+
+def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
+    bundle = Terms(Isolation.BUNDLE, resource=GPU, parts=(A, B))
+    opened = (replace(CARD, enable=1), replace(SIBLING, enable=1))
+    assert {code(each, bundle, members=opened, holders=holders(A)) for each in opened} == {None}
+    assert {code(each, bundle, members=opened, settling=frozenset({A})) for each in opened} == {None}
+    assert {code(each, bundle, members=opened) for each in opened} == {ReasonCode.HELD_OUTSIDE}
+    elsewhere = holders("0000:65:00.2", resource="example.com/audio")
+    assert code(CARD, bundle, holders=elsewhere) is ReasonCode.GROUP_HELD
+
+
+def test_nobody_is_accused_before_the_kubelet_has_told_who_holds_what() -> None:
+    opened = replace(CARD, enable=1)
+    assert code(opened, holders_known=False) is None
+    assert code(opened, holders_known=True) is ReasonCode.HELD_OUTSIDE
+
+
+@pytest.mark.parametrize(
+    ("iommufd", "found", "nodes", "group_node", "expected"),
+    [
+        (Iommufd.NEVER, CDEV, BOTH, True, None),
+        (Iommufd.NEVER, CDEV, BOTH, False, ReasonCode.NODE_MISSING),
+        (Iommufd.AUTO, CDEV, BOTH, False, None),
+        (Iommufd.AUTO, CARD, NODES, True, None),
+        (Iommufd.AUTO, CARD, NODES, False, ReasonCode.NODE_MISSING),
+        (Iommufd.ONLY, CDEV, BOTH, False, None),
+        (Iommufd.ONLY, CDEV, NODES, True, ReasonCode.NODE_MISSING),
+        (Iommufd.ONLY, CARD, BOTH, True, ReasonCode.NODE_MISSING),
+    ],
+)
+def test_only_the_nodes_that_would_be_handed_out_must_exist(
+    iommufd: Iommufd, found: PciFunction, nodes: frozenset[str], group_node: bool, expected: ReasonCode | None
+) -> None:
+    group = replace(GROUP, node=group_node)
+    assert code(found, Terms(iommufd=iommufd), nodes=nodes, group=group) is expected

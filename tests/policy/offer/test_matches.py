@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rule takes a function: the order of rules, then discovery, and what is never taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
+from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.policy.offer import matches
+from tests.policy.samples import GPU, RULE, WISH, function
+
+NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
+T4 = "nvidia.com/TU104GL_TESLA_T4"
+GROUP = Group(GroupNumber(1), ("0000:65:00.0",), node=True)
+
+
+def resource(found: PciFunction, desired: Desired = WISH) -> str | None:
+    claim = matches.claim(found, GROUP, desired, NAMES)
+    return None if claim is None else claim.resource
+
+
+def test_the_first_rule_that_picks_a_function_has_it() -> None:
+    second = PciRule("example.com/second", (PciSelector(),))
+    assert resource(function(), Desired(rules=(RULE, second))) == GPU
+    assert resource(function(), Desired(rules=(second, RULE))) == "example.com/second"
+    assert resource(function(vendor="8086"), Desired(rules=(RULE, second))) == "example.com/second"
+
+
+def test_a_rule_takes_a_function_whatever_its_driver_is() -> None:
+    assert resource(function(driver="nvidia")) == GPU
+    assert resource(function(driver=None)) == GPU
+
+
+def test_discovery_takes_what_no_rule_wants() -> None:
+    other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),))
+    assert resource(function(), Desired(rules=(other,))) == T4
+
+
+@pytest.mark.parametrize("pci_class", ["030000", "030200", "038000", "068000", "120000"])
+def test_discovery_takes_display_3d_nvswitch_and_accelerators(pci_class: str) -> None:
+    assert resource(function(pci_class=pci_class), Desired()) == T4
+
+
+@pytest.mark.parametrize("pci_class", ["040300", "0c0330", "0c8000", "020000", "010802", "060000", None])
+def test_audio_usb_and_other_classes_ride_along_unoffered(pci_class: str | None) -> None:
+    assert resource(function(pci_class=pci_class), Desired()) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "desired", "why"),
+    [
+        (function(), Desired(Discovery(enabled=False)), "discovery is switched off"),
+        (function(pci_class="040300"), Desired(), "its class 040300 is not one of"),
+        (function(driver="nvidia"), Desired(), "its driver is nvidia, not a VFIO driver"),
+        (function(driver=None), Desired(), "its driver is none, not a VFIO driver"),
+        (function(device=None), Desired(), "its vendor or device id cannot be read"),
+    ],
+)
+def test_discovery_says_why_it_leaves_a_function_alone(
+    found: PciFunction, desired: Desired, why: str
+) -> None:
+    told = matches.discoverable(found, GROUP, desired)
+    assert told is not None
+    assert told.startswith(why)
+    assert resource(found, desired) is None
+
+
+def test_discovery_takes_a_function_that_is_going_away_while_it_is_open() -> None:
+    assert resource(function(driver=None, enable=1), Desired()) == T4
+    assert matches.claim(function(driver=None, enable=1), None, Desired(), NAMES) is None
+
+
+def test_bridges_are_never_taken_not_even_by_a_rule_for_all() -> None:
+    everything = Desired(Discovery(classes=("06",)), rules=(PciRule("a.b/all", (PciSelector(),)),))
+    assert resource(function(pci_class="060400"), everything) is None
+
+
+def test_an_alias_renames_a_discovered_name_but_no_rule() -> None:
+    aliases = ((T4, "nvidia.com/t4"), (GPU, "example.com/other"))
+    assert resource(function(), Desired(aliases=aliases)) == "nvidia.com/t4"
+    assert resource(function(), replace(WISH, aliases=aliases)) == GPU
+
+
+@pytest.mark.parametrize(
+    ("discovery", "name"),
+    [
+        (Discovery(naming="id"), "nvidia.com/10de_1eb8"),
+        (Discovery(naming="id", prefix="pci.example.com"), "pci.example.com/10de_1eb8"),
+        (Discovery(prefix="gpu.example.com"), "gpu.example.com/TU104GL_TESLA_T4"),
+    ],
+)
+def test_the_style_of_discovered_names_is_a_wish(discovery: Discovery, name: str) -> None:
+    assert resource(function(), Desired(discovery)) == name
+
+
+def test_the_options_of_a_rule_hold_for_discovered_devices_of_that_name() -> None:
+    options = PciRule(T4, isolation=Isolation.BUNDLE, iommufd=Iommufd.AUTO, cdi=True)
+    claim = matches.claim(function(), GROUP, Desired(rules=(options,)), NAMES)
+    assert claim == matches.Claim(ResourceName(T4), options)
+    plain = matches.claim(function(), GROUP, Desired(), NAMES)
+    assert plain == matches.Claim(ResourceName(T4), PciRule(T4))
+
+
+def test_the_options_of_a_rule_hold_for_no_other_name() -> None:
+    other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),), cdi=True)
+    claim = matches.claim(function(), GROUP, Desired(rules=(other,)), NAMES)
+    assert claim == matches.Claim(ResourceName(T4), PciRule(T4))

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preferences: the cases of NVIDIA's plugin, groups kept together, and what holds for every question."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeagent.base.errors import Refused
+from nodeagent.policy.offer import prefer
+from nodeagent.policy.offer.prefer import Seat
+
+FOUR = {f"g{number}": Seat(number, number // 2) for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("must", "size", "chosen"),
+    [
+        (["g2"], 2, ("g2", "g3")),
+        (["g0", "g2"], 3, ("g0", "g2", "g1")),
+        (["g3", "g1"], 2, ("g3", "g1")),
+        ([], 2, ("g0", "g1")),
+        ([], 4, ("g0", "g1", "g2", "g3")),
+    ],
+)
+def test_the_cases_of_nvidias_plugin(must: list[str], size: int, chosen: tuple[str, ...]) -> None:
+    assert prefer.choose(["g0", "g1", "g2", "g3"], must, size, FOUR) == chosen
+
+
+def test_more_musts_than_the_size_is_an_error_of_the_caller() -> None:
+    with pytest.raises(Refused, match=r"number of MustIncludeDeviceIDs \(2\) exceeds allocation size \(1\)"):
+        prefer.choose(["g0", "g1"], ["g0", "g1"], 1, FOUR)
+
+
+def test_a_group_that_is_begun_is_completed_before_anything_else() -> None:
+    seats = {"a": Seat(1, 0), "b": Seat(2, 0), "c": Seat(1, 1)}
+    assert prefer.choose(["a", "b", "c"], ["a"], 2, seats) == ("a", "c")
+
+
+def test_a_single_device_is_taken_where_it_breaks_no_pair() -> None:
+    seats = {"a": Seat(1, 0), "b": Seat(1, 0), "c": Seat(2, 0)}
+    assert prefer.choose(["a", "b", "c"], [], 1, seats) == ("c",)
+    assert prefer.choose(["c", "a", "b"], [], 2, seats) == ("c", "a")
+
+
+def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
+    seats = {"a": Seat(1, 0), "b": Seat(2, 1), "c": Seat(3, 1)}
+    assert set(prefer.choose(["a", "b", "c"], [], 2, seats)) == {"b", "c"}
+    assert prefer.choose(["a", "b", "c"], [], 1, seats) == ("a",)
+
+
+def test_below_one_numa_node_one_root_port_is_preferred() -> None:
+    seats = {
+        "a": Seat(1, 0, "pci0000:00/0000:00:01.0"),
+        "b": Seat(2, 0, "pci0000:00/0000:00:02.0"),
+        "c": Seat(3, 0, "pci0000:00/0000:00:02.0"),
+    }
+    assert set(prefer.choose(["a", "b", "c"], [], 2, seats)) == {"b", "c"}
+
+
+def test_devices_without_a_place_are_taken_in_order() -> None:
+    assert prefer.choose(["x", "y", "z"], [], 2, {}) == ("x", "y")
+
+
+def test_a_shortage_gives_what_there_is() -> None:
+    assert prefer.choose(["g0"], [], 3, FOUR) == ("g0",)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[list[str], list[str], int, dict[str, Seat]]:
+    names = [f"d{number}" for number in range(draw(st.integers(1, 10)))]
+    seats = {
+        name: Seat(
+            draw(st.none() | st.integers(0, 4)),
+            draw(st.none() | st.integers(0, 1)),
+            draw(st.sampled_from(["", "r0", "r1"])),
+        )
+        for name in draw(st.permutations(names))[: draw(st.integers(0, len(names)))]
+    }
+    must = draw(st.lists(st.sampled_from(names), unique=True))
+    size = draw(st.integers(len(must), len(names)))
+    return draw(st.permutations(names)), must, size, seats
+
+
+@settings(deadline=None, max_examples=150)
+@given(questions())
+def test_every_answer_has_the_size_holds_the_musts_and_invents_nothing(
+    question: tuple[list[str], list[str], int, dict[str, Seat]],
+) -> None:
+    available, must, size, seats = question
+    chosen = prefer.choose(available, must, size, seats)
+    assert len(chosen) == len(set(chosen)) == size
+    assert list(chosen[: len(must)]) == must
+    assert set(chosen) <= set(available)
+    assert prefer.choose(available, must, size, seats) == chosen
+
+
+@settings(deadline=None, max_examples=150)
+@given(questions())
+def test_no_group_is_begun_while_another_one_is_half_taken(
+    question: tuple[list[str], list[str], int, dict[str, Seat]],
+) -> None:
+    available, must, size, seats = question
+    chosen = prefer.choose(available, must, size, seats)
+    for position in range(len(must), size):
+        begun = {seats[name].group for name in chosen[:position] if name in seats} - {None}
+        left = {seats[name].group for name in set(available) - set(chosen[:position]) if name in seats}
+        if begun & left:
+            assert seats[chosen[position]].group in begun
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_one_device_is_taken_from_a_group_of_one_if_there_is_any(numas: int, sizes: list[int]) -> None:
+    seats = {
+        f"{group}.{number}": Seat(group, group % numas)
+        for group, size in enumerate(sizes)
+        for number in range(size)
+    }
+    (chosen,) = prefer.choose(list(seats), [], 1, seats)
+    group = seats[chosen].group
+    assert isinstance(group, int)
+    assert sizes[group] == 1 or 1 not in sizes

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns, one after the other: what is remembered on purpose, what ends by itself, what is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.host import Host
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
+from nodeagent.model.resource import Isolation, Kind, ReasonCode, Resource
+from nodeagent.policy.offer import turn
+from nodeagent.policy.offer.turn import Outcome
+from tests.policy.samples import GPU, NODES, RULE, WISH, facts, function, holders, host, ids
+
+A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
+ALL = Desired()  # discovery alone
+T4 = "pci-10de.nodeagent/1eb8"
+KVM = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2)
+
+
+def listed(outcome: Outcome, name: str = GPU) -> dict[str, ReasonCode | None]:
+    """Device id → code of its reason."""
+    devices = outcome.resources[ResourceName(name)].devices
+    return {device.id: device.reason.code if device.reason else None for device in devices}
+
+
+def turns(*hosts: Host, wish: Desired = WISH) -> Outcome:
+    outcome = turn.first(facts(hosts[0], wish))
+    for each in hosts[1:]:
+        outcome = turn.following(outcome, facts(each, wish))
+    return outcome
+
+
+def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
+    found = turn.first(facts(host())).resources
+    assert dict(found) == {ResourceName(GPU): Resource(ResourceName(GPU), Kind.PCI)}
+
+
+def test_two_ids_with_one_name_are_one_resource() -> None:
+    wish = Desired(aliases=((T4, GPU), ("pci-10de.nodeagent/20f1", GPU)))
+    found = turns(host(function(A, 1), function(B, 2, device="20f1")), wish=wish)
+    assert listed(found) == {A: None, B: None}
+    assert list(found.resources) == [GPU]
+
+
+def test_a_device_that_comes_is_listed_and_one_that_goes_is_dropped() -> None:
+    assert listed(turns(host(), host(function(A)))) == {A: None}
+    assert listed(turns(host(function(A)), host())) == {}
+
+
+def test_a_device_that_goes_while_a_pod_holds_it_stays_until_its_release() -> None:
+    outcome = turn.first(facts(host(function(A)), holders=holders(A)))
+    outcome = turn.following(outcome, facts(host(), holders=holders(A)))
+    assert listed(outcome) == {A: ReasonCode.GONE}
+    assert listed(turn.following(outcome, facts(host()))) == {}
+
+
+def test_a_discovered_device_that_changes_its_driver_stays_listed_with_the_reason() -> None:
+    ready, taken = host(function(A)), host(function(A, driver="nvidia"))
+    outcome = turns(ready, taken, wish=ALL)
+    assert listed(outcome, T4) == {A: ReasonCode.DRIVER_CHANGED}
+    assert listed(turns(ready, taken, ready, wish=ALL), T4) == {A: None}
+    assert dict(turns(taken, wish=ALL).resources) == {}
+
+
+def test_another_device_at_the_same_address_is_not_taken_for_the_old_one() -> None:
+    nic = function(A, driver="e1000e", pci_class="020000", vendor="8086", inode=2)
+    assert listed(turns(host(function(A)), host(nic), wish=ALL), T4) == {}
+
+
+def test_a_resource_that_was_served_stays_with_an_empty_list() -> None:
+    outcome = turns(host(function(A)), host(), host(function(B, 2, device="20f1")), wish=ALL)
+    assert listed(outcome, T4) == {}
+
+
+def test_names_that_are_learnt_later_make_nobody_forget_what_was_offered() -> None:
+    taken = host(function(A, driver="nvidia"))
+    outcome = turns(host(function(A)), taken, wish=ALL)
+    names = {"10de": "NVIDIA Corporation", "10de:20f1": "GA100 [A100]"}
+    more = replace(taken, functions={**taken.functions, **host(function(B, 2, device="20f1")).functions})
+    after = turn.following(outcome, facts(more, ALL, names=names))
+    assert listed(after, T4) == {A: ReasonCode.DRIVER_CHANGED}
+    assert "nvidia.com/GA100_A100" in after.resources
+
+
+def test_new_names_keep_a_resource_that_is_empty_and_end_what_was_released() -> None:
+    outcome = turn.first(facts(host(function(A)), ALL, holders=holders(A, resource=T4)))
+    outcome = turn.following(outcome, facts(host(), ALL, holders=holders(A, resource=T4)))
+    assert listed(outcome, T4) == {A: ReasonCode.GONE}
+    assert listed(turn.following(outcome, facts(host(), ALL, names={"1": "x"})), T4) == {}
+
+
+def test_a_resource_whose_rule_is_gone_goes_and_takes_its_memories_along() -> None:
+    outcome = turn.first(facts(host(function(A))))
+    assert dict(turn.following(outcome, facts(host(function(A)), Desired())).resources).keys() == {T4}
+
+
+def test_a_resource_whose_rule_is_gone_waits_for_the_pod_that_holds_of_it() -> None:
+    here, rest = host(function(A, 1), function(B, 2)), Desired(Discovery(enabled=False))
+    outcome = turn.first(facts(here, holders=holders(A)))
+    outcome = turn.following(outcome, facts(here, rest, holders=holders(A)))
+    assert listed(outcome) == {A: ReasonCode.EXCLUDED}
+    assert dict(turn.following(outcome, facts(here, rest)).resources) == {}
+
+
+def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_release() -> None:
+    here, name = host(function(A)), "example.com/new"
+    moved = Desired(rules=(PciRule(name, RULE.selectors),))
+    outcome = turn.first(facts(here, holders=holders(A)))
+    outcome = turn.following(outcome, facts(here, moved, holders=holders(A)))
+    assert listed(outcome) == {A: ReasonCode.EXCLUDED}
+    assert listed(outcome, name) == {A: ReasonCode.GROUP_HELD}
+    outcome = turn.following(outcome, facts(here, moved))
+    assert listed(outcome, name) == {A: None}
+    assert list(outcome.resources) == [name]
+
+
+def test_a_held_function_that_disappears_into_a_bundle_stays_listed() -> None:
+    here = host(function(A), function(B))
+    bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
+    outcome = turn.first(facts(here, holders=holders(B)))
+    outcome = turn.following(outcome, facts(here, bundle, holders=holders(B)))
+    assert listed(outcome) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.EXCLUDED}
+
+
+def test_a_function_that_moves_to_another_group_is_remembered_there() -> None:
+    moved = [host(function(A, number, driver="nvidia")) for number in (5, 1, 9)]
+    outcome = turns(host(function(A, 3)), *moved, wish=ALL)
+    assert listed(outcome, T4) == {A: ReasonCode.DRIVER_CHANGED}
+    assert list(outcome.offers) == [9]
+
+
+def test_a_change_touches_only_its_own_group_and_resource() -> None:
+    rules = (RULE, PciRule("example.com/nic", (PciSelector(vendors=("8086",)),)), KVM)
+    wish = Desired(WISH.discovery, rules=rules)
+    one, two, nic = function(A, 1), function(B, 2), function(C, 3, vendor="8086")
+    here = host(one, two, nic)
+    before = turn.first(facts(here, wish))
+    held = replace(here, functions={**here.functions, two.address: replace(two, enable=1)})
+    after = turn.following(before, facts(held, wish, holders=before.facts.holders))
+    assert listed(after) == {A: None, B: ReasonCode.HELD_OUTSIDE}
+    for name in ("example.com/nic", KVM.name):
+        assert after.resources[ResourceName(name)] is before.resources[ResourceName(name)]
+    for group in (1, 3):
+        unit = GroupNumber(group)
+        assert after.offers[unit] is before.offers[unit]
+
+
+def test_what_changes_nothing_for_the_kubelet_changes_no_object() -> None:
+    here = host(function(A))
+    before = turn.first(facts(here))
+    awake = host(function(A, power_state="D0"))
+    after = turn.following(before, facts(awake))
+    assert after.resources[ResourceName(GPU)] is before.resources[ResourceName(GPU)]
+
+
+def test_a_holder_is_felt_by_the_whole_group_and_nowhere_else() -> None:
+    here = host(function(A, 1), function(B, 1), function(C, 2))
+    before = turn.first(facts(here))
+    after = turn.following(before, facts(here, holders=holders(A)))
+    assert listed(after) == {A: None, B: ReasonCode.GROUP_HELD, C: None}
+    by_number = turn.following(before, facts(here, holders=holders("2", resource="kubevirt/other")))
+    assert listed(by_number) == {A: None, B: None, C: ReasonCode.GROUP_HELD}
+
+
+def test_a_group_may_be_shared_by_one_pod_until_it_has_settled() -> None:
+    here = host(function(A), function(B))
+    outcome = turn.first(facts(here, holders=holders(A), settling=frozenset({A})))
+    assert listed(outcome) == {A: None, B: None}
+    settled = turn.following(outcome, facts(here, holders=outcome.facts.holders))
+    assert listed(settled) == {A: None, B: ReasonCode.GROUP_HELD}
+
+
+def test_a_node_comes_and_goes_with_its_path() -> None:
+    wish = Desired(rules=(KVM,))
+    absent, present = host(), host(nodes=NODES | {KVM.path})
+    gone = turns(present, absent, wish=wish)
+    assert set(listed(gone, KVM.name).values()) == {ReasonCode.NODE_MISSING}
+    assert set(listed(turns(present, absent, present, wish=wish), KVM.name).values()) == {None}
+
+
+def test_new_numbers_for_a_node_are_heard_while_a_pod_holds_a_share() -> None:
+    held = holders("kvm-1", resource=KVM.name)
+    before = turn.first(facts(host(), Desired(rules=(KVM,)), holders=held))
+    more = turn.following(before, facts(host(), Desired(rules=(replace(KVM, count=3),)), holders=held))
+    assert list(listed(more, KVM.name)) == ["kvm-0", "kvm-1", "kvm-2"]
+    fewer = turn.following(before, facts(host(), Desired(rules=(replace(KVM, count=1),)), holders=held))
+    assert listed(fewer, KVM.name) == {"kvm-0": ReasonCode.NODE_MISSING, "kvm-1": ReasonCode.EXCLUDED}
+
+
+def test_a_node_whose_rule_is_gone_offers_no_share_but_the_one_that_is_held() -> None:
+    here = host(nodes=NODES | {KVM.path})
+    held = holders("kvm-1", resource=KVM.name)
+    before = turn.first(facts(here, Desired(rules=(KVM,)), holders=held))
+    after = turn.following(before, facts(here, Desired(), holders=held))
+    assert listed(after, KVM.name) == {"kvm-1": ReasonCode.EXCLUDED}
+    assert after.resources[ResourceName(KVM.name)].kind is Kind.NODE
+    assert dict(turn.following(after, facts(here, Desired())).resources) == {}
+
+
+def test_options_of_a_rule_reach_the_resource() -> None:
+    rule = replace(RULE, isolation=Isolation.NONE, cdi=True)
+    found = turns(host(), wish=Desired(WISH.discovery, rules=(rule,))).resources[ResourceName(GPU)]
+    assert (found.isolation, found.cdi, found.devices) == (Isolation.NONE, True, ())
+
+
+def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
+    bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
+    outcome = turns(host(function(A), function(B)), wish=bundle)
+    found = outcome.offer_of(A)
+    assert found is not None
+    assert found.parts == (PciAddress(A), PciAddress(B))
+    assert outcome.offer_of(B) is None
+    assert outcome.offer_of("kvm-0") is None
+    assert ids(outcome.resources[ResourceName(GPU)].devices) == [A]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent scan`` as text: one line per function, by group, with what becomes of it."""
+
+from __future__ import annotations
+
+from nodeagent.model.desired import Desired, MdevRule, MdevSelector
+from nodeagent.model.host import Host, MdevType
+from nodeagent.policy.offer import turn
+from nodeagent.render import scan
+from tests.policy.samples import GPU, UUID, facts, function, host, mdev, vgpu
+
+READY = function("0000:65:00.0", 2)
+BLOCKED = function("0000:66:00.0", 1)
+BLOCKER = function("0000:66:00.1", 1, driver="e1000e", vendor="8086", device="10d3", pci_class="020000")
+BARE = function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci_class=None, numa_node=None)
+
+
+def lines(here: Host) -> list[str]:
+    return scan.text(turn.first(facts(here))).splitlines()
+
+
+def test_functions_are_shown_by_group_and_those_without_one_last() -> None:
+    found = lines(host(BARE, READY, BLOCKED, BLOCKER))
+    assert [line.split()[:6] for line in found[1:5]] == [
+        ["0000:66:00.0", "1", "no", "10de:1eb8", "0302", "vfio-pci"],
+        ["0000:66:00.1", "1", "no", "8086:10d3", "0200", "e1000e"],
+        ["0000:65:00.0", "2", "yes", "10de:1eb8", "0302", "vfio-pci"],
+        ["0000:02:00.0", "-", "-", "?:?", "?", "-"],
+    ]
+
+
+def test_the_last_column_says_what_becomes_of_a_function() -> None:
+    at = lines(host(READY, BLOCKED, BLOCKER))
+    column = at[0].index("WHAT")
+    assert at[1][column:].startswith(f"{GPU}: IOMMU group 1 is not viable")
+    assert at[2][column:] == ""
+    assert at[3][column:] == GPU
+
+
+def test_a_function_that_cannot_be_read_says_so_even_where_nothing_wants_it() -> None:
+    silent = function("0000:02:00.0", None, vendor=None, driver=None, unreadable="no answer for 1 s")
+    assert lines(host(silent))[1].endswith("no answer for 1 s")
+
+
+def test_below_the_table_are_the_facts_of_the_host() -> None:
+    assert lines(host(READY))[-3:] == [
+        "1 functions, 1 IOMMU groups, 0 mdevs",
+        "IOMMU: active",
+        "nodes: /dev/vfio/vfio",
+    ]
+
+
+def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None:
+    types = {"0000:65:00.0": (MdevType("nvidia-222", "GRID T4-1Q", 15), MdevType("nvidia-223"))}
+    free = vgpu(vgpu_type=None, vgpu_types=(("1147", "NVIDIA A40-1B"),))
+    found = lines(host(READY, free, mdev(), mdev_parents=types))
+    (row,) = (line for line in found if line.startswith(UUID))
+    assert row.split() == [UUID, "50", "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "nvidia-vgpu-vfio", "0"]
+    begin = next(number for number, line in enumerate(found) if line.startswith("PARENT"))
+    assert [line.split() for line in found[begin + 1 : begin + 4]] == [
+        ["0000:65:00.0", "nvidia-222", "GRID", "T4-1Q", "15"],
+        ["0000:65:00.0", "nvidia-223", "-", "-"],
+        ["0000:65:00.4", "1147", "NVIDIA", "A40-1B", "1"],
+    ]
+
+
+def test_an_mdev_says_what_becomes_of_it() -> None:
+    rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
+    outcome = turn.first(facts(host(mdev(driver=None)), Desired(rules=(rule,))))
+    (row,) = (line for line in scan.text(outcome).splitlines() if line.startswith(UUID))
+    assert row.endswith("a.b/c: it has no driver any more: nobody can use this instance")
+
+
+def test_an_empty_host_is_told_as_such() -> None:
+    assert lines(Host()) == [
+        "no PCI devices",
+        "",
+        "0 functions, 0 IOMMU groups, 0 mdevs",
+        "IOMMU: not active: no device can be given to a virtual machine",
+        "nodes: none",
+    ]

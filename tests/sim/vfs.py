@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VFs made to order in a tree of files: what is written to ``sriov_numvfs`` of a PF becomes so.
+
+As the kernel has it, only 0 → n and n → 0 are done, up to ``sriov_totalvfs``. VFs come without a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nodeagent.base.watching import Change, Watching
+from nodeagent.sim import files
+from nodeagent.sim.host import SimulatedHost
+
+_FUNCTIONS = "/sys/bus/pci/devices"
+
+
+def vf_addresses(pf: str, count: int) -> tuple[str, ...]:
+    """The addresses of the VFs: functions 4, 5, … of the PF's bus."""
+    return tuple(f"{pf[:8]}{number >> 3:02x}.{number & 7}" for number in range(4, 4 + count))
+
+
+class SimulatedVfs:
+    """The VFs of one PF; ``on_change`` is told after their number has changed."""
+
+    def __init__(
+        self,
+        host: SimulatedHost,
+        pf: str,
+        watching: Watching,
+        *,
+        group: int,
+        driver: str | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.made: tuple[str, ...] = ()
+        self._host = host
+        self._pf = pf
+        self._group = group
+        self._driver = driver
+        self._on_change = on_change
+        watching.watch(host.path(f"{_FUNCTIONS}/{pf}"), self._written, contents=True)
+
+    def _written(self, change: Change) -> None:
+        if change.name == "sriov_numvfs":
+            text = files.read(f"{change.directory}/sriov_numvfs").decode().strip()
+            wanted = int(text) if text.isdecimal() else len(self.made)
+            most = int(files.read(f"{change.directory}/sriov_totalvfs"))
+            if wanted != len(self.made) and 0 in (wanted, len(self.made)) and wanted <= most:
+                self._make(wanted)
+
+    def _make(self, count: int) -> None:
+        for address in self.made:
+            self._host.unplug(address)
+        self.made = vf_addresses(self._pf, count)
+        for number, address in enumerate(self.made):
+            self._host.add_function(
+                address,
+                vendor="10de",
+                device="20f1",
+                pci_class="030200",
+                driver=self._driver,
+                group=self._group + number,
+                port=None,
+                physfn=self._pf,
+            )
+        self._on_change()
