@@ -20,19 +20,19 @@ from anyio.abc import TaskGroup
 from nodeagent import __version__
 from nodeagent.agent import releases
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.config_loop import Desire
-from nodeagent.agent.deviceplugins import Plugins, ResourceAnswers
-from nodeagent.agent.holders import AllocationsLoop
-from nodeagent.agent.observe import Observe
-from nodeagent.agent.offering import Reconcile
-from nodeagent.agent.reservations import Custody
+from nodeagent.agent.config_loop import ConfigLoop
+from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
+from nodeagent.agent.holders import HoldersLoop
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.reservations import Reservations
 from nodeagent.agent.tell import status
 from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.config import Log, Settings, Timing
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import podresources
@@ -43,7 +43,7 @@ from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.desired import Desired
 
 if TYPE_CHECKING:
-    from nodeagent.agent.changing.loop import Effects
+    from nodeagent.agent.changing.loop import ChangeLoop
 
 HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
@@ -67,42 +67,42 @@ class Agent:
         self.root = root
         self.wake: Latest[None] = Latest(None)
         self.supervisor = Supervisor()
-        self.watching = Watching()
+        self.watcher = Watcher()
         self.notifier = Notifier.from_environ(environ)
-        self.desire = Desire(settings, root.prefix, flags, environ, self.wake.touch, set_log)
-        self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watching)
+        self.desire = ConfigLoop(settings, root.prefix, flags, environ, self.wake.touch, set_log)
+        self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watcher)
         self.registrar = Registrar(self.directory.kubelet_path)
         self.registry = self._registry(settings)
-        self.observe = Observe(
+        self.observe = Observer(
             root,
-            self.watching,
+            self.watcher,
             resync=lambda: self._timing().resync,
             node_paths=settings.desired.node_paths,
             on_change=self.wake.touch,
         )
-        self.custody = Custody(self.wake.touch)
+        self.reservations = Reservations(self.wake.touch)
         pod_resources = root.path(settings.kubelet.pod_resources)
-        self.allocations = AllocationsLoop(
+        self.allocations = HoldersLoop(
             functools.partial(podresources.holders, pod_resources),
             functools.partial(podresources.born, pod_resources),
-            self.custody,
+            self.reservations,
             timing=self._timing,
             on_change=self.wake.touch,
             before_release=self.observe.refresh,
         )
-        self.reconcile = Reconcile(
+        self.reconcile = Offering(
             self.wake,
             self.observe.host,
             self.desire.cell,
             self.observe.names,
             self.allocations.cell,
-            self.custody.settling,
+            self.reservations.settling,
         )
-        self.effects: Effects | None = None
-        self.plugins = Plugins(
+        self.effects: ChangeLoop | None = None
+        self.plugins = DevicePlugins(
             self.observe,
             self.reconcile,
-            CdiFiles(root.path(settings.cdi_spec_dir), lambda: self.reconcile.outcome),
+            CdiFiles(root.path(settings.cdi_spec_dir), lambda: self.reconcile.decision),
             self.supervisor,
             self._endpoint,
             self.allocations.give,
@@ -129,13 +129,13 @@ class Agent:
             self.directory.close()
             if self.registry is not None:
                 self.registry.close()
-            self.watching.close()
+            self.watcher.close()
 
     async def _start(self, group: TaskGroup) -> None:
-        self.desire.watch(self.watching)
+        self.desire.watch(self.watcher)
         watchers = [
-            ("inotify", self.watching.run),
-            ("refused watches", self.watching.keep_trying),
+            ("inotify", self.watcher.run),
+            ("refused watches", self.watcher.keep_trying),
             ("kernel events", self.observe.watch),
             ("device-plugins directory", self.directory.run),
         ]
@@ -222,7 +222,7 @@ class Agent:
                     self.wake,
                     self.desire.cell,
                     self.allocations.cell,
-                    self.custody,
+                    self.reservations,
                     labels=self._labels,
                     recheck=self._pause,
                     on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
@@ -240,7 +240,7 @@ class Agent:
         if settings.kubelet.registration == "classic":
             return None
         path = self.root.path(settings.kubelet.plugins_registry_dir)
-        return SocketDir(path, self.watching, exclusive=False)
+        return SocketDir(path, self.watcher, exclusive=False)
 
     def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
         if self.registry is not None:
@@ -272,10 +272,10 @@ class Agent:
             return
 
 
-def _effects_class() -> type[Effects]:
-    from nodeagent.agent.changing.loop import Effects
+def _effects_class() -> type[ChangeLoop]:
+    from nodeagent.agent.changing.loop import ChangeLoop
 
-    return Effects
+    return ChangeLoop
 
 
 def run(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import Look
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 
@@ -19,7 +19,7 @@ class Looks:
     """Looks at the host below one root."""
 
     def __init__(self, root: Root) -> None:
-        self._look = Look(root)
+        self._look = ScanRunner(root)
 
     def full(
         self,

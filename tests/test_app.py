@@ -154,7 +154,7 @@ async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubel
         second = made(host)
         with pytest.raises(AlreadyRunning):
             second.directory.open()
-        second.watching.close()
+        second.watcher.close()
         assert (await status(host))["resources"][0]["registered"]
         assert len(kubelet.statistics.accepted(GPU)) == 1
 
@@ -229,7 +229,7 @@ async def test_a_directory_that_another_daemon_took_ends_this_one(
             first.directory.kubelet.touch()
             await kubelet.restart()
     second.directory.close()
-    second.watching.close()
+    second.watcher.close()
     assert [type(error) for error in raised] == [AlreadyRunning]
 
 

@@ -21,7 +21,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 
 
 class _Source(NamedTuple):
@@ -39,10 +39,10 @@ class _Source(NamedTuple):
 class CdiFiles:
     """The files in one directory; a file is written before its devices are announced."""
 
-    def __init__(self, directory: str, outcome: Callable[[], Outcome]) -> None:
-        """``outcome`` is the newest."""
+    def __init__(self, directory: str, decision: Callable[[], Decision]) -> None:
+        """``decision`` is the newest."""
         self._directory = directory
-        self._outcome = outcome
+        self._decision = decision
         self._lock = anyio.Lock()
         self._written: dict[ResourceName, Mapping[str, object]] = {}
         self._errors: dict[ResourceName, str] = {}
@@ -57,7 +57,7 @@ class CdiFiles:
     async def follow(self) -> None:
         """Write what has changed, remove what nobody offers any more."""
         async with self._lock:
-            wanted = [name for name, resource in self._outcome().resources.items() if resource.cdi]
+            wanted = [name for name, resource in self._decision().resources.items() if resource.cdi]
             if not self._cleaned or self._written.keys() - set(wanted):
                 await threads.call(cdi.clean, self._directory, wanted)
                 self._cleaned = True
@@ -79,18 +79,18 @@ class CdiFiles:
     async def _bring_up(self, name: ResourceName) -> None:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
-            document = grants.cdi_spec(source.resource, self._outcome())
+            document = grants.cdi_spec(source.resource, self._decision())
             if document != self._written.get(name) and not await self._write(name, document):
                 self._sources.pop(name, None)
                 return
             self._sources[name] = source
 
     def _source(self, name: ResourceName) -> _Source | None:
-        outcome = self._outcome()
-        resource = outcome.resources.get(name)
+        decision = self._decision()
+        resource = decision.resources.get(name)
         if resource is None or not resource.cdi:
             return None
-        return _Source(resource, outcome.facts.host, outcome.facts.desired)
+        return _Source(resource, decision.facts.host, decision.facts.desired)
 
     async def _write(self, name: ResourceName, document: Mapping[str, object]) -> bool:
         try:

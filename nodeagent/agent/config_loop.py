@@ -16,7 +16,7 @@ from nodeagent import config
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from nodeagent.config import Log, Settings, table
 from nodeagent.model.desired import Desired
 
@@ -24,7 +24,7 @@ QUIET = 0.1  # seconds without a change that end a burst: editors write in sever
 AGAIN = 30.0  # seconds until a refused configuration is read again
 
 
-class Desire:
+class ConfigLoop:
     """Owns the cell of Desired and the settings in force."""
 
     def __init__(
@@ -45,13 +45,13 @@ class Desire:
         self._environ = environ
         self._set_log = set_log
         self._again = again
-        self._watching: Watching | None = None
+        self._watcher: Watcher | None = None
         self._watched: frozenset[str] = frozenset()
         self._wake: Latest[None] = Latest(None)
 
-    def watch(self, watching: Watching) -> None:
+    def watch(self, watcher: Watcher) -> None:
         """Wake when a file of the configuration changes, from now on."""
-        self._watching = watching
+        self._watcher = watcher
         self._follow()
 
     def wake(self) -> None:
@@ -101,13 +101,13 @@ class Desire:
 
     def _follow(self) -> bool:
         """Watch what the settings say; True if there is any directory that was not watched before."""
-        if self._watching is None:
+        if self._watcher is None:
             return False
         wanted, before = frozenset(self.settings.watched), self._watched
         for directory in wanted - before:
-            self._watching.watch(directory, self._changed, contents=True)
+            self._watcher.watch(directory, self._changed, contents=True)
         for directory in before - wanted:
-            self._watching.unwatch(directory, self._changed)
+            self._watcher.unwatch(directory, self._changed)
         self._watched = wanted
         return bool(wanted - before)
 

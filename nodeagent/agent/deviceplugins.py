@@ -15,8 +15,8 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.observe import Observe
-from nodeagent.agent.offering import Reconcile
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.offering import Offering
 from nodeagent.base import log, memory
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
@@ -24,7 +24,7 @@ from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant, Holder, unnamed
-from nodeagent.model.host import Host, Mdev, Part
+from nodeagent.model.host import Host, HostDevice, Mdev
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Device, Kind, Resource
 from nodeagent.policy.offer import grants, prefer
@@ -41,8 +41,8 @@ class ResourceAnswers:
     def __init__(
         self,
         name: ResourceName,
-        observe: Observe,
-        reconcile: Reconcile,
+        observe: Observer,
+        reconcile: Offering,
         cdi: CdiFiles,
         give: Give,
         listing: Listing,
@@ -77,7 +77,7 @@ class ResourceAnswers:
         if self._resource().cdi:
             await self._cdi.ensure(self._name, device_ids)
         resource = self._resource()
-        grant = grants.grant(resource, device_ids, self._reconcile.outcome)
+        grant = grants.grant(resource, device_ids, self._reconcile.decision)
         given = {device.id: device for device in resource.devices if device.id in device_ids}
         self._give({each: unnamed(self._name, given[DeviceId(each)].numa) for each in device_ids})
         log.event(log.ALLOCATED, resource=self._name, devices=",".join(device_ids))
@@ -85,34 +85,44 @@ class ResourceAnswers:
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred devices."""
-        host = self._reconcile.outcome.facts.host
-        found = ((each, host.part(each)) for each in (*available, *must))
-        seats = {device_id: _seat(part, host) for device_id, part in found if part is not None}
-        return prefer.choose(available, must, size, seats)
+        host = self._reconcile.decision.facts.host
+        found = ((each, host.device(each)) for each in (*available, *must))
+        topologies = {
+            device_id: _topology(host_device, host)
+            for device_id, host_device in found
+            if host_device is not None
+        }
+        return prefer.choose(available, must, size, topologies)
 
     def _resource(self) -> Resource:
-        return self._reconcile.outcome.resources.get(self._name) or Resource(self._name, Kind.PCI)
+        return self._reconcile.decision.resources.get(self._name) or Resource(self._name, Kind.PCI)
 
     def _behind(self, device_ids: Sequence[str]) -> tuple[str, ...]:
         """The node, or the functions and mdevs and all others of their groups: these decide, too."""
-        outcome = self._reconcile.outcome
-        rule = grants.node_rule(self._resource(), outcome)
+        decision = self._reconcile.decision
+        rule = grants.node_rule(self._resource(), decision)
         if rule is not None:
             return (rule.path,)
-        host = outcome.facts.host
+        host = decision.facts.host
         found: dict[str, None] = {}
         for device_id in device_ids:
-            part = host.part(device_id)
-            if part is not None:
-                found[part.id] = None
-                found.update(dict.fromkeys(member.id for member in host.members(part.group)))
+            host_device = host.device(device_id)
+            if host_device is not None:
+                found[host_device.id] = None
+                found.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
         return tuple(found)
 
 
-def _seat(part: Part, host: Host) -> prefer.Seat:
+def _topology(host_device: HostDevice, host: Host) -> prefer.Topology:
     """Where a function sits, or the parent of an mdev."""
-    function = host.functions.get(PciAddress(part.parent or "")) if isinstance(part, Mdev) else part
-    return prefer.Seat(part.group, part.numa_node, function.pcie_root if function is not None else "")
+    function = (
+        host.functions.get(PciAddress(host_device.parent or ""))
+        if isinstance(host_device, Mdev)
+        else host_device
+    )
+    return prefer.Topology(
+        host_device.group, host_device.numa_node, function.pcie_root if function is not None else ""
+    )
 
 
 @dataclass(slots=True)
@@ -121,13 +131,13 @@ class _Running:
     scope: anyio.CancelScope
 
 
-class Plugins:
+class DevicePlugins:
     """All endpoints. ``run`` follows the Resources until it is cancelled."""
 
     def __init__(
         self,
-        observe: Observe,
-        reconcile: Reconcile,
+        observe: Observer,
+        reconcile: Offering,
         cdi: CdiFiles,
         supervisor: Supervisor,
         make: MakeEndpoint,

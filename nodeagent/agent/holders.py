@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import anyio
 
-from nodeagent.agent.reservations import Custody
+from nodeagent.agent.reservations import Reservations
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
@@ -32,14 +32,14 @@ _RETRY = Backoff(first=0.5, limit=10.0)
 AskHolders = Callable[[], Awaitable[Mapping[str, Holder]]]
 
 
-class AllocationsLoop:
+class HoldersLoop:
     """Owns the cell of allocations; says when an id whose Allocate was a moment ago has settled."""
 
     def __init__(
         self,
         ask: AskHolders,
         born: Callable[[], float | None],
-        custody: Custody,
+        reservations: Reservations,
         *,
         timing: Callable[[], Timing],
         on_change: Callable[[], None] = lambda: None,
@@ -56,7 +56,7 @@ class AllocationsLoop:
         self._ask = ask
         self._born = born
         self._known_as: float | None = None
-        self._custody = custody
+        self._reservations = reservations
         self._before_release = before_release
         self._timing = timing
         self._wake: Latest[None] = Latest(None)
@@ -76,8 +76,8 @@ class AllocationsLoop:
 
         Raises Refused if one of them is being removed.
         """
-        first = self._custody.next_settled() is None
-        self._custody.give(holders, time.monotonic() + self._timing().settle)
+        first = self._reservations.next_settled() is None
+        self._reservations.give(holders, time.monotonic() + self._timing().settle)
         if first:
             self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
 
@@ -151,17 +151,17 @@ class AllocationsLoop:
         if released and self._before_release is not None:
             await self._before_release(released)
         if not doubtful:
-            self._custody.named(asked)
+            self._reservations.named(asked)
             self._complete = True
         self._take(Allocations(found, known=True, partial=not self._complete), asked)
 
     def _take(self, allocations: Allocations, now: float) -> None:
         """Make this the newest; what has settled by then is held, also where no pod is named."""
-        self._custody.settle(now)
+        self._reservations.settle(now)
         holders = allocations.holders
         presumed = {
             device_id: holder
-            for device_id, holder in self._custody.presumed.items()
+            for device_id, holder in self._reservations.presumed.items()
             if device_id not in holders or holders[device_id].resource != holder.resource
         }
         self.cell.set(replace(allocations, holders={**holders, **presumed}) if presumed else allocations)
@@ -174,7 +174,7 @@ class AllocationsLoop:
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint, after a question at ``asked``."""
-        times, settled = [asked + self._timing().resync], self._custody.next_settled()
+        times, settled = [asked + self._timing().resync], self._reservations.next_settled()
         if self._failures:
             times.append(asked + _RETRY.delay(self._failures - 1))
         if settled is not None:

@@ -18,12 +18,12 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel import pciids
-from nodeagent.kernel.events.source import Statistics, Watch
+from nodeagent.kernel.events.source import EventSource, Statistics
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints, vgpus
-from nodeagent.kernel.scan.runner import Look
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, pci_address, vgpu_key
 
@@ -36,13 +36,13 @@ BOUND = 0.5  # seconds after which a burst that does not end is looked at all th
 Names = Mapping[str, str]
 
 
-class Observe:
+class Observer:
     """Owns the cells of the Host, of the names, and of the looks that have ended."""
 
     def __init__(
         self,
         root: Root,
-        watching: Watching,
+        watcher: Watcher,
         *,
         resync: Callable[[], float],
         node_paths: Sequence[str],
@@ -54,8 +54,8 @@ class Observe:
         self._root = root
         self._resync = resync
         self._nodes = tuple(node_paths)
-        self._look = Look(root, deadline=DEADLINE, on_recovered=self._woken)
-        self._watch = Watch(root, watching, self._told, self._verdict)
+        self._look = ScanRunner(root, deadline=DEADLINE, on_recovered=self._woken)
+        self._watch = EventSource(root, watcher, self._told, self._verdict)
         self._watch.set_nodes(self._nodes)
         self._pending: set[str] | None = None  # what to look at; None: everything
         self._recoveries: dict[PciAddress, Recovery] = {}
@@ -141,7 +141,7 @@ class Observe:
     async def refresh(self, ids: Collection[str]) -> None:
         """Look again at those ids that are on the host, and wait for it, but not long."""
         host = self.host.get()
-        keys = frozenset(each for each in ids if host.part(each) is not None)
+        keys = frozenset(each for each in ids if host.device(each) is not None)
         if keys:
             await self.look_at(keys)
 

@@ -16,11 +16,11 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import releases, turn
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Facts
 
 
-class Reconcile:
+class Offering:
     """Owns the cells of Resources and of what they await. Reads the cells that it is given."""
 
     def __init__(
@@ -40,12 +40,12 @@ class Reconcile:
         self._names = names
         self._allocations = allocations
         self._settling = settling
-        self._outcome = turn.first(Facts(Host(), desired.get()))
+        self._decision = turn.first(Facts(Host(), desired.get()))
 
     @property
-    def outcome(self) -> Outcome:
+    def decision(self) -> Decision:
         """The result of the last turn."""
-        return self._outcome
+        return self._decision
 
     async def run(self) -> None:
         """Turn whenever one of the inputs has changed, for ever."""
@@ -55,10 +55,10 @@ class Reconcile:
             self.one_turn()
             if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
                 told = self.resources.version
-                self.awaited.set(releases.awaited(self._outcome))
+                self.awaited.set(releases.awaited(self._decision))
             await self._wake.newer(seen)
 
-    def one_turn(self) -> Outcome:
+    def one_turn(self) -> Decision:
         """Decide anew what has changed."""
         allocations = self._allocations.get()
         facts = Facts(
@@ -69,10 +69,10 @@ class Reconcile:
             holders_known=allocations.known,
             settling=self._settling.get(),
         )
-        if not _same(facts, self._outcome.facts):
-            self._outcome = turn.following(self._outcome, facts)
-            self.resources.set(self._outcome.resources)
-        return self._outcome
+        if not _same(facts, self._decision.facts):
+            self._decision = turn.following(self._decision, facts)
+            self.resources.set(self._decision.resources)
+        return self._decision
 
 
 def _same(one: Facts, other: Facts) -> bool:

@@ -15,28 +15,28 @@ from nodeagent.config import Settings
 from nodeagent.kernel import pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
-from nodeagent.kernel.scan.runner import Look
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.policy.change import card_states
 from nodeagent.policy.offer import matches, turn
-from nodeagent.policy.offer.matches import Claim
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.matches import Match
+from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Facts
 
 HINTS_LIMIT = 1.0  # seconds for one device's hints
 
 
-async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Outcome:
+async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Decision:
     """Decide as the daemon would, from a saved host or a look at the present one.
 
     Who holds what, and what stays listed because it was offered, is known only if a daemon runs here.
     Raises KernelRefused if nothing can be read.
     """
     node_paths = settings.desired.node_paths
-    host = saved or await Look(root).look(None, Host(), node_paths)
+    host = saved or await ScanRunner(root).look(None, Host(), node_paths)
     names = await threads.call(_names, root, host)
     told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
     facts = Facts(
@@ -49,31 +49,31 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
     return turn.first(facts, _listed(told, host, settings.desired))
 
 
-async def with_hints(root: Root, outcome: Outcome, address: PciAddress) -> Outcome:
+async def with_hints(root: Root, decision: Decision, address: PciAddress) -> Decision:
     """The same outcome, with the costly facts of one function read in addition."""
-    host = outcome.facts.host
+    host = decision.facts.host
     function = host.functions.get(address)
     if function is None:
-        return outcome
+        return decision
     with anyio.move_on_after(HINTS_LIMIT):
         function = replace(function, hints=await threads.call(hints.read, root, address))
-    facts = replace(outcome.facts, host=replace(host, functions={**host.functions, address: function}))
-    return turn.first(facts, outcome.facts.claimed)
+    facts = replace(decision.facts, host=replace(host, functions={**host.functions, address: function}))
+    return turn.first(facts, decision.facts.matched)
 
 
-def record(root: Root) -> ledger.Record:
+def remembered(root: Root) -> ledger.Ledger:
     """What the daemon of this node remembers of vGPU types."""
     return ledger.read(root.path(ledger.PATH))
 
 
 def to_plan(
-    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: ledger.Record | None = None
+    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: ledger.Ledger | None = None
 ) -> card_states.Basis:
     """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
 
     What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
     """
-    known = ledger.learned(known or ledger.Record(), seen.host, seen.names)
+    known = ledger.learned(known or ledger.Ledger(), seen.host, seen.names)
     return card_states.Basis(
         machine_id,
         labels=dict(labels),
@@ -104,13 +104,13 @@ def _told(path: str) -> Mapping[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _listed(document: Mapping[str, Any], host: Host, desired: Desired) -> dict[str, Claim]:
-    """The claims behind the devices that the daemon lists."""
-    found: dict[str, Claim] = {}
+def _listed(document: Mapping[str, Any], host: Host, desired: Desired) -> dict[str, Match]:
+    """The matches behind the devices that the daemon lists."""
+    found: dict[str, Match] = {}
     for resource in document.get("resources", ()):
-        parts = (host.part(device["id"]) for device in resource["devices"])
+        present = (host.device(device["id"]) for device in resource["devices"])
         name = ResourceName(resource["name"])
-        found |= {part.id: matches.listed(name, part, desired) for part in parts if part is not None}
+        found |= {each.id: matches.listed(name, each, desired) for each in present if each is not None}
     return found
 
 

@@ -24,7 +24,7 @@ class _Given(NamedTuple):
     until: float
 
 
-class Custody:
+class Reservations:
     """Owns the cells of ids that are ``settling`` and of those that are ``withdrawn``."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:

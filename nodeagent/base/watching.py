@@ -65,7 +65,7 @@ class _Armed:
     anchors: dict[str, set[str]] = field(default_factory=dict)
 
 
-class Watching:
+class Watcher:
     """The inotify instance. All methods are called on the event loop.
 
     :raises KernelRefused: if the kernel gives out no more instances.

@@ -21,7 +21,7 @@ from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.kernel.root import Root
 
 if TYPE_CHECKING:
-    from nodeagent.policy.offer.turn import Outcome
+    from nodeagent.policy.offer.turn import Decision
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
 
@@ -161,7 +161,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _inspected(
     options: argparse.Namespace, device: str | None = None, loaded: config.Settings | None = None
-) -> Outcome:
+) -> Decision:
     import anyio
 
     from nodeagent.agent import oneshot
@@ -174,11 +174,11 @@ def _inspected(
     host = None if saved is None else host_json.load(_json_file(saved))
     address = pci_address(device) if device is not None else None
 
-    async def look() -> Outcome:
-        outcome = await oneshot.inspect(root, given, host)
+    async def look() -> Decision:
+        decision = await oneshot.inspect(root, given, host)
         if address is not None and host is None:
-            outcome = await oneshot.with_hints(root, outcome, address)
-        return outcome
+            decision = await oneshot.with_hints(root, decision, address)
+        return decision
 
     return anyio.run(look)
 
@@ -194,10 +194,10 @@ def _scan(options: argparse.Namespace) -> int:
     from nodeagent.model import host_json
     from nodeagent.render import scan
 
-    outcome = _inspected(options)
+    decision = _inspected(options)
     if options.output == "json":
-        return _print(json.dumps(host_json.dump(outcome.facts.host), indent=1))
-    return _print(scan.text(outcome))
+        return _print(json.dumps(host_json.dump(decision.facts.host), indent=1))
+    return _print(scan.text(decision))
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -210,7 +210,7 @@ def _plan(options: argparse.Namespace) -> int:
     for warning in loaded.warnings:
         print(f"nodeagent: {warning}", file=sys.stderr)
     seen = _inspected(options, loaded=loaded).facts
-    record = oneshot.record(root) if options.host is None else None
+    record = oneshot.remembered(root) if options.host is None else None
     basis = oneshot.to_plan(seen, _machine_id(options, root, loaded), loaded.node.labels, record)
     plan = mdevs.plan(seen.host, loaded.desired.mdevs, basis)
     vfs = sriov.plan(seen.host, loaded.desired.sriov, basis)

@@ -133,7 +133,7 @@ class Mdev:
         return self.uuid
 
 
-Part = PciFunction | Mdev
+HostDevice = PciFunction | Mdev
 """What Devices are made of: has an id, a group, a driver, a NUMA node, maybe a VFIO device."""
 
 
@@ -200,18 +200,18 @@ class Host:
             if member not in self.mdevs and member not in self.functions and mdev_uuid(member) is not None
         }
 
-    def part(self, device_id: str) -> Part | None:
+    def device(self, device_id: str) -> HostDevice | None:
         """The function of that address, or the mdev of that UUID, which may be leaving; or None."""
         found = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
         return self.leaving.get(device_id) if found is None and mdev_uuid(device_id) is not None else found
 
-    def parts(self, number: GroupNumber | None) -> tuple[Part, ...]:
+    def devices_in(self, number: GroupNumber | None) -> tuple[HostDevice, ...]:
         """The functions and mdevs of a group."""
         group = self.groups.get(number) if number is not None else None
         if group is None:
             return ()
-        found = (self.part(member) for member in group.members)
-        return tuple(part for part in found if part is not None)
+        found = (self.device(member) for member in group.members)
+        return tuple(host_device for host_device in found if host_device is not None)
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
         """The PCI functions of a group that are known; () for None."""

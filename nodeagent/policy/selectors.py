@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeGuard
 
 from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
-from nodeagent.model.host import Mdev, Part, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.policy import groups, naming
 
@@ -25,34 +25,36 @@ NO_SELECTORS = "has no selectors, so it takes nothing"
 OTHER_KIND = "is for devices of another kind"
 
 
-def picks(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> bool:
+def picks(rule: Rule, host_device: HostDevice, names: Mapping[str, str] = NO_NAMES) -> bool:
     """True if one of the rule's selectors picks the part; a rule picks only what is of its kind.
 
     ``names`` holds the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
     """
-    return refusal(rule, part, names) is None
+    return refusal(rule, host_device, names) is None
 
 
-def refusal(rule: Rule, part: Part, names: Mapping[str, str] = NO_NAMES) -> str | None:
+def refusal(rule: Rule, host_device: HostDevice, names: Mapping[str, str] = NO_NAMES) -> str | None:
     """Why none of the rule's selectors picks the part, in words; each has its say. None if one does."""
     told = ""
     for selector in () if isinstance(rule, NodeRule) else rule.selectors:
-        said = _mismatch(selector, part, names)
+        said = _mismatch(selector, host_device, names)
         if said is None:
             return None
         told = f"{told}; or {said}" if told else said
     return told or NO_SELECTORS
 
 
-def of_kind(rule: Rule, part: Part) -> TypeGuard[PciRule | MdevRule]:
+def of_kind(rule: Rule, host_device: HostDevice) -> TypeGuard[PciRule | MdevRule]:
     """True if the rule is for parts of this kind."""
-    return isinstance(rule, MdevRule if isinstance(part, Mdev) else PciRule)
+    return isinstance(rule, MdevRule if isinstance(host_device, Mdev) else PciRule)
 
 
-def _mismatch(selector: PciSelector | MdevSelector, part: Part, names: Mapping[str, str]) -> str | None:
+def _mismatch(
+    selector: PciSelector | MdevSelector, host_device: HostDevice, names: Mapping[str, str]
+) -> str | None:
     if isinstance(selector, MdevSelector):
-        return mdev_mismatch(selector, part) if isinstance(part, Mdev) else OTHER_KIND
-    return OTHER_KIND if isinstance(part, Mdev) else mismatch(selector, part, names)
+        return mdev_mismatch(selector, host_device) if isinstance(host_device, Mdev) else OTHER_KIND
+    return OTHER_KIND if isinstance(host_device, Mdev) else mismatch(selector, host_device, names)
 
 
 def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeagent.model.host import Mdev, Part, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.policy.offer.explain import Explanation
 from nodeagent.render.table import table
 
 
 def text(told: Explanation) -> str:
     """The verdict, what to do, then all that led to it."""
-    lines = [f"{told.part.id}  {told.verdict}"]
+    lines = [f"{told.host_device.id}  {told.verdict}"]
     if told.reason is not None and told.reason.hint:
         lines.append(f"  to do: {told.reason.hint}")
     lines += ["", f"  device  {_name(told)}"]
-    lines += [f"  {key:<7} {value}" for key, value in _facts(told.part)]
+    lines += [f"  {key:<7} {value}" for key, value in _facts(told.host_device)]
     lines += ["", f"  group   {_group(told)}"]
-    if told.part.group is not None and told.members:
+    if told.host_device.group is not None and told.members:
         rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in told.members]
         lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in told.rules]
@@ -31,9 +31,11 @@ def text(told: Explanation) -> str:
 
 def _name(told: Explanation) -> str:
     known = " ".join(name for name in (told.vendor_name, told.device_name) if name)
-    if isinstance(told.part, Mdev):
+    if isinstance(told.host_device, Mdev):
         return f"mdev  {known or 'of a type that cannot be read'}"
-    return f"{told.part.vendor or '?'}:{told.part.device or '?'}  {known or 'unknown to pci.ids'}"
+    return (
+        f"{told.host_device.vendor or '?'}:{told.host_device.device or '?'}  {known or 'unknown to pci.ids'}"
+    )
 
 
 _ROLES = {
@@ -46,21 +48,21 @@ _ROLES = {
 
 
 def _group(told: Explanation) -> str:
-    if told.part.group is None:
+    if told.host_device.group is None:
         return "none"
-    if isinstance(told.part, Mdev):
-        return f"{told.part.group}  its own"
-    return f"{told.part.group}  {'viable' if told.viable else 'NOT viable'}"
+    if isinstance(told.host_device, Mdev):
+        return f"{told.host_device.group}  its own"
+    return f"{told.host_device.group}  {'viable' if told.viable else 'NOT viable'}"
 
 
-def _facts(part: Part) -> list[tuple[str, str]]:
+def _facts(host_device: HostDevice) -> list[tuple[str, str]]:
     facts = [
-        ("type", part.type_id) if isinstance(part, Mdev) else ("class", part.pci_class),
-        ("driver", part.driver or "none"),
-        ("numa", None if part.numa_node is None else str(part.numa_node)),
-        *([("parent", part.parent)] if isinstance(part, Mdev) else _pci_facts(part)),
-        ("vfio", part.vfio_device),
-        ("fault", part.unreadable),
+        ("type", host_device.type_id) if isinstance(host_device, Mdev) else ("class", host_device.pci_class),
+        ("driver", host_device.driver or "none"),
+        ("numa", None if host_device.numa_node is None else str(host_device.numa_node)),
+        *([("parent", host_device.parent)] if isinstance(host_device, Mdev) else _pci_facts(host_device)),
+        ("vfio", host_device.vfio_device),
+        ("fault", host_device.unreadable),
     ]
     return [(key, value) for key, value in facts if value]
 
@@ -80,18 +82,18 @@ def _pci_facts(function: PciFunction) -> list[tuple[str, str | None]]:
 
 def document(told: Explanation) -> dict[str, Any]:
     """The same as plain data."""
-    part, reason = told.part, told.reason
+    host_device, reason = told.host_device, told.reason
     return {
-        **_identity(part),
+        **_identity(host_device),
         "verdict": told.verdict,
         "resource": told.resource,
         "healthy": None if told.resource is None else reason is None,
         "reason": None if reason is None else {"code": reason.code, "what": reason.what, "hint": reason.hint},
-        "vendor": part.vendor,
+        "vendor": host_device.vendor,
         "vendorName": told.vendor_name,
         "deviceName": told.device_name,
-        "driver": part.driver,
-        "group": part.group,
+        "driver": host_device.driver,
+        "group": host_device.group,
         "viable": told.viable,
         "members": [
             {"address": member.address, "driver": member.driver, "role": member.role}
@@ -104,7 +106,7 @@ def document(told: Explanation) -> dict[str, Any]:
     }
 
 
-def _identity(part: Part) -> dict[str, Any]:
-    if isinstance(part, Mdev):
-        return {"uuid": part.uuid, "type": part.type_id, "parent": part.parent}
-    return {"address": part.address, "device": part.device, "vgpuType": part.vgpu_type}
+def _identity(host_device: HostDevice) -> dict[str, Any]:
+    if isinstance(host_device, Mdev):
+        return {"uuid": host_device.uuid, "type": host_device.type_id, "parent": host_device.parent}
+    return {"address": host_device.address, "device": host_device.device, "vgpuType": host_device.vgpu_type}

@@ -9,7 +9,7 @@ from typing import Any
 
 from nodeagent.model.action import Step, Waiting
 from nodeagent.policy.change import sriov
-from nodeagent.policy.change.card_plans import CardPlan
+from nodeagent.policy.change.card_plans import CardSummary
 from nodeagent.policy.change.card_states import Existing
 from nodeagent.policy.change.mdevs import Plan
 
@@ -29,7 +29,7 @@ def text(plan: Plan, vfs: sriov.Plan, managed: bool) -> str:
     return "\n".join([*lines, _sum(plan, vfs)])
 
 
-def _card(card: CardPlan, plan: Plan) -> list[str]:
+def _card(card: CardSummary, plan: Plan) -> list[str]:
     exists = Counter(_kind(each) for each in card.exists)
     has = ", ".join(f"{count} × {kind}" for kind, count in exists.items()) or "nothing"
     return [
@@ -85,7 +85,7 @@ def document(plan: Plan, vfs: sriov.Plan, managed: bool) -> dict[str, Any]:
     }
 
 
-def _card_document(card: CardPlan) -> dict[str, Any]:
+def _card_document(card: CardSummary) -> dict[str, Any]:
     return {
         "address": card.address,
         "type": card.type_id,

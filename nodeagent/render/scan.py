@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from nodeagent.model.host import Host, Mdev, MdevType, Part, PciFunction
+from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
 from nodeagent.policy import groups
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from nodeagent.render.table import table
 
 _HEAD = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
@@ -13,12 +13,12 @@ _MDEV_HEAD = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "WHAT
 _TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 
 
-def text(outcome: Outcome) -> str:
+def text(decision: Decision) -> str:
     """The table of functions, those of mdevs and their types, then the other facts of the host."""
-    host = outcome.facts.host
-    rows = [_row(function, outcome) for function in _by_group(host)]
+    host = decision.facts.host
+    rows = [_row(function, decision) for function in _by_group(host)]
     parts = [table(_HEAD, rows) if rows else "no PCI devices", ""]
-    mdevs = [_mdev_row(mdev, outcome) for mdev in _mdevs(host)]
+    mdevs = [_mdev_row(mdev, decision) for mdev in _mdevs(host)]
     if mdevs:
         parts += [table(_MDEV_HEAD, mdevs), ""]
     types = [_type_row(parent, kind) for parent, kinds in _types(host).items() for kind in kinds]
@@ -50,8 +50,8 @@ def _types(host: Host) -> dict[str, tuple[MdevType, ...]]:
     return {**host.mdev_parents, **vfs}
 
 
-def _row(function: PciFunction, outcome: Outcome) -> tuple[str, ...]:
-    members = outcome.facts.host.members(function.group)
+def _row(function: PciFunction, decision: Decision) -> tuple[str, ...]:
+    members = decision.facts.host.members(function.group)
     viable = "-" if function.group is None else "no" if groups.blockers(members) else "yes"
     return (
         function.address,
@@ -61,13 +61,13 @@ def _row(function: PciFunction, outcome: Outcome) -> tuple[str, ...]:
         (function.pci_class or "?")[:4],
         _shown(function.driver),
         _shown(function.numa_node),
-        fate(function, outcome),
+        fate(function, decision),
     )
 
 
-def _mdev_row(mdev: Mdev, outcome: Outcome) -> tuple[str, ...]:
+def _mdev_row(mdev: Mdev, decision: Decision) -> tuple[str, ...]:
     told = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent, mdev.driver, mdev.numa_node)
-    return (mdev.uuid, *map(_shown, told), fate(mdev, outcome))
+    return (mdev.uuid, *map(_shown, told), fate(mdev, decision))
 
 
 def _type_row(parent: str, kind: MdevType) -> tuple[str, ...]:
@@ -78,14 +78,14 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def fate(part: Part, outcome: Outcome) -> str:
+def fate(host_device: HostDevice, decision: Decision) -> str:
     """The resource and health of a function or mdev, or nothing."""
-    offer = outcome.offer_with(part.id)
+    offer = decision.offer_with(host_device.id)
     if offer is None:
-        waits = isinstance(part, Mdev) and part.leaving
-        return "going away, still in use" if waits else part.unreadable or ""
+        waits = isinstance(host_device, Mdev) and host_device.leaving
+        return "going away, still in use" if waits else host_device.unreadable or ""
     reason = offer.device.reason
-    return offer.claim.resource if reason is None else f"{offer.claim.resource}: {reason.what}"
+    return offer.match.resource if reason is None else f"{offer.match.resource}: {reason.what}"
 
 
 def _facts(host: Host) -> list[str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.watching import Change, OnChange, Watching
+from nodeagent.base.watching import Change, OnChange, Watcher
 from nodeagent.model.host import Host, Mdev, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim import files
@@ -47,12 +47,12 @@ class SimulatedCards:
     ``writes`` counts what was asked of them; ``last_bind`` is when an instance became ready last (monotonic).
     """
 
-    def __init__(self, host: SimulatedHost, kernel: MdevKernel, watching: Watching) -> None:
+    def __init__(self, host: SimulatedHost, kernel: MdevKernel, watcher: Watcher) -> None:
         self.host = host
         self.kernel = kernel
         self.writes = 0
         self.last_bind = 0.0
-        self._watching = watching
+        self._watcher = watcher
         self._shown = Host()
         self._rooms: dict[str, str] = {}  # file available_instances → what it says
         for path in (_PARENTS, _INSTANCES, _DRIVER):
@@ -94,7 +94,7 @@ class SimulatedCards:
             files.remove(self.host.path(f"{_PARENTS}/{parent}"))
             types = f"{self.real(f'{_FUNCTIONS}/{parent}')}/mdev_supported_types"
             for kind in card.types:
-                self._watching.unwatch(self.host.path(f"{types}/{kind.id}"), self._create_written)
+                self._watcher.unwatch(self.host.path(f"{types}/{kind.id}"), self._create_written)
                 self._rooms.pop(self.host.path(f"{types}/{kind.id}/available_instances"), None)
             files.remove_tree(self.host.path(types))
 
@@ -203,7 +203,7 @@ class SimulatedCards:
     def _remove(self, mdev: Mdev, gone: bool) -> None:
         """A removal that waits leaves the bus at once; group, node and directory stay until its end."""
         real = self.real(f"{_INSTANCES}/{mdev.uuid}")
-        self._watching.unwatch(self.host.path(real), self._remove_written)
+        self._watcher.unwatch(self.host.path(real), self._remove_written)
         files.remove(self.host.path(f"{_INSTANCES}/{mdev.uuid}"))
         for name in ("driver", "mdev_type", "remove"):
             files.remove(self.host.path(f"{real}/{name}"))
@@ -272,7 +272,7 @@ class SimulatedCards:
         return next(card for card in self.kernel.cards if card.address == address)
 
     def _watch(self, directory: str, listener: OnChange) -> None:
-        self._watching.watch(self.host.path(directory), listener, contents=True)
+        self._watcher.watch(self.host.path(directory), listener, contents=True)
 
     def _link(self, path: str, to: str) -> None:
         files.link(self.host.path(path), os.path.relpath(to, path.rpartition("/")[0]))
@@ -286,14 +286,14 @@ class SimulatedCards:
 @asynccontextmanager
 async def simulated(host: SimulatedHost, kernel: MdevKernel) -> AsyncIterator[SimulatedCards]:
     """The cards of a host, which answer to writes until the end of the block."""
-    watching = Watching()
+    watcher = Watcher()
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(watching.run)
-            yield SimulatedCards(host, kernel, watching)
+            group.start_soon(watcher.run)
+            yield SimulatedCards(host, kernel, watcher)
             group.cancel_scope.cancel()
     finally:
-        watching.close()
+        watcher.close()
 
 
 def add_card(host: SimulatedHost, card: Card, group: int, *, device: str = "1eb8", numa: int = -1) -> None:

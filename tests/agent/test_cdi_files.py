@@ -18,7 +18,7 @@ from nodeagent.base import log
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import cdi
 from nodeagent.model.ids import ResourceName
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from nodeagent.sim import nodes
 from tests.conftest import Said
 
@@ -38,27 +38,27 @@ def host(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def outcome(host: str) -> Outcome:
+async def decision(host: str) -> Decision:
     """A decision with one resource that asks for a file."""
     return await oneshot.inspect(Root(host), config.load(host, {}, {}))
 
 
 @pytest.fixture
-def newest(outcome: Outcome) -> list[Outcome]:
+def newest(decision: Decision) -> list[Decision]:
     """The newest outcome is the last."""
-    return [outcome]
+    return [decision]
 
 
 @pytest.fixture
-def files(tmp_path: Path, newest: list[Outcome]) -> CdiFiles:
+def files(tmp_path: Path, newest: list[Decision]) -> CdiFiles:
     return CdiFiles(str(tmp_path / "cdi"), lambda: newest[-1])
 
 
 async def test_a_resource_that_comes_back_gets_its_file_again(
-    files: CdiFiles, tmp_path: Path, outcome: Outcome, newest: list[Outcome]
+    files: CdiFiles, tmp_path: Path, decision: Decision, newest: list[Decision]
 ) -> None:
-    for resources in (outcome.resources, {}, outcome.resources):
-        newest.append(replace(outcome, resources=resources))
+    for resources in (decision.resources, {}, decision.resources):
+        newest.append(replace(decision, resources=resources))
         await files.follow()
         assert (tmp_path / "cdi" / cdi.file_name(GPU)).exists() is bool(resources)
 
@@ -86,14 +86,14 @@ async def test_what_cannot_be_written_is_a_problem_that_is_logged_once_and_ends(
 
 
 async def test_of_two_that_want_to_write_a_file_the_newest_outcome_stays(
-    files: CdiFiles, tmp_path: Path, outcome: Outcome, newest: list[Outcome]
+    files: CdiFiles, tmp_path: Path, decision: Decision, newest: list[Decision]
 ) -> None:
     """A write takes time: what was decided meanwhile is written after it, by whoever comes next."""
-    fewer = replace(outcome.resources[GPU], devices=outcome.resources[GPU].devices[:1])
+    fewer = replace(decision.resources[GPU], devices=decision.resources[GPU].devices[:1])
     path = tmp_path / "cdi" / cdi.file_name(GPU)
     async with anyio.create_task_group() as group:
         group.start_soon(files.follow)
         await anyio.lowlevel.checkpoint()
-        newest.append(replace(outcome, resources={GPU: fewer}))
+        newest.append(replace(decision, resources={GPU: fewer}))
         group.start_soon(files.ensure, GPU, [fewer.devices[0].id])
     assert [each["name"] for each in json.loads(path.read_text())["devices"]] == [fewer.devices[0].id]

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from nodeagent import config
-from nodeagent.agent.config_loop import Desire
+from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.base import log
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from tests.conftest import Said
 
 GOOD = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]\n"
@@ -33,26 +33,26 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def desire(tmp_path: Path) -> AsyncIterator[Desire]:
-    watching = Watching()
-    found = Desire(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
-    found.watch(watching)
+async def desire(tmp_path: Path) -> AsyncIterator[ConfigLoop]:
+    watcher = Watcher()
+    found = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    found.watch(watcher)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
+        tasks.start_soon(watcher.run)
         tasks.start_soon(found.run)
         yield found
         tasks.cancel_scope.cancel()
-    watching.close()
+    watcher.close()
 
 
-async def until_rules(desire: Desire, count: int) -> None:
+async def until_rules(desire: ConfigLoop, count: int) -> None:
     with anyio.fail_after(5):
         seen = -1
         while len(desire.cell.get().rules) != count:
             seen, _ = await desire.cell.newer(seen)
 
 
-async def test_a_file_that_appears_is_read(file: Path, desire: Desire, said: Said) -> None:
+async def test_a_file_that_appears_is_read(file: Path, desire: ConfigLoop, said: Said) -> None:
     write(file, GOOD)
     await until_rules(desire, 1)
     assert desire.cell.get().node_paths == ("/dev/kvm",)
@@ -63,22 +63,24 @@ async def test_a_file_that_appears_is_read(file: Path, desire: Desire, said: Sai
 
 async def test_a_file_that_is_changed_in_place_is_read_again(tmp_path: Path, file: Path) -> None:
     write(file, GOOD)
-    watching = Watching()
-    desire = Desire(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
-    desire.watch(watching)
+    watcher = Watcher()
+    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    desire.watch(watcher)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
+        tasks.start_soon(watcher.run)
         tasks.start_soon(desire.run)
         with file.open("r+") as opened:  # neither a new name nor another file under the old one
             opened.write(GOOD.replace("count: 3", "count: 4"))
         with anyio.fail_after(5):
             await desire.cell.newer(0)
         tasks.cancel_scope.cancel()
-    watching.close()
+    watcher.close()
     assert desire.error is None
 
 
-async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, desire: Desire, said: Said) -> None:
+async def test_a_bad_file_leaves_the_old_settings_and_says_so(
+    file: Path, desire: ConfigLoop, said: Said
+) -> None:
     write(file, GOOD)
     await until_rules(desire, 1)
     write(file, BAD)
@@ -93,7 +95,7 @@ async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, desire
     assert desire.error is None
 
 
-async def test_a_file_that_says_the_same_changes_nothing(file: Path, desire: Desire, said: Said) -> None:
+async def test_a_file_that_says_the_same_changes_nothing(file: Path, desire: ConfigLoop, said: Said) -> None:
     write(file, GOOD)
     await until_rules(desire, 1)
     await anyio.wait_all_tasks_blocked()
@@ -105,7 +107,7 @@ async def test_a_file_that_says_the_same_changes_nothing(file: Path, desire: Des
 
 
 async def test_a_signal_reads_again(tmp_path: Path, file: Path) -> None:
-    desire = Desire(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(desire.run)
         await anyio.wait_all_tasks_blocked()
@@ -118,14 +120,14 @@ async def test_a_signal_reads_again(tmp_path: Path, file: Path) -> None:
 async def test_flags_and_environment_still_win_after_a_reload(tmp_path: Path, file: Path) -> None:
     flags, environ = {"timing.settle": "3s"}, {"NODEAGENT_TIMING_RESYNC": "7s"}
     loaded = config.load(str(tmp_path), flags, environ)
-    desire = Desire(loaded, str(tmp_path), flags, environ, lambda: None)
+    desire = ConfigLoop(loaded, str(tmp_path), flags, environ, lambda: None)
     write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 1s, resync: 1s}\n")
     await desire.one_turn()
     assert (desire.settings.timing.settle, desire.settings.timing.resync) == (3.0, 7.0)
 
 
 async def test_files_that_the_configuration_names_count_from_then_on(
-    tmp_path: Path, file: Path, desire: Desire
+    tmp_path: Path, file: Path, desire: ConfigLoop
 ) -> None:
     def defined() -> list[str]:
         return [each.uuid for each in desire.cell.get().mdevs.definitions]
@@ -153,7 +155,7 @@ async def test_files_that_the_configuration_names_count_from_then_on(
 
 
 async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, said: Said) -> None:
-    desire = Desire(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
     parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
     parent.mkdir(parents=True)
     write(parent / FIRST, "{")
@@ -165,7 +167,7 @@ async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, said: Said
 
 
 async def test_what_was_refused_is_read_again_and_told_once(tmp_path: Path, file: Path, said: Said) -> None:
-    desire = Desire(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None, again=0.02)
+    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None, again=0.02)
     write(file, f"mdevs: {{vgpuConfigFile: /elsewhere.yaml, vgpuConfig: a}}\n{GOOD}")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(desire.run)
@@ -185,7 +187,7 @@ async def test_what_was_refused_is_read_again_and_told_once(tmp_path: Path, file
     assert len(said(log.CONFIG_REFUSED)) == 1
 
 
-async def test_what_is_read_at_the_start_only_is_told_so(file: Path, desire: Desire, said: Said) -> None:
+async def test_what_is_read_at_the_start_only_is_told_so(file: Path, desire: ConfigLoop, said: Said) -> None:
     write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 2s}\ncdi: {specDir: /etc/cdi}\n")
     with anyio.fail_after(5):
         seen = -1
@@ -198,7 +200,7 @@ async def test_what_is_read_at_the_start_only_is_told_so(file: Path, desire: Des
 
 async def test_other_settings_of_the_log_are_passed_on_once(tmp_path: Path, file: Path) -> None:
     told: list[tuple[str, str]] = []
-    desire = Desire(
+    desire = ConfigLoop(
         config.load(str(tmp_path), {}, {}),
         str(tmp_path),
         {},

@@ -18,14 +18,14 @@ import anyio
 import pytest
 
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.deviceplugins import Plugins, ResourceAnswers
-from nodeagent.agent.observe import Observe
-from nodeagent.agent.offering import Reconcile
+from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.offering import Offering
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -63,14 +63,14 @@ class Agent:
     desired: Latest[Desired]
     allocations: Latest[Allocations]
     supervisor: Supervisor
-    observe: Observe
-    reconcile: Reconcile
-    plugins: Plugins
+    observe: Observer
+    reconcile: Offering
+    plugins: DevicePlugins
     allocated: list[Mapping[str, Holder]] = field(default_factory=list)
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        cdi = CdiFiles(self.host.path("/run/cdi"), lambda: self.reconcile.outcome)
+        cdi = CdiFiles(self.host.path("/run/cdi"), lambda: self.reconcile.decision)
         return ResourceAnswers(
             name, self.observe, self.reconcile, cdi, self.allocated.append, listing or Listing()
         )
@@ -91,31 +91,31 @@ class Agent:
 async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     host = nodes.many(directory, 2)
     host.node("/dev/kvm")
-    wake, watching = Latest[None](None), Watching()
+    wake, watcher = Latest[None](None), Watcher()
     cells = Latest(desired(*rules), wake.touch), Latest(Allocations(known=True), wake.touch)
     root = Root(host.directory)
-    observe = Observe(root, watching, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
-    reconcile = Reconcile(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
+    observe = Observer(root, watcher, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
+    reconcile = Offering(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
     async with Kubelet(directory) as kubelet, anyio.create_task_group() as tasks:
-        sockets = SocketDir(str(kubelet.state.plugins), watching)
+        sockets = SocketDir(str(kubelet.state.plugins), watcher)
         sockets.open()
         registrar, supervisor = Registrar(sockets.kubelet_path), Supervisor()
         allocated: list[Mapping[str, Holder]] = []
-        plugins = Plugins(
+        plugins = DevicePlugins(
             observe,
             reconcile,
-            CdiFiles(root.path("/run/cdi"), lambda: reconcile.outcome),
+            CdiFiles(root.path("/run/cdi"), lambda: reconcile.decision),
             supervisor,
             lambda name, listing, answers: Endpoint(name, listing, answers, sockets, registrar),
             allocated.append,
         )
         await observe.first()
-        for run in (watching.run, observe.run, reconcile.run, plugins.run):
+        for run in (watcher.run, observe.run, reconcile.run, plugins.run):
             tasks.start_soon(run)
         yield Agent(host, kubelet, sockets, *cells, supervisor, observe, reconcile, plugins, allocated)
         tasks.cancel_scope.cancel()
     sockets.close()
-    watching.close()
+    watcher.close()
 
 
 @pytest.fixture

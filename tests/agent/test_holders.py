@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from nodeagent.agent import holders
-from nodeagent.agent.holders import AllocationsLoop
-from nodeagent.agent.reservations import Custody
+from nodeagent.agent.holders import HoldersLoop
+from nodeagent.agent.reservations import Reservations
 from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
@@ -55,18 +55,18 @@ def made(
     settle: float = 1.0,
     resync: float = 60.0,
     waiting: float = 60.0,
-    custody: Custody | None = None,
-) -> AllocationsLoop:
-    return AllocationsLoop(
+    reservations: Reservations | None = None,
+) -> HoldersLoop:
+    return HoldersLoop(
         kubelet.ask,
         lambda: kubelet.born,
-        custody or Custody(),
+        reservations or Reservations(),
         timing=lambda: Timing(settle, resync, waiting),
     )
 
 
 @asynccontextmanager
-async def running(loop: AllocationsLoop) -> AsyncIterator[None]:
+async def running(loop: HoldersLoop) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(loop.run)
         yield
@@ -142,22 +142,22 @@ async def test_a_kubelet_from_the_future_is_doubted_no_longer_than_a_young_one()
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
-    custody = Custody()
-    loop = made(Kubelet(), settle=0.05, custody=custody)
+    reservations = Reservations()
+    loop = made(Kubelet(), settle=0.05, reservations=reservations)
     loop.give({"a": POD, "b": POD})
-    assert custody.settling.get() == {"a", "b"}
+    assert reservations.settling.get() == {"a", "b"}
     await loop.one_turn()
-    assert custody.settling.get() == {"a", "b"}
+    assert reservations.settling.get() == {"a", "b"}
     await anyio.sleep_until(anyio.current_time() + 0.06)
     loop.give({"c": POD})
     await loop.one_turn()
-    assert custody.settling.get() == {"c"}
+    assert reservations.settling.get() == {"c"}
 
 
 async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
     kubelet = Kubelet()
-    custody = Custody()
-    loop = made(kubelet, settle=0.5, custody=custody)
+    reservations = Reservations()
+    loop = made(kubelet, settle=0.5, reservations=reservations)
     async with running(loop):
         await kubelet.until_asked(1)
         began = anyio.current_time()
@@ -166,7 +166,7 @@ async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
         seen, ids = -1, frozenset({"a"})
         with anyio.fail_after(5):
             while ids:
-                seen, ids = await custody.settling.newer(seen)
+                seen, ids = await reservations.settling.newer(seen)
         times = [when - began for when in kubelet.asked.get()[1:]]
     assert len(times) == 1, "the kubelet has no news before the settle time is over"
     assert 0.5 <= times[0] < 0.8
@@ -198,7 +198,7 @@ async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_
         await answer.wait()
         return {}
 
-    loop = AllocationsLoop(ask, lambda: None, Custody(), timing=lambda: Timing(0.01, 60, 60))
+    loop = HoldersLoop(ask, lambda: None, Reservations(), timing=lambda: Timing(0.01, 60, 60))
     async with running(loop):
         await anyio.wait_all_tasks_blocked()
         loop.give({"a": POD})
@@ -267,8 +267,8 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
     async def look(ids: Collection[str]) -> None:
         looked.append((set(ids), set(loop.cell.get().holders)))
 
-    loop = AllocationsLoop(
-        kubelet.ask, lambda: None, Custody(), timing=lambda: Timing(1, 60, 5), before_release=look
+    loop = HoldersLoop(
+        kubelet.ask, lambda: None, Reservations(), timing=lambda: Timing(1, 60, 5), before_release=look
     )
     await loop.one_turn()
     assert looked == []
@@ -280,10 +280,10 @@ async def test_a_release_is_looked_at_before_it_is_told() -> None:
 
 async def test_changes_are_told() -> None:
     told: list[int] = []
-    loop = AllocationsLoop(
+    loop = HoldersLoop(
         Kubelet(a=POD).ask,
         lambda: None,
-        Custody(),
+        Reservations(),
         timing=lambda: Timing(1, 60, 5),
         on_change=lambda: told.append(1),
     )

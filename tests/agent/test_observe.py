@@ -12,10 +12,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from nodeagent.agent.observe import Observe
+from nodeagent.agent.observe import Observer
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -35,23 +35,23 @@ def host(tmp_path: Path) -> SimulatedHost:
 @asynccontextmanager
 async def observing(
     host: SimulatedHost, *, resync: float = LATER, events: bool = False
-) -> AsyncIterator[Observe]:
+) -> AsyncIterator[Observer]:
     """An Observe that has had its first look; with ``events`` it hears of changes by itself."""
-    watching = Watching()
+    watcher = Watcher()
     root = Root(host.directory)
-    observe = Observe(root, watching, resync=lambda: resync, node_paths=(), on_change=lambda: None)
+    observe = Observer(root, watcher, resync=lambda: resync, node_paths=(), on_change=lambda: None)
     await observe.first()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observe.run)
         if events:
-            tasks.start_soon(watching.run)
+            tasks.start_soon(watcher.run)
             tasks.start_soon(observe.watch)
         yield observe
         tasks.cancel_scope.cancel()
-    watching.close()
+    watcher.close()
 
 
-async def until(observe: Observe, condition: Callable[[Host], bool]) -> Host:
+async def until(observe: Observer, condition: Callable[[Host], bool]) -> Host:
     with anyio.fail_after(5):
         seen = -1
         while True:
@@ -60,7 +60,7 @@ async def until(observe: Observe, condition: Callable[[Host], bool]) -> Host:
                 return found
 
 
-def function(observe: Observe, address: PciAddress = ONE) -> PciFunction:
+def function(observe: Observer, address: PciAddress = ONE) -> PciFunction:
     return observe.host.get().functions[address]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
-from nodeagent.agent.offering import Reconcile
+from nodeagent.agent.offering import Offering
 from nodeagent.base.latest import Latest
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
@@ -35,7 +35,7 @@ class Cells:
         self.names: Latest[Mapping[str, str]] = Latest({}, told)
         self.allocations = Latest(Allocations(), told)
         self.settling = Latest(frozenset[str](), told)
-        self.reconcile = Reconcile(
+        self.reconcile = Offering(
             self.wake, self.host, self.desired, self.names, self.allocations, self.settling
         )
 
@@ -50,8 +50,8 @@ def test_before_the_first_turn_there_are_no_resources() -> None:
 
 def test_a_turn_decides_what_is_offered() -> None:
     cells = Cells()
-    outcome = cells.reconcile.one_turn()
-    assert outcome is cells.reconcile.outcome
+    decision = cells.reconcile.one_turn()
+    assert decision is cells.reconcile.decision
     assert [device.healthy for device in cells.devices] == [True, True]
 
 
@@ -99,7 +99,7 @@ def test_a_missing_node_ends_by_no_release() -> None:
     cells = Cells()
     cells.host.set(Host())
     cells.reconcile.one_turn()
-    assert releases.awaited(cells.reconcile.outcome) == frozenset()
+    assert releases.awaited(cells.reconcile.decision) == frozenset()
 
 
 def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
@@ -112,9 +112,9 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     cells.host.set(Host(functions, {group.number: group}, nodes=frozenset({"/dev/vfio/vfio"}), iommu=True))
     cells.desired.set(Desired(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
     cells.reconcile.one_turn()
-    assert releases.awaited(cells.reconcile.outcome) == frozenset()
+    assert releases.awaited(cells.reconcile.decision) == frozenset()
     cells.allocations.set(
         Allocations({addresses[0]: Holder("ns", "p", ResourceName("example.com/gpu"))}, True)
     )
     cells.reconcile.one_turn()
-    assert releases.awaited(cells.reconcile.outcome) == set(addresses)
+    assert releases.awaited(cells.reconcile.decision) == set(addresses)

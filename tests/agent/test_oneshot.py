@@ -32,18 +32,18 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 async def test_a_look_decides_as_the_daemon_would(host: SimulatedHost) -> None:
     host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
-    outcome = await oneshot.inspect(Root(host.directory), config.load(host.directory, {}, {}))
-    (resource,) = outcome.resources.values()
+    decision = await oneshot.inspect(Root(host.directory), config.load(host.directory, {}, {}))
+    (resource,) = decision.resources.values()
     assert resource.name == "nvidia.com/MADEUP_CARD"
     assert len(resource.devices) == 2
-    assert not outcome.facts.holders_known
+    assert not decision.facts.holders_known
 
 
 async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHost) -> None:
-    outcome = await oneshot.inspect(
+    decision = await oneshot.inspect(
         Root(host.directory), config.load(host.directory, {}, {}), Host(iommu=True)
     )
-    assert outcome.facts.host.functions == {}
+    assert decision.facts.host.functions == {}
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ async def test_a_running_daemon_says_who_holds_what(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: told)
         await anyio.wait_all_tasks_blocked()
-        outcome = await oneshot.inspect(root, loaded)
+        decision = await oneshot.inspect(root, loaded)
         tasks.cancel_scope.cancel()
-    assert outcome.facts.holders_known is known
-    assert {name: str(holder) for name, holder in outcome.facts.holders.items()} == holders
+    assert decision.facts.holders_known is known
+    assert {name: str(holder) for name, holder in decision.facts.holders.items()} == holders
 
 
 async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host: SimulatedHost) -> None:
@@ -87,10 +87,10 @@ async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host:
 
 async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None:
     root = Root(host.directory)
-    outcome = await oneshot.inspect(root, config.load(host.directory, {}, {}))
-    assert outcome.facts.host.functions[ONE].hints is None
+    decision = await oneshot.inspect(root, config.load(host.directory, {}, {}))
+    assert decision.facts.host.functions[ONE].hints is None
     host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 2")
-    found = (await oneshot.with_hints(root, outcome, ONE)).facts.host.functions
+    found = (await oneshot.with_hints(root, decision, ONE)).facts.host.functions
     hints = found[ONE].hints
     assert hints is not None
     assert hints.aer_fatal == 2
@@ -99,8 +99,8 @@ async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None
 
 async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
     root = Root(host.directory)
-    outcome = await oneshot.inspect(root, config.load(host.directory, {}, {}))
-    assert await oneshot.with_hints(root, outcome, PciAddress("0000:ff:00.0")) is outcome
+    decision = await oneshot.inspect(root, config.load(host.directory, {}, {}))
+    assert await oneshot.with_hints(root, decision, PciAddress("0000:ff:00.0")) is decision
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.agent.reservations import Custody
+from nodeagent.agent.reservations import Reservations
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Holder, unnamed
 from nodeagent.model.ids import ResourceName
@@ -19,65 +19,65 @@ def pods(*ids: str) -> dict[str, Holder]:
 
 
 def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_request_is_marked() -> None:
-    custody = Custody()
-    assert custody.withdraw(["b"])
+    reservations = Reservations()
+    assert reservations.withdraw(["b"])
     with pytest.raises(Refused, match="b is being removed"):
-        custody.give(pods("a", "b"), until=LATER)
-    assert custody.settling.get() == frozenset()
+        reservations.give(pods("a", "b"), until=LATER)
+    assert reservations.settling.get() == frozenset()
 
 
 def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with_it() -> None:
-    custody = Custody()
-    custody.give(pods("b"), until=1.0)
-    assert not custody.withdraw(["a", "b"])
-    assert custody.withdrawn.get() == frozenset()
-    custody.settle(1.0)
-    assert custody.withdraw(["a", "b"])
+    reservations = Reservations()
+    reservations.give(pods("b"), until=1.0)
+    assert not reservations.withdraw(["a", "b"])
+    assert reservations.withdrawn.get() == frozenset()
+    reservations.settle(1.0)
+    assert reservations.withdraw(["a", "b"])
 
 
 def test_what_was_restored_can_be_given_away_again() -> None:
-    custody = Custody()
-    custody.withdraw(["a", "b"])
-    custody.restore(["a"])
-    custody.give(pods("a"), until=LATER)
-    assert custody.settling.get() == frozenset({"a"})
-    assert custody.withdrawn.get() == frozenset({"b"})
+    reservations = Reservations()
+    reservations.withdraw(["a", "b"])
+    reservations.restore(["a"])
+    reservations.give(pods("a"), until=LATER)
+    assert reservations.settling.get() == frozenset({"a"})
+    assert reservations.withdrawn.get() == frozenset({"b"})
 
 
 def test_the_last_time_of_an_id_counts_and_the_first_of_all_is_told() -> None:
-    custody = Custody()
-    assert custody.next_settled() is None
-    custody.give(pods("a", "b"), until=1.0)
-    custody.give(pods("b"), until=3.0)
-    assert custody.next_settled() == 1.0
-    custody.settle(0.9)
-    assert custody.settling.get() == {"a", "b"}
-    custody.settle(2.0)
-    assert custody.settling.get() == {"b"}
-    assert custody.next_settled() == 3.0
+    reservations = Reservations()
+    assert reservations.next_settled() is None
+    reservations.give(pods("a", "b"), until=1.0)
+    reservations.give(pods("b"), until=3.0)
+    assert reservations.next_settled() == 1.0
+    reservations.settle(0.9)
+    assert reservations.settling.get() == {"a", "b"}
+    reservations.settle(2.0)
+    assert reservations.settling.get() == {"b"}
+    assert reservations.next_settled() == 3.0
 
 
 def test_what_has_settled_is_presumed_to_be_held_until_the_kubelet_has_named_who_had_it() -> None:
-    custody = Custody()
-    custody.give(pods("a"), until=1.0)
-    custody.give(pods("b"), until=2.0)
-    custody.settle(1.5)
-    custody.settle(0.5)
-    assert custody.presumed == pods("a")
-    assert custody.settling.get() == {"b"}
-    custody.named(0.9)
-    assert custody.presumed == pods("a")
-    custody.named(1.9)
-    assert custody.presumed == {}
-    assert custody.next_settled() == 2.0
+    reservations = Reservations()
+    reservations.give(pods("a"), until=1.0)
+    reservations.give(pods("b"), until=2.0)
+    reservations.settle(1.5)
+    reservations.settle(0.5)
+    assert reservations.presumed == pods("a")
+    assert reservations.settling.get() == {"b"}
+    reservations.named(0.9)
+    assert reservations.presumed == pods("a")
+    reservations.named(1.9)
+    assert reservations.presumed == {}
+    assert reservations.next_settled() == 2.0
 
 
 def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
     wakes: list[None] = []
-    custody = Custody(lambda: wakes.append(None))
-    custody.give(pods("a"), until=1.0)
-    custody.give(pods("a"), until=LATER)
+    reservations = Reservations(lambda: wakes.append(None))
+    reservations.give(pods("a"), until=1.0)
+    reservations.give(pods("a"), until=LATER)
     assert len(wakes) == 1
-    custody.withdraw(["b"])
-    custody.withdraw([])
+    reservations.withdraw(["b"])
+    reservations.withdraw([])
     assert len(wakes) == 2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from tests.hearing import Heard
 
 
@@ -25,20 +25,20 @@ async def main(base: Path) -> None:
     """Be refused, then not."""
     first, second = str(base / "a"), str(base / "b")
     limit(2)
-    watching = Watching()
+    watcher = Watcher()
     heard: Heard[Change] = Heard()
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.keep_trying, 0.01)
+        group.start_soon(watcher.keep_trying, 0.01)
         await anyio.wait_all_tasks_blocked()
-        print(watching.watch(first, heard), watching.watch(second, heard), watching.unwatched)
+        print(watcher.watch(first, heard), watcher.watch(second, heard), watcher.unwatched)
         limit(100)
         await heard.until_told(Change(second, lost=True))
-        print(*dict.fromkeys(change.directory for change in heard.all), watching.unwatched)
-        group.start_soon(watching.run)
+        print(*dict.fromkeys(change.directory for change in heard.all), watcher.unwatched)
+        group.start_soon(watcher.run)
         os.mkdir(f"{second}/new")
         await heard.until_told(Change(second, "new"))
         group.cancel_scope.cancel()
-    watching.close()
+    watcher.close()
 
 
 if __name__ == "__main__":

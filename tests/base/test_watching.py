@@ -15,15 +15,15 @@ import anyio.to_thread
 import pytest
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from tests.hearing import Heard
 from tests.namespaces import ALONE, namespaces
 
 
 @pytest.fixture
-async def watching() -> AsyncIterator[Watching]:
+async def watcher() -> AsyncIterator[Watcher]:
     """A running instance."""
-    instance = Watching()
+    instance = Watcher()
     async with anyio.create_task_group() as group:
         group.start_soon(instance.run)
         yield instance
@@ -49,9 +49,9 @@ def overflow(directory: Path) -> None:
 
 
 async def test_names_that_come_and_go_are_told(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
-    assert watching.watch(str(tmp_path), heard)
+    assert watcher.watch(str(tmp_path), heard)
     (tmp_path / "a").touch()
     await heard.until_told(Change(str(tmp_path), "a", lost=False))
     heard.clear()
@@ -60,12 +60,12 @@ async def test_names_that_come_and_go_are_told(
 
 
 async def test_contents_are_told_only_to_those_who_asked(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
     (tmp_path / "a").touch()
     other: Heard[Change] = Heard()
-    watching.watch(str(tmp_path), other)
-    watching.watch(str(tmp_path), heard, contents=True)
+    watcher.watch(str(tmp_path), other)
+    watcher.watch(str(tmp_path), heard, contents=True)
     (tmp_path / "a").write_text("new")
     await heard.until_told(Change(str(tmp_path), "a"))
     assert other.all == []
@@ -74,10 +74,10 @@ async def test_contents_are_told_only_to_those_who_asked(
 
 
 async def test_a_directory_that_is_absent_is_told_when_it_comes(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
     directory = tmp_path / "a" / "b" / "c"
-    assert watching.watch(str(directory), heard)
+    assert watcher.watch(str(directory), heard)
     directory.mkdir(parents=True)
     await heard.until_told(lost(directory))
     (directory / "x").touch()
@@ -85,12 +85,12 @@ async def test_a_directory_that_is_absent_is_told_when_it_comes(
 
 
 async def test_a_directory_that_comes_step_by_step_is_armed(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
     directory = tmp_path / "a" / "b"
-    watching.watch(str(directory), heard)
+    watcher.watch(str(directory), heard)
     ancestor: Heard[Change] = Heard()
-    watching.watch(str(tmp_path), ancestor)
+    watcher.watch(str(tmp_path), ancestor)
     (tmp_path / "a").mkdir()
     await ancestor.until_told(Change(str(tmp_path), "a"))
     assert heard.all == []
@@ -100,11 +100,11 @@ async def test_a_directory_that_comes_step_by_step_is_armed(
 
 @pytest.mark.parametrize("held_open", [False, True], ids=["plain", "held open by a process"])
 async def test_a_directory_that_is_made_anew_stays_watched(
-    watching: Watching, tmp_path: Path, heard: Heard[Change], held_open: bool
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change], held_open: bool
 ) -> None:
     directory = tmp_path / "vfio"
     directory.mkdir()
-    watching.watch(str(directory), heard)
+    watcher.watch(str(directory), heard)
     fd = os.open(directory, os.O_RDONLY) if held_open else None
     directory.rmdir()
     await heard.until_told(lost(directory))
@@ -118,12 +118,12 @@ async def test_a_directory_that_is_made_anew_stays_watched(
 
 
 async def test_a_directory_that_another_one_replaces_is_watched(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
     directory, new = tmp_path / "conf.d", tmp_path / "new"
     directory.mkdir()
     new.mkdir()
-    watching.watch(str(directory), heard)
+    watcher.watch(str(directory), heard)
     directory.rename(tmp_path / "old")
     new.rename(directory)
     await heard.until_told(lost(directory))
@@ -137,48 +137,48 @@ async def test_a_directory_that_another_one_replaces_is_watched(
 
 
 async def test_two_paths_of_one_directory_are_both_told(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    watching.watch(str(tmp_path / "real"), heard)
-    watching.watch(str(tmp_path / "link"), heard)
+    watcher.watch(str(tmp_path / "real"), heard)
+    watcher.watch(str(tmp_path / "link"), heard)
     (tmp_path / "real" / "x").touch()
     await heard.until_told(Change(str(tmp_path / "real"), "x"))
     await heard.until_told(Change(str(tmp_path / "link"), "x"))
 
 
 async def test_who_ends_a_subscription_is_told_nothing_more(
-    watching: Watching, tmp_path: Path, heard: Heard[Change]
+    watcher: Watcher, tmp_path: Path, heard: Heard[Change]
 ) -> None:
     other: Heard[Change] = Heard()
-    watching.watch(str(tmp_path), heard)
-    watching.watch(str(tmp_path), other)
-    watching.unwatch(str(tmp_path), heard)
-    watching.unwatch(str(tmp_path), heard)
+    watcher.watch(str(tmp_path), heard)
+    watcher.watch(str(tmp_path), other)
+    watcher.unwatch(str(tmp_path), heard)
+    watcher.unwatch(str(tmp_path), heard)
     (tmp_path / "x").touch()
     await other.until_told(Change(str(tmp_path), "x"))
     assert heard.all == []
-    watching.unwatch(str(tmp_path), other)
-    assert watching.watches == 0
+    watcher.unwatch(str(tmp_path), other)
+    assert watcher.watches == 0
 
 
 @pytest.mark.usefixtures("loop_may_block")
 async def test_an_overflow_tells_all_to_list_again(tmp_path: Path, heard: Heard[Change]) -> None:
-    watching = Watching()
+    watcher = Watcher()
     other: Heard[Change] = Heard()
     quiet = tmp_path / "quiet"
     quiet.mkdir()
-    watching.watch(str(quiet), other)
-    watching.watch(str(tmp_path), heard)
+    watcher.watch(str(quiet), other)
+    watcher.watch(str(tmp_path), heard)
     await anyio.to_thread.run_sync(overflow, tmp_path)
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.run)
+        group.start_soon(watcher.run)
         await other.until_told(lost(quiet))
         await heard.until_told(lost(tmp_path))
         group.cancel_scope.cancel()
-    assert watching.overflows == 1
-    watching.close()
+    assert watcher.overflows == 1
+    watcher.close()
 
 
 @pytest.mark.skipif(not namespaces(), reason="no user namespace: the machine's own limit is left alone")
@@ -198,13 +198,13 @@ def test_what_the_kernel_refuses_to_watch_is_known_and_asked_for_again(tmp_path:
 async def test_a_reader_that_starts_again_tells_all_to_list_again(
     tmp_path: Path, heard: Heard[Change]
 ) -> None:
-    watching = Watching()
-    watching.watch(str(tmp_path), heard)
+    watcher = Watcher()
+    watcher.watch(str(tmp_path), heard)
     for expected in ([], [lost(tmp_path)]):
         with anyio.move_on_after(0.05):
-            await watching.run()
+            await watcher.run()
         assert heard.all == expected
-    watching.close()
+    watcher.close()
 
 
 def test_a_kernel_without_instances_left_names_the_setting() -> None:
@@ -214,7 +214,7 @@ def test_a_kernel_without_instances_left_names_the_setting() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
         with pytest.raises(KernelRefused) as caught:
-            Watching()
+            Watcher()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "max_user_instances" in caught.value.hint

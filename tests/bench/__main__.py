@@ -17,7 +17,7 @@ import anyio
 
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import Look
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.desired import Desired
@@ -194,7 +194,7 @@ async def scans(figures: list[Figure]) -> None:
     """Whole scans, and one changed device, on hosts of growing size."""
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, RESOURCES)) as host:
-            look = Look(Root(host.path("/")))
+            look = ScanRunner(Root(host.path("/")))
             began = time.perf_counter()
             first = await look.look(None, Host())
             took = time.perf_counter() - began
@@ -203,16 +203,16 @@ async def scans(figures: list[Figure]) -> None:
             figures.append(await one_change(host, look, first, count))
 
 
-async def one_change(host: SimulatedHost, look: Look, before: Host, count: int) -> Figure:
+async def one_change(host: SimulatedHost, look: ScanRunner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
-    outcome = turn.first(Facts(before, Desired()))
+    decision = turn.first(Facts(before, Desired()))
     address = nodes.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
-        now = await look.look(frozenset({address}), outcome.facts.host)
+        now = await look.look(frozenset({address}), decision.facts.host)
         began = time.perf_counter()
-        outcome = turn.following(outcome, Facts(now, outcome.facts.desired))
+        decision = turn.following(decision, Facts(now, decision.facts.desired))
         times.append(time.perf_counter() - began)
     return Figure(
         f"one changed device of {count:,}, deciding", statistics.median(times) * 1e3, "ms", "the same"

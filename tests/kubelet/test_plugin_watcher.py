@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from nodeagent.base import log
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
@@ -34,7 +34,7 @@ class Node:
 
     kubelet: Kubelet
     directory: SocketDir
-    watching: Watching
+    watcher: Watcher
 
     def endpoint(self, resource: str = ONE) -> RegistryEndpoint:
         listing = Listing((device("a"),))
@@ -57,15 +57,15 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
-        watching = Watching()
-        directory = SocketDir(str(kubelet.state.registry), watching, exclusive=False)
+        watcher = Watcher()
+        directory = SocketDir(str(kubelet.state.registry), watcher, exclusive=False)
         directory.open()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watching.run)
-            yield Node(kubelet, directory, watching)
+            tasks.start_soon(watcher.run)
+            yield Node(kubelet, directory, watcher)
             tasks.cancel_scope.cancel()
         directory.close()
-        watching.close()
+        watcher.close()
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ async def test_what_the_kubelet_refuses_is_told_once_while_it_tries_again(node: 
 
 async def test_a_file_has_its_name_when_it_is_served_and_not_before(node: Node) -> None:
     heard: Heard[Change] = Heard()
-    node.watching.watch(node.directory.path, heard)
+    node.watcher.watch(node.directory.path, heard)
     async with living(node.endpoint()):
         await node.until_registered(1)
         (name,) = node.files

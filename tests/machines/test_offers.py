@@ -21,7 +21,7 @@ from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Kind, ReasonCode
 from nodeagent.policy import groups
 from nodeagent.policy.offer import explain, turn
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Facts
 from nodeagent.render import explain as shown
 from nodeagent.render import scan as scan_shown
@@ -41,31 +41,31 @@ def captured(name: str) -> Host:
         return Looks(Root(directory)).full()
 
 
-def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Outcome:
+def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Decision:
     holders = {each: Holder("ns", "vm", ResourceName("example.com/all")) for each in held}
     return turn.first(Facts(captured(name), wish, holders=holders, holders_known=True))
 
 
-def devices(outcome: Outcome) -> dict[str, ReasonCode | None]:
+def devices(decision: Decision) -> dict[str, ReasonCode | None]:
     """Address without domain → code of the reason, of all that is offered."""
     return {
         device.id.removeprefix("0000:"): device.reason.code if device.reason else None
-        for resource in outcome.resources.values()
+        for resource in decision.resources.values()
         for device in resource.devices
     }
 
 
 @pytest.mark.parametrize("name", ["6.1-vfio", "6.12-vfio", "6.12-iommufd-vfio", "7.2-vfio"])
 def test_of_five_devices_on_vfio_only_the_one_beside_a_host_driver_is_unhealthy(name: str) -> None:
-    outcome = decided(name)
-    assert devices(outcome) == {
+    decision = decided(name)
+    assert devices(decision) == {
         "01:00.0": None,
         "02:00.0": None,
         "03:00.0": ReasonCode.GROUP_NOT_VIABLE,
         "05:01.0": None,
         "06:00.1": None,
     }
-    told = explain.explain(PciAddress("0000:03:00.0"), outcome)
+    told = explain.explain(PciAddress("0000:03:00.0"), decision)
     assert told is not None
     assert "0000:03:00.1 (e1000e) has a host driver" in told.verdict
     assert [(member.address, member.role) for member in told.members] == [
@@ -90,14 +90,14 @@ def test_what_a_process_holds_is_open_outside_and_so_is_its_group(name: str) -> 
 
 @pytest.mark.parametrize("name", ["6.12-held", "6.12-iommufd-held"])
 def test_what_a_pod_holds_stays_healthy(name: str) -> None:
-    outcome = decided(name, EVERYTHING, held=("0000:01:00.0", "0000:03:00.0"))
-    assert devices(outcome)["01:00.0"] is devices(outcome)["03:00.0"] is None
+    decision = decided(name, EVERYTHING, held=("0000:01:00.0", "0000:03:00.0"))
+    assert devices(decision)["01:00.0"] is devices(decision)["03:00.0"] is None
 
 
 def test_the_ready_sibling_of_a_device_that_a_pod_holds_waits_for_its_release() -> None:
-    outcome = decided("6.12-groups", EVERYTHING, held=("0000:07:00.0",))
-    assert (devices(outcome)["07:00.0"], devices(outcome)["07:00.1"]) == (None, ReasonCode.GROUP_HELD)
-    assert devices(outcome)["06:00.0"] is None
+    decision = decided("6.12-groups", EVERYTHING, held=("0000:07:00.0",))
+    assert (devices(decision)["07:00.0"], devices(decision)["07:00.1"]) == (None, ReasonCode.GROUP_HELD)
+    assert devices(decision)["06:00.0"] is None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-blocked") and "mdev" not in name])
@@ -129,10 +129,10 @@ def test_where_nothing_is_on_vfio_nothing_is_discovered(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "count"), [("6.1-mdev", 5), ("6.12-mdev", 5), ("6.12-iommufd-mdev", 4)])
 def test_every_mdev_is_offered_under_the_name_of_its_type(name: str, count: int) -> None:
-    outcome = decided(name)
-    assert list(devices(outcome).values()) == [None] * count
-    assert {each.kind for each in outcome.resources.values()} == {Kind.MDEV}
-    serial = outcome.resources[ResourceName("mdev.nodeagent/Single_port_serial")]
+    decision = decided(name)
+    assert list(devices(decision).values()) == [None] * count
+    assert {each.kind for each in decision.resources.values()} == {Kind.MDEV}
+    serial = decision.resources[ResourceName("mdev.nodeagent/Single_port_serial")]
     assert [device.id[:8] for device in serial.devices] == ["00000001", "00000002"]
 
 
@@ -148,13 +148,13 @@ def test_an_instance_without_a_driver_is_dead() -> None:
 def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(held: bool) -> None:
     ghost, types = "00000003-0000-4000-8000-000000000003", ("mtty-1", "mtty-2", "mdpy-vga", "mbochs-small")
     rule = MdevRule("example.com/all", (MdevSelector(types),))
-    outcome = decided("6.12-mdev-remove-blocked", Desired(rules=(rule,)), held=(ghost,) if held else ())
-    found = devices(outcome)
+    decision = decided("6.12-mdev-remove-blocked", Desired(rules=(rule,)), held=(ghost,) if held else ())
+    found = devices(decision)
     assert len(found) == 13 + held
     assert {key: code for key, code in found.items() if code is not None} == (
         {ghost: ReasonCode.GOING_AWAY} if held else {}
     )
-    assert f"{ghost}  19  " in " ".join(scan_shown.text(outcome).split(" "))
+    assert f"{ghost}  19  " in " ".join(scan_shown.text(decision).split(" "))
 
 
 def test_an_mdev_has_a_node_of_its_own_where_the_kernel_makes_one() -> None:
@@ -174,22 +174,22 @@ def test_the_busy_host_has_no_device_that_may_be_given() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -> None:
     for wish in (WIDE, EVERYTHING):
-        outcome = decided(name, wish)
-        for address, function in outcome.facts.host.functions.items():
-            told = explain.explain(address, outcome)
+        decision = decided(name, wish)
+        for address, function in decision.facts.host.functions.items():
+            told = explain.explain(address, decision)
             assert told is not None
             assert told.rules
-            blockers = groups.blockers(outcome.facts.host.members(function.group) or (function,))
+            blockers = groups.blockers(decision.facts.host.members(function.group) or (function,))
             assert told.viable is (blockers == ())
             assert (told.resource is None) is (
                 all(says != "takes it" for _, says in told.rules) and told.env is None
             )
             assert shown.text(told).startswith(f"{address}  {told.verdict}")
             assert shown.document(told)["verdict"] == told.verdict
-        for uuid, mdev in outcome.facts.host.mdevs.items():
-            told = explain.explain(uuid, outcome)
+        for uuid, mdev in decision.facts.host.mdevs.items():
+            told = explain.explain(uuid, decision)
             assert told is not None
             assert shown.text(told).startswith(f"{uuid}  {told.verdict}")
             assert shown.document(told)["type"] == mdev.type_id
-        table = scan_shown.text(outcome)
-        assert all(address in table for address in outcome.facts.host.functions)
+        table = scan_shown.text(decision)
+        assert all(address in table for address in decision.facts.host.functions)

@@ -30,9 +30,9 @@ def test_an_mdev_that_only_its_group_knows_is_there_and_leaving() -> None:
     here = Host(mdevs={"x": Mdev("x", group=zero)}, groups={zero: Group(zero, ("x", uuid, B))})
     found = Mdev(uuid, group=zero, leaving=True)
     assert here.leaving == {uuid: found}
-    assert here.part(uuid) == found
-    assert here.parts(zero) == (Mdev("x", group=zero), found)
-    assert here.part(B) is None
+    assert here.device(uuid) == found
+    assert here.devices_in(zero) == (Mdev("x", group=zero), found)
+    assert here.device(B) is None
 
 
 def test_bridges_are_known_by_their_class() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
-from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.policy.offer.units import Facts
 
@@ -63,10 +63,10 @@ def vgpu(address: str = "0000:65:00.4", group: int = 20, **other: Any) -> PciFun
     return function(address, group, **values)
 
 
-def host(*parts: Part, **other: Any) -> Host:
+def host(*host_devices: HostDevice, **other: Any) -> Host:
     """A host of these functions and mdevs; each group has its node where something in it is ready."""
-    members: dict[GroupNumber, list[Part]] = {}
-    for each in parts:
+    members: dict[GroupNumber, list[HostDevice]] = {}
+    for each in host_devices:
         if each.group is not None:
             members.setdefault(each.group, []).append(each)
     groups = {
@@ -79,13 +79,17 @@ def host(*parts: Part, **other: Any) -> Host:
         "iommu": True,
         "groups": groups,
     } | other
-    functions = {each.address: each for each in parts if isinstance(each, PciFunction)}
-    values.setdefault("mdevs", {each.uuid: each for each in parts if isinstance(each, Mdev)})
+    functions = {each.address: each for each in host_devices if isinstance(each, PciFunction)}
+    values.setdefault("mdevs", {each.uuid: each for each in host_devices if isinstance(each, Mdev)})
     return Host(functions=functions, **values)
 
 
-def _has_node(part: Part) -> bool:
-    return part.driver is not None if isinstance(part, Mdev) else part.vfio or part.vgpu
+def _has_node(host_device: HostDevice) -> bool:
+    return (
+        host_device.driver is not None
+        if isinstance(host_device, Mdev)
+        else host_device.vfio or host_device.vgpu
+    )
 
 
 def facts(here: Host, wish: Desired = WISH, **other: Any) -> Facts:

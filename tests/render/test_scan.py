@@ -66,8 +66,8 @@ def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None
 
 def test_an_mdev_says_what_becomes_of_it() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
-    outcome = turn.first(facts(host(mdev(driver=None)), Desired(rules=(rule,))))
-    (row,) = (line for line in scan.text(outcome).splitlines() if line.startswith(UUID))
+    decision = turn.first(facts(host(mdev(driver=None)), Desired(rules=(rule,))))
+    (row,) = (line for line in scan.text(decision).splitlines() if line.startswith(UUID))
     assert row.endswith("a.b/c: it has no driver any more: nobody can use this instance")
 
 

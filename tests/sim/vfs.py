@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
 
@@ -27,7 +27,7 @@ class SimulatedVfs:
         self,
         host: SimulatedHost,
         pf: str,
-        watching: Watching,
+        watcher: Watcher,
         *,
         group: int,
         driver: str | None = None,
@@ -39,7 +39,7 @@ class SimulatedVfs:
         self._group = group
         self._driver = driver
         self._on_change = on_change
-        watching.watch(host.path(f"{_FUNCTIONS}/{pf}"), self._written, contents=True)
+        watcher.watch(host.path(f"{_FUNCTIONS}/{pf}"), self._written, contents=True)
 
     def _written(self, change: Change) -> None:
         if change.name == "sriov_numvfs":

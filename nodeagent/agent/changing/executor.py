@@ -3,7 +3,7 @@
 
 Two writes never work on one device at a time. A write that is late is told, and left alone: it cannot be
 taken back, and ends when the kernel lets it. Then its result counts as any other. What was refused is kept
-in ``retries``, and the vGPU types that we set in ``record``: a type is on disk there before it is set, and
+in ``retries``, and the vGPU types that we set in ``ledger``: a type is on disk there before it is set, and
 what is not ours any more leaves it with the next ``save``.
 """
 
@@ -31,14 +31,14 @@ DEADLINE = 10.0  # seconds after which a write is told to be late
 Call = threads.Call[None]
 
 
-class Writer:
+class Executor:
     """Writes to one host. ``on_written`` is told each step whose write has returned."""
 
     def __init__(
         self, root: Root, backoff: Backoff, on_written: Callable[[Step], None], deadline: float = DEADLINE
     ) -> None:
         self.retries = Retries(backoff)
-        self.record = self._saved = ledger.Record()
+        self.ledger = self._saved = ledger.Ledger()
         self.writes = 0
         self._root = root
         self._deadline = deadline
@@ -66,11 +66,11 @@ class Writer:
 
     async def open(self) -> None:
         """Read what is remembered since boot."""
-        self.record = self._saved = await threads.call(ledger.read, self._root.path(ledger.PATH))
+        self.ledger = self._saved = await threads.call(ledger.read, self._root.path(ledger.PATH))
 
     def learn(self, host: Host, named: Mapping[str, str]) -> None:
         """Remember what the host shows of vGPU types; ``named`` has further names of them."""
-        self.record = ledger.learned(self.record, host, named)
+        self.ledger = ledger.learned(self.ledger, host, named)
 
     async def save(self) -> None:
         """Put the record on disk if it has changed; one writer of the file at a time.
@@ -78,10 +78,10 @@ class Writer:
         :raises KernelRefused: if it cannot be written.
         """
         async with self._recording:
-            record = self.record
-            if record != self._saved:
-                await threads.call(ledger.write, self._root.path(ledger.PATH), record)
-                self._saved = record
+            now = self.ledger
+            if now != self._saved:
+                await threads.call(ledger.write, self._root.path(ledger.PATH), now)
+                self._saved = now
 
     async def take(self, step: Step, group: TaskGroup, allowed: Callable[[], bool] = lambda: True) -> bool:
         """Make the change; False if it is not made, or not yet: then all that follows is to be planned anew.
@@ -161,9 +161,9 @@ class Writer:
     async def _remember(self, step: Step) -> None:
         """Put a vGPU type on record, on disk."""
         if isinstance(step.action, SetVgpuType):
-            vf, types = step.action.address, self.record.types
+            vf, types = step.action.address, self.ledger.types
             self._before = self._before | ({vf: types[vf]} if vf in types else {})
-            self.record = replace(self.record, types={**types, vf: step.action.type_id})
+            self.ledger = replace(self.ledger, types={**types, vf: step.action.type_id})
             await self.save()
 
     def _forget(self, step: Step, kind: type[SetVgpuType | ClearVgpuType]) -> None:
@@ -174,7 +174,7 @@ class Writer:
         before = self._before.pop(step.action.device, None)
         if not isinstance(step.action, kind):
             return
-        types = {vf: kind for vf, kind in self.record.types.items() if vf != step.action.device}
+        types = {vf: kind for vf, kind in self.ledger.types.items() if vf != step.action.device}
         if before is not None and isinstance(step.action, SetVgpuType):
             types[step.action.device] = before
-        self.record = replace(self.record, types=types)
+        self.ledger = replace(self.ledger, types=types)

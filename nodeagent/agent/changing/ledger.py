@@ -26,7 +26,7 @@ PATH = "/run/nodeagent/vgpu-types.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Ledger:
     """``types``: VF → the type that we set; ``names``: type → name; ``listed``: VF → all that it ever listed.
 
     VFs go by their addresses, types by their ids.
@@ -37,7 +37,7 @@ class Record:
     listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def learned(record: Record, host: Host, named: Mapping[str, str]) -> Record:
+def learned(ledger: Ledger, host: Host, named: Mapping[str, str]) -> Ledger:
     """The record with what the host shows, and without VFs that are gone: new ones are nobody's yet. Pure.
 
     ``named`` has names that no VF lists, by ``vgpu_key``. The same object if there is nothing new.
@@ -46,31 +46,31 @@ def learned(record: Record, host: Host, named: Mapping[str, str]) -> Record:
     present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
     names = {kind: named[vgpu_key(kind)] for kind in sorted(present) if vgpu_key(kind) in named}
     names.update(pair for function in vfs for pair in function.vgpu_types)
-    listed = dict(record.listed)
-    listed.update((each.address, _joined(record, each)) for each in vfs if each.vgpu_types)
-    found = Record(
-        {vf: kind for vf, kind in record.types.items() if vf in host.functions},
-        {**record.names, **names},
+    listed = dict(ledger.listed)
+    listed.update((each.address, _joined(ledger, each)) for each in vfs if each.vgpu_types)
+    found = Ledger(
+        {vf: kind for vf, kind in ledger.types.items() if vf in host.functions},
+        {**ledger.names, **names},
         {vf: kinds for vf, kinds in listed.items() if vf in host.functions},
     )
-    return record if found == record else found
+    return ledger if found == ledger else found
 
 
-def _joined(record: Record, function: PciFunction) -> tuple[str, ...]:
+def _joined(ledger: Ledger, function: PciFunction) -> tuple[str, ...]:
     now = (kind for kind, _ in function.vgpu_types)
-    return tuple(dict.fromkeys((*record.listed.get(function.address, ()), *now)))
+    return tuple(dict.fromkeys((*ledger.listed.get(function.address, ()), *now)))
 
 
-def read(path: str) -> Record:
+def read(path: str) -> Ledger:
     """The record; an empty one without a readable file."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return Record()
+        return Ledger()
     if not isinstance(found, dict):
-        return Record()
+        return Ledger()
     listed = ((vf, kinds) for vf, kinds in _pairs(found.get("listed")) if isinstance(kinds, list))
-    return Record(
+    return Ledger(
         _texts(found.get("types")),
         _texts(found.get("names")),
         {vf: tuple(kind for kind in kinds if isinstance(kind, str)) for vf, kinds in listed},
@@ -91,9 +91,9 @@ def named(root: Root, host: Host) -> dict[str, str]:
     return {number: name or known.get(number, "") for number, name in vgpus.named(root, host).items()}
 
 
-def write(path: str, record: Record) -> None:
+def write(path: str, ledger: Ledger) -> None:
     """Replace the file at once and whole. :raises KernelRefused: if it cannot be written."""
-    document = {each.name: dict(getattr(record, each.name)) for each in fields(Record)}
+    document = {each.name: dict(getattr(ledger, each.name)) for each in fields(Ledger)}
     try:
         files.replace(path, json.dumps(document, indent=1))
     except OSError as error:

@@ -19,11 +19,11 @@ from anyio.abc import TaskGroup
 
 from nodeagent.agent import releases
 from nodeagent.agent.changing import ledger
-from nodeagent.agent.changing.executor import DEADLINE, Writer
-from nodeagent.agent.changing.probe import Asking, Users
+from nodeagent.agent.changing.executor import DEADLINE, Executor
+from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.retries import BACKOFF
-from nodeagent.agent.observe import Observe
-from nodeagent.agent.reservations import Custody
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.reservations import Reservations
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
@@ -58,7 +58,7 @@ class Inputs:
 
     host: Host
     wishes: Wishes
-    record: ledger.Record
+    ledger: ledger.Ledger
     in_use: frozenset[str]
     failed: Mapping[str, str]
     busy: frozenset[str]  # cards that are being worked on, and devices whose write has not returned
@@ -68,23 +68,23 @@ class Inputs:
         return (
             other is not None
             and self.host is other.host
-            and self.record is other.record
+            and self.ledger is other.ledger
             and (self.in_use, self.failed, self.busy) == (other.in_use, other.failed, other.busy)
             and self.wishes == other.wishes
         )
 
 
-class Effects:
+class ChangeLoop:
     """Owns all changes of the host; reads the cells that it is given. ``wake``: one of them has changed."""
 
     def __init__(
         self,
         root: Root,
-        observe: Observe,
+        observe: Observer,
         wake: Latest[None],
         desired: Latest[Desired],
         allocations: Latest[Allocations],
-        custody: Custody,
+        reservations: Reservations,
         *,
         labels: Callable[[], Mapping[str, str]] = dict,
         recheck: Callable[[], float] = lambda: 5.0,
@@ -97,17 +97,17 @@ class Effects:
         ``on_waiting`` is told whether anything waits: a pod that ends has no event of its own.
         """
         self.plan = Plan()
-        self.writer = Writer(root, backoff, self._written, deadline)
+        self.writer = Executor(root, backoff, self._written, deadline)
         self._root = root
         self._observe = observe
         self._wake = wake
         self._desired = desired
         self._allocations = allocations
-        self._custody = custody
+        self._reservations = reservations
         self._labels = labels
         self._on_waiting = on_waiting
         self._recheck = recheck
-        self._asking = Asking(root)
+        self._asking = Probe(root)
         self._open: Latest[frozenset[str]] = Latest(frozenset(), wake.touch)
         self._working: frozenset[str] = frozenset()
         self._taking: dict[Step, frozenset[str]] = {}  # what each has withdrawn and not given back
@@ -166,8 +166,8 @@ class Effects:
         return Inputs(
             self._observe.host.get(),
             self._wishes(),
-            self.writer.record,
-            self._open.get() | self._custody.settling.get(),
+            self.writer.ledger,
+            self._open.get() | self._reservations.settling.get(),
             self.writer.retries.waiting(anyio.current_time()),
             self._working | self._busy(),
         )
@@ -200,8 +200,8 @@ class Effects:
         """What was refused and is not to be done any more; not on a card that is on its way."""
         actions = [step.action for step in self.plan.steps] + [each.action for each in self.plan.waiting]
         moving = self._working | {step.card for step in self.plan.steps}
-        dealt = {(card.address, card.type_id) for card in self.plan.cards if card.address in moving}
-        self.writer.retries.keep({action.attempt for action in actions}, dealt)
+        assigned = {(card.address, card.type_id) for card in self.plan.cards if card.address in moving}
+        self.writer.retries.keep({action.attempt for action in actions}, assigned)
 
     def _batches(self) -> Mapping[str, Sequence[Step]]:
         """The steps by card, without those that must wait for work that is under way."""
@@ -227,7 +227,7 @@ class Effects:
     async def _work(self, card: str, steps: Sequence[Step], inputs: Inputs, group: TaskGroup) -> None:
         """One batch: the steps in their order, until one does not go as planned; a refusal is no surprise."""
         ends = {step: _ends(step.action, inputs.host) for step in steps}
-        asked = Users(self._asking, {each for found in ends.values() for each in found})
+        asked = BatchProbe(self._asking, {each for found in ends.values() for each in found})
         refused: set[str] = set()
         for step in steps:
             if self._wishes() != inputs.wishes:
@@ -249,7 +249,7 @@ class Effects:
 
     def _withdraw(self, step: Step, ids: frozenset[str], inputs: Inputs) -> bool:
         """Right before the write: False if anybody has got one of the ids, or wants anything else, by now."""
-        if self._wishes() != inputs.wishes or not self._custody.withdraw(ids):
+        if self._wishes() != inputs.wishes or not self._reservations.withdraw(ids):
             return False
         if ids:
             self._taking[step] = ids
@@ -259,7 +259,7 @@ class Effects:
         """After a look at the card: what was removed is known to be gone, the rest may be given again."""
         for step in steps:
             if step not in late:
-                self._custody.restore(self._taking.pop(step, frozenset()))
+                self._reservations.restore(self._taking.pop(step, frozenset()))
             elif step in self._taking:
                 group.start_soon(self._restore, step, name="give back what was withdrawn")
 
@@ -268,7 +268,7 @@ class Effects:
         while step in self.writer.under_way:
             await self._wake.newer(self._wake.version)
         await self._observe.look_at(self._taking[step])
-        self._custody.restore(self._taking.pop(step))
+        self._reservations.restore(self._taking.pop(step))
 
     def _written(self, step: Step) -> None:
         self._observe.wake(frozenset({step.action.key}))
@@ -287,9 +287,9 @@ def _basis(inputs: Inputs) -> Basis:
         holders_known=wishes.allocations.complete,
         in_use=inputs.in_use,
         failed=inputs.failed,
-        made=inputs.record.types,
-        vgpu_names=inputs.record.names,
-        vgpu_listed=inputs.record.listed,
+        made=inputs.ledger.types,
+        vgpu_names=inputs.ledger.names,
+        vgpu_listed=inputs.ledger.listed,
     )
 
 

@@ -20,7 +20,7 @@ DEADLINE = 2.0  # seconds to find out
 FRESH = 0.5  # seconds for which an answer is good
 
 
-class Asking:
+class Probe:
     """Asks the kernel. A question that it does not answer is left behind, and none is asked beside it."""
 
     def __init__(self, root: Root, deadline: float = DEADLINE) -> None:
@@ -45,10 +45,10 @@ class Asking:
                 call.when_ended(partial(self._left.discard, call))
 
 
-class Users:
+class BatchProbe:
     """The answer for all removals of one batch: asked once, and again when it is old."""
 
-    def __init__(self, asking: Asking, ids: Collection[str]) -> None:
+    def __init__(self, asking: Probe, ids: Collection[str]) -> None:
         self.ids = frozenset(ids)
         self.found: frozenset[str] = frozenset()
         self._asking = asking

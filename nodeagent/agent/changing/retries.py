@@ -52,15 +52,15 @@ class Retries:
         self.failures.pop(step.action.attempt, None)
         self._surprised.pop(step.action.attempt, None)
 
-    def keep(self, planned: Collection[str], dealt: Collection[tuple[str, str | None]]) -> None:
+    def keep(self, planned: Collection[str], assigned: Collection[tuple[str, str | None]]) -> None:
         """Forget the attempts that are not ``planned`` any more: what comes back is tried at once.
 
-        Not so for a card on its way to a type (``dealt``): what dies as soon as it is made is removed in
+        Not so for a card on its way to a type (``assigned``): what dies as soon as it is made is removed in
         between, and must not be made anew ever faster.
         """
 
         def meant(step: Step) -> bool:
-            return step.action.attempt in planned or step.place in dealt
+            return step.action.attempt in planned or step.place in assigned
 
         self.failures = {attempt: each for attempt, each in self.failures.items() if meant(each.step)}
         self._surprised = {attempt: step for attempt, step in self._surprised.items() if meant(step)}

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nodeagent import __version__
-from nodeagent.agent.config_loop import Desire
-from nodeagent.agent.deviceplugins import Plugins
-from nodeagent.agent.holders import AllocationsLoop
-from nodeagent.agent.observe import Observe
-from nodeagent.agent.offering import Reconcile
+from nodeagent.agent.config_loop import ConfigLoop
+from nodeagent.agent.deviceplugins import DevicePlugins
+from nodeagent.agent.holders import HoldersLoop
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.offering import Offering
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.resource import Device, Resource
 
 if TYPE_CHECKING:
-    from nodeagent.agent.changing.loop import Effects
+    from nodeagent.agent.changing.loop import ChangeLoop
 
 
 NO_CHANGES: Mapping[str, Any] = {
@@ -43,14 +43,14 @@ class Parts(Protocol):
     began: float
     root: Root
     supervisor: Supervisor
-    watching: Watching
-    desire: Desire
+    watcher: Watcher
+    desire: ConfigLoop
     directory: SocketDir
-    observe: Observe
-    allocations: AllocationsLoop
-    reconcile: Reconcile
-    plugins: Plugins
-    effects: Effects | None
+    observe: Observer
+    allocations: HoldersLoop
+    reconcile: Offering
+    plugins: DevicePlugins
+    effects: ChangeLoop | None
 
 
 def document(agent: Parts) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _resource(resource: Resource, endpoint: Endpoint | None) -> dict[str, Any]:
     }
 
 
-def _changes(effects: Effects) -> dict[str, Any]:
+def _changes(effects: ChangeLoop) -> dict[str, Any]:
     """What is made of the host: each card's type, what waits and what for, what the kernel refuses."""
     now, retries = time.monotonic(), effects.writer.retries
     return {
@@ -152,7 +152,7 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
         problems.append(f"the new configuration is not in force: {agent.desire.error.splitlines()[0]}")
     if agent.allocations.error:
         problems.append(f"who holds what is not known: {agent.allocations.error}")
-    if unwatched := agent.watching.unwatched:
+    if unwatched := agent.watcher.unwatched:
         problems.append(
             f"changes are seen late, or not at all, in {', '.join(unwatched[:_NAMED])}"
             f"{' and others' if unwatched[_NAMED:] else ''}: the kernel gives no more watches; raise the "
@@ -173,7 +173,7 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
     return problems
 
 
-def _of_changes(effects: Effects) -> list[str]:
+def _of_changes(effects: ChangeLoop) -> list[str]:
     """What the kernel refuses, what it does not answer, and what cannot be meant."""
     failures = reversed(effects.writer.retries.failures.values())
     late = (f"the kernel does not answer: {step.action.describe()}" for step in effects.writer.late)

@@ -15,9 +15,9 @@ from typing import Literal
 
 import anyio
 
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.tree import TreeWatch
+from nodeagent.kernel.events.tree import TreeEvents
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
@@ -43,7 +43,7 @@ class Statistics:
     unwatched: int = 0
 
 
-class Watch:
+class EventSource:
     """Watches the host below one root.
 
     ``on_wake`` gets the key of what to look at again (see ``scan_keys``), or None for everything;
@@ -53,18 +53,18 @@ class Watch:
     def __init__(
         self,
         root: Root,
-        watching: Watching,
+        watcher: Watcher,
         on_wake: Callable[[str | None], None],
         on_recovery: Callable[[PciAddress, Recovery | None], None],
     ) -> None:
         self._root = root
-        self._watching = watching
+        self._watcher = watcher
         self._on_wake = on_wake
         self._on_recovery = on_recovery
         self._nodes: frozenset[str] = frozenset()
         self._directories: frozenset[str] = frozenset()
         self._reader: uevents.Reader | None = None
-        self._tree = None if root.is_host else TreeWatch(root, watching, self._wake)
+        self._tree = None if root.is_host else TreeEvents(root, watcher, self._wake)
         self.armed = anyio.Event()  # set when no change can be missed any more: look after that
         self._changes = 0
         self._lost = 0
@@ -76,9 +76,9 @@ class Watch:
         parents = {path.rpartition("/")[0] for path in self._nodes | _COMMON}
         wanted = frozenset(parents).union(_VFIO_DIRECTORIES)
         for directory in sorted(wanted - self._directories):
-            self._watching.watch(self._root.path(directory), self._node_changed)
+            self._watcher.watch(self._root.path(directory), self._node_changed)
         for directory in self._directories - wanted:
-            self._watching.unwatch(self._root.path(directory), self._node_changed)
+            self._watcher.unwatch(self._root.path(directory), self._node_changed)
         self._directories = wanted
 
     def statistics(self) -> Statistics:
@@ -87,15 +87,15 @@ class Watch:
         return Statistics(
             source=self._source(),
             events=self._changes + (reader.events if reader else 0),
-            lost=self._lost + self._watching.overflows + (reader.lost if reader else 0),
+            lost=self._lost + self._watcher.overflows + (reader.lost if reader else 0),
             foreign=reader.foreign if reader else 0,
-            unwatched=len(self._watching.unwatched) + (self._tree.left_out if self._tree else 0),
+            unwatched=len(self._watcher.unwatched) + (self._tree.left_out if self._tree else 0),
         )
 
     def close(self) -> None:
         """End the watches on directories of device nodes."""
         for directory in self._directories:
-            self._watching.unwatch(self._root.path(directory), self._node_changed)
+            self._watcher.unwatch(self._root.path(directory), self._node_changed)
         self._directories = frozenset()
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import anyio
 import anyio.lowlevel
 
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.kernel.scan.pci import DEVICES
@@ -26,12 +26,12 @@ _LIMIT = 16384
 _BURST = 64  # directories armed between two turns of the event loop
 
 
-class TreeWatch:
+class TreeEvents:
     """Calls ``wake`` with a key, or None for everything, when something in the tree changes."""
 
-    def __init__(self, root: Root, watching: Watching, wake: Callable[[str | None], None]) -> None:
+    def __init__(self, root: Root, watcher: Watcher, wake: Callable[[str | None], None]) -> None:
         self._root = root
-        self._watching = watching
+        self._watcher = watcher
         self._wake = wake
         self._functions: set[str] = set()
         self._drivers: set[str] = set()
@@ -40,7 +40,7 @@ class TreeWatch:
         self.left_out = 0  # functions that are not watched, so that others find watches
 
     async def run(self, on_armed: Callable[[], None]) -> None:
-        """Arm everything, say so, then wait: the changes come through ``Watching``."""
+        """Arm everything, say so, then wait: the changes come through ``Watcher``."""
         try:
             await self._arm()
             on_armed()
@@ -50,10 +50,10 @@ class TreeWatch:
 
     async def _arm(self) -> None:
         for directory in _LISTS:
-            self._watching.watch(self._root.path(directory), self._listed)
+            self._watcher.watch(self._root.path(directory), self._listed)
         for directory in _ANY:
-            self._watching.watch(self._root.path(directory), self._any)
-        self._watching.watch(self._root.path(_DRIVERS), self._driver_listed)
+            self._watcher.watch(self._root.path(directory), self._any)
+        self._watcher.watch(self._root.path(_DRIVERS), self._driver_listed)
         self._list_drivers()
         for count, name in enumerate(self._root.names(DEVICES)):
             self._add_function(name)
@@ -62,12 +62,12 @@ class TreeWatch:
 
     def _disarm(self) -> None:
         for directory in _LISTS:
-            self._watching.unwatch(self._root.path(directory), self._listed)
+            self._watcher.unwatch(self._root.path(directory), self._listed)
         for directory in _ANY:
-            self._watching.unwatch(self._root.path(directory), self._any)
-        self._watching.unwatch(self._root.path(_DRIVERS), self._driver_listed)
+            self._watcher.unwatch(self._root.path(directory), self._any)
+        self._watcher.unwatch(self._root.path(_DRIVERS), self._driver_listed)
         for name in self._drivers:
-            self._watching.unwatch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
+            self._watcher.unwatch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
         self._drivers = set()
         for name in tuple(self._functions):
             self._remove_function(name)
@@ -106,9 +106,9 @@ class TreeWatch:
     def _watch_vgpu(self, address: str) -> None:
         """The vGPU type of a VF is in a directory of its own, which comes and goes with NVIDIA's driver."""
         path = f"{DEVICES}/{address}/nvidia"
-        if self._watching.watches < self._limit and address not in self._vgpus and self._root.exists(path):
+        if self._watcher.watches < self._limit and address not in self._vgpus and self._root.exists(path):
             self._vgpus.add(address)
-            self._watching.watch(self._root.path(path), self._vgpu_changed, contents=True)
+            self._watcher.watch(self._root.path(path), self._vgpu_changed, contents=True)
 
     def _vgpu_changed(self, change: Change) -> None:
         self._wake(change.directory.split("/")[-2])
@@ -124,9 +124,9 @@ class TreeWatch:
     def _list_drivers(self) -> None:
         names = set(self._root.names(_DRIVERS))
         for name in names - self._drivers:
-            self._watching.watch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
+            self._watcher.watch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
         for name in self._drivers - names:
-            self._watching.unwatch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
+            self._watcher.unwatch(self._root.path(f"{_DRIVERS}/{name}"), self._driver_changed)
         self._drivers = names
 
     def _list_functions(self) -> None:
@@ -141,19 +141,19 @@ class TreeWatch:
             return
         self._functions.add(name)
         self._watch_vgpu(name)
-        if self._watching.watches < self._limit:
+        if self._watcher.watches < self._limit:
             path = self._root.path(f"{DEVICES}/{name}")
-            self._watching.watch(path, self._function_changed, contents=True)
+            self._watcher.watch(path, self._function_changed, contents=True)
         else:
             self.left_out += 1
 
     def _remove_function(self, name: str) -> None:
         if name in self._functions:
             self._functions.discard(name)
-            self._watching.unwatch(self._root.path(f"{DEVICES}/{name}"), self._function_changed)
+            self._watcher.unwatch(self._root.path(f"{DEVICES}/{name}"), self._function_changed)
         if name in self._vgpus:
             self._vgpus.discard(name)
-            self._watching.unwatch(self._root.path(f"{DEVICES}/{name}/nvidia"), self._vgpu_changed)
+            self._watcher.unwatch(self._root.path(f"{DEVICES}/{name}/nvidia"), self._vgpu_changed)
 
 
 def _is_read(name: str) -> bool:

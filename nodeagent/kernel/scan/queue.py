@@ -29,11 +29,11 @@ class _Worker:
     call: threads.Call[None] | None = None
 
 
-class Survey:
+class ReadQueue:
     """The shared state of one scan; ``skip`` are items that must not be touched."""
 
     def __init__(
-        self, reader: scanner.Scanner, plan: scanner.Plan, previous: Host, skip: frozenset[scanner.Item]
+        self, reader: scanner.Scanner, plan: scanner.ReadList, previous: Host, skip: frozenset[scanner.Item]
     ) -> None:
         self.findings = scanner.Findings()
         self._scanner = reader

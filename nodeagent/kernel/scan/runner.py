@@ -22,7 +22,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
-from nodeagent.kernel.scan.queue import Survey
+from nodeagent.kernel.scan.queue import ReadQueue
 from nodeagent.model.host import Group, Host, Mdev, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress
 
@@ -31,7 +31,7 @@ _THREADS = 64  # that one look may leave behind, at most
 NOT_READABLE = "not readable: being removed?"
 
 
-class Look:
+class ScanRunner:
     """Looks at the host below one root; several looks may be under way at once.
 
     ``deadline``: seconds that one item may take; ``patience``: seconds without any progress after which
@@ -51,7 +51,7 @@ class Look:
         self._patience = patience
         self._on_recovered = on_recovered
         self._stuck: Counter[scanner.Item] = Counter()
-        self._listing: threads.Call[scanner.Plan] | None = None
+        self._listing: threads.Call[scanner.ReadList] | None = None
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -70,14 +70,14 @@ class Look:
         :raises KernelRefused: if not even the list of devices can be had in time.
         """
         plan = await self._plan(keys, previous, nodes)
-        survey = Survey(self._scanner, plan, previous, frozenset(self._stuck))
+        queue = ReadQueue(self._scanner, plan, previous, frozenset(self._stuck))
         try:
-            await self._work(survey)
+            await self._work(queue)
         finally:
-            self._leave(survey)
-        for item in survey.missing():
-            survey.findings.put(item, _last_known(item, previous))
-        return await threads.call(scanner.assemble, plan, survey.findings, previous, dict(recoveries or {}))
+            self._leave(queue)
+        for item in queue.missing():
+            queue.findings.put(item, _last_known(item, previous))
+        return await threads.call(scanner.assemble, plan, queue.findings, previous, dict(recoveries or {}))
 
     async def unchanged(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, read now as ``host`` has them.
@@ -86,7 +86,9 @@ class Look:
         """
         return await threads.call(self._scanner.unchanged, ids, host)
 
-    async def _plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]) -> scanner.Plan:
+    async def _plan(
+        self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]
+    ) -> scanner.ReadList:
         await self._listing_answers()
         listing = threads.start(self._scanner.plan, keys, previous, nodes)
         try:
@@ -107,26 +109,26 @@ class Look:
             return
         raise _no_list()
 
-    async def _work(self, survey: Survey) -> None:
+    async def _work(self, queue: ReadQueue) -> None:
         """Keep one thread going that makes progress, until all is read or nothing moves any more."""
         ended = Latest(0)
         calls: list[threads.Call[None]] = []
-        progress = survey.progress
-        while not survey.done:
+        progress = queue.progress
+        while not queue.done:
             seen = ended.version
-            if survey.pending and survey.progress == progress and len(calls) < _THREADS:
-                calls.append(survey.start())
+            if queue.pending and queue.progress == progress and len(calls) < _THREADS:
+                calls.append(queue.start())
                 calls[-1].when_ended(ended.touch)
-            elif survey.overdue(self._deadline):
+            elif queue.overdue(self._deadline):
                 return
-            progress = survey.progress
+            progress = queue.progress
             with anyio.move_on_after(self._patience):
                 await ended.newer(seen)
             calls = await _still_running(calls)
 
-    def _leave(self, survey: Survey) -> None:
+    def _leave(self, queue: ReadQueue) -> None:
         """Remember which items hold a thread, until it comes back."""
-        for item, call in survey.close(self._patience):
+        for item, call in queue.close(self._patience):
             self._stuck[item] += 1
             call.when_ended(functools.partial(self._back, item))
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, merge, pci, wake_keys
-from nodeagent.model.host import Group, Host, Mdev, MdevType, Part, PciFunction, Recovery
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, MdevType, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
 
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadList:
     """What to read, and what the listing has shown already."""
 
     whole: bool
@@ -61,15 +61,15 @@ class Scanner:
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str] = ()) -> Plan:
+    def plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str] = ()) -> ReadList:
         """List what is to be read; ``keys`` None, or one that says nothing, means everything."""
         named = None if keys is None else wake_keys.resolve(keys, previous)
         if named is None:
-            return Plan(True, tuple(self._everything()), self._frame(nodes))
+            return ReadList(True, tuple(self._everything()), self._frame(nodes))
         items = [Item("function", key) for key in named.functions]
         items += [Item("mdev", key) for key in named.mdevs]
         items += [Item("group", key) for key in named.groups]
-        return Plan(False, tuple(items), self._refreshed_frame(previous, nodes))
+        return ReadList(False, tuple(items), self._refreshed_frame(previous, nodes))
 
     def read(self, item: Item) -> Found:
         """Read one item; None if it is not there. The call that may hang."""
@@ -87,14 +87,14 @@ class Scanner:
         nodes = [each for each in ids if each.startswith("/")]
         if self._existing(nodes) != host.nodes.intersection((*COMMON_NODES, *nodes)):
             return False
-        for known in (host.part(each) for each in ids if each not in nodes):
+        for known in (host.device(each) for each in ids if each not in nodes):
             if known is None or not self._as_known(known):
                 return False
             if known.group is not None:
                 groups.add(known.group)
         return all(pci.group(self._root, number) == host.groups.get(number) for number in groups)
 
-    def _as_known(self, known: Part) -> bool:
+    def _as_known(self, known: HostDevice) -> bool:
         if isinstance(known, Mdev):
             return mdevs.instance(self._root, known.uuid) == known
         return pci.as_known(self._root, known)
@@ -134,7 +134,7 @@ class Scanner:
         return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
 
 
-def follow(plan: Plan, item: Item, found: Found, previous: Host) -> Iterable[Item]:
+def follow(plan: ReadList, item: Item, found: Found, previous: Host) -> Iterable[Item]:
     """Further items that one reading touches; only room where everything is read anyway."""
     if item.kind == "group":
         yield from _follow_group(item.key, found, previous)
@@ -144,7 +144,7 @@ def follow(plan: Plan, item: Item, found: Found, previous: Host) -> Iterable[Ite
     if item.kind == "function":
         yield from _follow_function(item.key, found, previous)
         return
-    for mdev in (previous.part(item.key), found):
+    for mdev in (previous.device(item.key), found):
         if isinstance(mdev, Mdev):
             yield from _group_item(mdev.group)
             if mdev.parent is not None:
@@ -180,7 +180,7 @@ def _group_item(number: GroupNumber | None) -> tuple[Item, ...]:
 
 
 def assemble(
-    plan: Plan, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
+    plan: ReadList, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
 ) -> Host:
     """Join the findings to a Host; pure. What is equal to before is the same object as before."""
     functions = merge.recovered(findings.functions, recoveries)

@@ -21,7 +21,7 @@ import anyio
 from nodeagent.base import sockets
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Change, Watching
+from nodeagent.base.watching import Change, Watcher
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -48,13 +48,13 @@ def socket_name(resource: str, start: int, serial: int) -> str:
 class SocketDir:
     """One directory with a kubelet.sock. Subscribers are poked when something of theirs may have changed."""
 
-    def __init__(self, path: str, watching: Watching, *, exclusive: bool = True) -> None:
+    def __init__(self, path: str, watcher: Watcher, *, exclusive: bool = True) -> None:
         """``exclusive``: take the lock that keeps a second nodeagent away."""
         self.path = path
         self._exclusive = exclusive
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
-        self._watching = watching
+        self._watcher = watcher
         self._pokes: dict[str, Callable[[], None]] = {}
         self._start = time.time_ns() // 1_000_000
         self._serial = 0
@@ -82,12 +82,12 @@ class SocketDir:
 
         Raises AlreadyRunning if another nodeagent has the lock.
         """
-        self._watching.watch(self.path, self._on_change)
+        self._watcher.watch(self.path, self._on_change)
         self.look()
 
     def close(self) -> None:
         """Stop watching and give the lock back."""
-        self._watching.unwatch(self.path, self._on_change)
+        self._watcher.unwatch(self.path, self._on_change)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

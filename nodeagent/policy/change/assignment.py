@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class Candidate:
     """A card in the round: the wanted type that it has, or else the types that it could be given."""
 
     card: str
@@ -25,16 +25,16 @@ class Hand:
         return self.kept == type_id if self.kept is not None else type_id in self.fits
 
 
-def deal(types: Sequence[str], hands: Sequence[Hand]) -> dict[str, str]:
+def assign(types: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
     """Card → type, for the cards that get one."""
-    dealt: dict[str, str] = {}
-    left = list(hands)
+    assigned: dict[str, str] = {}
+    left = list(candidates)
     while True:
         before = len(left)
         for type_id in types:
-            hand = next((hand for hand in left if hand.takes(type_id)), None)
-            if hand is not None:
-                dealt[hand.card] = type_id
-                left.remove(hand)
+            candidate = next((candidate for candidate in left if candidate.takes(type_id)), None)
+            if candidate is not None:
+                assigned[candidate.card] = type_id
+                left.remove(candidate)
         if len(left) == before:
-            return dealt
+            return assigned

@@ -25,7 +25,7 @@ _MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CardDesired:
     """What one card is to have: type id → how many (None: all that fit), first choice first.
 
     ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
@@ -90,29 +90,29 @@ def unclear(wanted: MdevsWanted, asked: Sequence[WantedType], kinds: Sequence[Md
     return frozenset(kind.type_id for kind in kinds if kind.name is None and kind.type_id.isdecimal())
 
 
-def wish(
+def desired(
     card: Card, wanted: MdevsWanted, listed: Sequence[WantedType], host: Host, shunned: frozenset[str]
-) -> Wish:
+) -> CardDesired:
     """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids."""
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
         return _defined(definitions.met(defined, host, shunned))
     if any(card_of(host, each) == card.address for each in wanted.reserved):
-        return Wish({}, shared=False, as_is=_LEFT)
+        return CardDesired({}, shared=False, as_is=_LEFT)
     kinds = tuple(card.types.values())
     rules = rules_for(card, wanted.cards, host)
     if rules:
         return _own_list(rules, kinds, shunned)
-    return Wish(_without(shunned, type_ids(listed, kinds)))
+    return CardDesired(_without(shunned, type_ids(listed, kinds)))
 
 
-def _defined(met: tuple[MdevDefinition, ...]) -> Wish:
+def _defined(met: tuple[MdevDefinition, ...]) -> CardDesired:
     if not met:
-        return Wish({}, shared=False, as_is=_UNMET)
-    return Wish({met[0].type_id: None}, shared=False, definitions=met)
+        return CardDesired({}, shared=False, as_is=_UNMET)
+    return CardDesired({met[0].type_id: None}, shared=False, definitions=met)
 
 
-def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: frozenset[str]) -> Wish:
+def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: frozenset[str]) -> CardDesired:
     """The last rule counts that asks for nothing, or for what the card offers.
 
     So one entry may be for several models with the same ids, as in NVIDIA's own file. But what only empties
@@ -124,10 +124,10 @@ def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: fr
         if chosen or not rule.types:
             break
     if rules[-1].types and not chosen:
-        return Wish(
+        return CardDesired(
             {}, shared=False, as_is=_UNMET, unmet=tuple(kind for rule in rules for kind in rule.types)
         )
-    return Wish(chosen, shared=False)
+    return CardDesired(chosen, shared=False)
 
 
 def _without(shunned: frozenset[str], chosen: Mapping[str, int | None]) -> dict[str, int | None]:

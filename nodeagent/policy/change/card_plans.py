@@ -22,12 +22,12 @@ from nodeagent.model.action import (
 )
 from nodeagent.model.host import Host
 from nodeagent.policy.change import ownership
-from nodeagent.policy.change.card_states import Basis, Existing, Stand
+from nodeagent.policy.change.card_states import Basis, CardState, Existing
 from nodeagent.policy.change.cards import Instance, Parent
 
 
 @dataclass(frozen=True, slots=True)
-class CardPlan:
+class CardSummary:
     """One card: the type that it is for (None: none), what exists on it, and what a person should know."""
 
     address: str
@@ -37,44 +37,44 @@ class CardPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class CardPlan:
     """What becomes of one card."""
 
-    card: CardPlan
+    card: CardSummary
     removals: tuple[Step, ...] = ()
     creations: tuple[Step, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-def fill(stand: Stand, type_id: str | None, host: Host, basis: Basis) -> Filled:
+def plan(state: CardState, type_id: str | None, host: Host, basis: Basis) -> CardPlan:
     """What becomes of a card that is to have ``type_id``, or nothing of ours (None)."""
-    going = tuple(_going(stand, type_id))
-    removals, waiting = _removals(stand, going, basis)
+    going = tuple(_going(state, type_id))
+    removals, waiting = _removals(state, going, basis)
     in_the_way = any(each.instance.type_id != type_id for each, _ in going)
-    coming = () if type_id is None or in_the_way else _coming(stand, type_id, host, basis)
-    left = _left(stand, type_id)
+    coming = () if type_id is None or in_the_way else _coming(state, type_id, host, basis)
+    left = _left(state, type_id)
     possible = tuple(step for step in coming if step.action.attempt not in basis.failed)[:left]
     refused = () if len(possible) == left else _refused(coming, basis)
-    notes = _notes(stand, type_id, in_the_way)
-    return Filled(
-        CardPlan(stand.card.address, type_id, stand.exists, notes),
+    notes = _notes(state, type_id, in_the_way)
+    return CardPlan(
+        CardSummary(state.card.address, type_id, state.exists, notes),
         removals,
         possible,
         (*waiting, *refused),
-        () if in_the_way or going else _shortfall(stand, type_id),
+        () if in_the_way or going else _shortfall(state, type_id),
     )
 
 
-def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
+def _going(state: CardState, type_id: str | None) -> Iterator[tuple[Existing, str]]:
     """The own instances that are to go, and why."""
     kept = []
-    if stand.wish.as_is is not None or (stand.wish.definitions and stand.left_alone):
+    if state.desired.as_is is not None or (state.desired.definitions and state.left_alone):
         return
-    for each in stand.exists:
+    for each in state.exists:
         if not each.own:
             continue
-        if stand.wish.definitions:
+        if state.desired.definitions:
             yield each, "only what mdevctl defines is wanted on this card"
         elif each.instance.type_id != type_id:
             yield each, f"{each.instance.type_id} is not wanted on this card"
@@ -82,12 +82,12 @@ def _going(stand: Stand, type_id: str | None) -> Iterator[tuple[Existing, str]]:
             yield each, "it has lost its driver, and is made anew"
         elif not each.leaving:
             kept.append(each)
-    yield from _too_many(stand, type_id, kept)
+    yield from _too_many(state, type_id, kept)
 
 
-def _too_many(stand: Stand, type_id: str | None, kept: list[Existing]) -> Iterator[tuple[Existing, str]]:
+def _too_many(state: CardState, type_id: str | None, kept: list[Existing]) -> Iterator[tuple[Existing, str]]:
     """What exceeds the count: the held stay first, then those with the lowest ids."""
-    count = stand.wish.types.get(type_id or "")
+    count = state.desired.types.get(type_id or "")
     if count is None:
         return
     free_last = sorted(kept, key=lambda each: each.holder is None)
@@ -96,13 +96,13 @@ def _too_many(stand: Stand, type_id: str | None, kept: list[Existing]) -> Iterat
 
 
 def _removals(
-    stand: Stand, going: tuple[tuple[Existing, str], ...], basis: Basis
+    state: CardState, going: tuple[tuple[Existing, str], ...], basis: Basis
 ) -> tuple[tuple[Step, ...], tuple[Waiting, ...]]:
     steps, waiting = [], []
-    card = stand.card.address
+    card = state.card.address
     for each, why in going:
         action = _removal(each.instance)
-        obstacle = _obstacle(each, stand, action, basis)
+        obstacle = _obstacle(each, state, action, basis)
         if obstacle is None:
             steps.append(Step(action, card, each.instance.type_id, why))
         else:
@@ -116,14 +116,14 @@ def _removal(instance: Instance) -> Action:
     return RemoveMdev(instance.id, instance.parent, instance.type_id or "")
 
 
-def _obstacle(each: Existing, stand: Stand, action: Action, basis: Basis) -> str | None:
+def _obstacle(each: Existing, state: CardState, action: Action, basis: Basis) -> str | None:
     """What a removal waits for; None if it may begin."""
     if each.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
     if each.holder is not None:
         return f"held by {each.holder}"
-    if stand.unread is not None:
-        return stand.unread
+    if state.unread is not None:
+        return state.unread
     if not basis.holders_known:
         return "who holds what is not known"
     if each.instance.id in basis.in_use:
@@ -132,25 +132,25 @@ def _obstacle(each: Existing, stand: Stand, action: Action, basis: Basis) -> str
     return None if refused is None else f"{refused}; it is tried again later"
 
 
-def _coming(stand: Stand, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
+def _coming(state: CardState, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
     """An instance for each room that there is."""
-    if stand.left_alone or stand.unread is not None:
+    if state.left_alone or state.unread is not None:
         return ()
-    if stand.wish.definitions:
-        return tuple(_defined(stand, type_id, host))
-    why = _why(stand, type_id, _present(stand, type_id))
-    actions = _new(stand, type_id, host, basis)
-    return tuple(Step(action, stand.card.address, type_id, why) for action in actions)
+    if state.desired.definitions:
+        return tuple(_defined(state, type_id, host))
+    why = _why(state, type_id, _present(state, type_id))
+    actions = _new(state, type_id, host, basis)
+    return tuple(Step(action, state.card.address, type_id, why) for action in actions)
 
 
-def _left(stand: Stand, type_id: str | None) -> int | None:
+def _left(state: CardState, type_id: str | None) -> int | None:
     """How many more the count allows; None for as many as fit."""
-    count = None if stand.wish.definitions else stand.wish.types.get(type_id or "")
-    return None if count is None else max(0, count - _present(stand, type_id))
+    count = None if state.desired.definitions else state.desired.types.get(type_id or "")
+    return None if count is None else max(0, count - _present(state, type_id))
 
 
-def _present(stand: Stand, type_id: str | None) -> int:
-    return sum(each.instance.type_id == type_id for each in stand.exists)
+def _present(state: CardState, type_id: str | None) -> int:
+    return sum(each.instance.type_id == type_id for each in state.exists)
 
 
 def _refused(coming: Iterable[Step], basis: Basis) -> tuple[Waiting, ...]:
@@ -164,17 +164,17 @@ def _refused(coming: Iterable[Step], basis: Basis) -> tuple[Waiting, ...]:
     return tuple(found.values())
 
 
-def _why(stand: Stand, type_id: str, present: int) -> str:
+def _why(state: CardState, type_id: str, present: int) -> str:
     if present:
         return f"there is room for more of {type_id}"
-    if stand.wish.shared:
+    if state.desired.shared:
         return f"{type_id} is this card's in the round of the wanted types"
     return f"{type_id} is wanted on this card"
 
 
-def _new(stand: Stand, type_id: str, host: Host, basis: Basis) -> Iterator[Action]:
+def _new(state: CardState, type_id: str, host: Host, basis: Basis) -> Iterator[Action]:
     taken = host.mdevs.keys() | host.leaving.keys()
-    for parent in stand.card.parents:
+    for parent in state.card.parents:
         if parent.vgpu:
             if parent.available(type_id):
                 yield SetVgpuType(parent.address, type_id)
@@ -195,48 +195,48 @@ def _new_mdevs(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -
             return
 
 
-def _defined(stand: Stand, type_id: str, host: Host) -> Iterator[Step]:
+def _defined(state: CardState, type_id: str, host: Host) -> Iterator[Step]:
     """The defined instances that do not exist yet, while there is room."""
     taken = host.mdevs.keys() | host.leaving.keys()
-    room = {parent.address: parent.available(type_id) for parent in stand.card.parents}
-    for each in stand.wish.definitions:
+    room = {parent.address: parent.available(type_id) for parent in state.card.parents}
+    for each in state.desired.definitions:
         if each.type_id != type_id or each.uuid in taken or room.get(each.parent, 0) < 1:
             continue
         room[each.parent] -= 1
         action = CreateMdev(each.parent, type_id, each.uuid)
-        yield Step(action, stand.card.address, type_id, "a definition of mdevctl asks for it")
+        yield Step(action, state.card.address, type_id, "a definition of mdevctl asks for it")
 
 
-def _notes(stand: Stand, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
+def _notes(state: CardState, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
     notes = []
     if type_id is not None and in_the_way:
         notes.append(f"it gets {type_id} when it is empty")
-    if stand.unread is not None:
-        notes.append(f"{stand.unread}: nothing is made or removed")
-    elif stand.left_alone:
-        kinds = dict.fromkeys(each.apart for each in stand.exists if not each.own)
+    if state.unread is not None:
+        notes.append(f"{state.unread}: nothing is made or removed")
+    elif state.left_alone:
+        kinds = dict.fromkeys(each.apart for each in state.exists if not each.own)
         notes += [f"something is on it that is {apart}: nothing is made beside it" for apart in kinds]
-    elif stand.wish.as_is is not None:
-        notes.append(f"it stays as it is: {stand.wish.as_is}")
-    elif type_id is None and stand.idle is not None:
-        notes.append(stand.idle)
-    elif type_id is None and not any(each.own for each in stand.exists):
+    elif state.desired.as_is is not None:
+        notes.append(f"it stays as it is: {state.desired.as_is}")
+    elif type_id is None and state.idle is not None:
+        notes.append(state.idle)
+    elif type_id is None and not any(each.own for each in state.exists):
         notes.append("no wanted type has room on it")
-    if any(kind.available is None for parent in stand.card.parents for kind in parent.types):
+    if any(kind.available is None for parent in state.card.parents for kind in parent.types):
         notes.append("available_instances of a type cannot be read, and counts as 0")
     return tuple(notes)
 
 
-def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
+def _shortfall(state: CardState, type_id: str | None) -> tuple[str, ...]:
     """Counts and definitions that the card cannot meet."""
-    if type_id is None or stand.left_alone or stand.unread is not None:
+    if type_id is None or state.left_alone or state.unread is not None:
         return ()
-    card = stand.card
-    fits = _counted(stand, type_id) + card.room(type_id)
-    wanted = _wanted(stand, type_id)
+    card = state.card
+    fits = _counted(state, type_id) + card.room(type_id)
+    wanted = _wanted(state, type_id)
     found = [
         f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"
-        for each in stand.wish.definitions
+        for each in state.desired.definitions
         if each.type_id != type_id
     ]
     if wanted is not None and wanted > fits:
@@ -244,15 +244,15 @@ def _shortfall(stand: Stand, type_id: str | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _counted(stand: Stand, type_id: str) -> int:
+def _counted(state: CardState, type_id: str) -> int:
     """What is there of what is wanted: where instances are defined, only these."""
-    defined = {each.uuid for each in stand.wish.definitions}
+    defined = {each.uuid for each in state.desired.definitions}
     if defined:
-        return sum(each.instance.id in defined for each in stand.exists)
-    return _present(stand, type_id)
+        return sum(each.instance.id in defined for each in state.exists)
+    return _present(state, type_id)
 
 
-def _wanted(stand: Stand, type_id: str) -> int | None:
-    if stand.wish.definitions:
-        return sum(each.type_id == type_id for each in stand.wish.definitions)
-    return stand.wish.types.get(type_id)
+def _wanted(state: CardState, type_id: str) -> int | None:
+    if state.desired.definitions:
+        return sum(each.type_id == type_id for each in state.desired.definitions)
+    return state.desired.types.get(type_id)

@@ -16,7 +16,7 @@ from nodeagent.model.desired import CardTypes, MdevsWanted, WantedType
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.policy import groups
 from nodeagent.policy.change import card_desired, cards, ownership
-from nodeagent.policy.change.card_desired import Wish
+from nodeagent.policy.change.card_desired import CardDesired
 from nodeagent.policy.change.cards import Card, Instance
 
 
@@ -63,7 +63,7 @@ class Existing:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class CardState:
     """A card before the deal.
 
     ``unread``: why not enough is known of it to make or remove anything. ``idle``: why nothing is wanted on
@@ -72,7 +72,7 @@ class Stand:
 
     card: Card
     exists: tuple[Existing, ...]
-    wish: Wish
+    desired: CardDesired
     unread: str | None = None
     idle: str | None = None
 
@@ -82,7 +82,7 @@ class Stand:
 
         A definition goes beside what has its type: that is mdevctl's as a rule, as the definition is.
         """
-        beside = self.wish.types if self.wish.definitions else ()
+        beside = self.desired.types if self.desired.definitions else ()
         return any(not each.own and each.instance.type_id not in beside for each in self.exists)
 
     def has(self, type_id: str) -> bool:
@@ -90,7 +90,9 @@ class Stand:
         return any(each.own and each.instance.type_id == type_id for each in self.exists)
 
 
-def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis: Basis) -> tuple[Stand, ...]:
+def card_states(
+    host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis: Basis
+) -> tuple[CardState, ...]:
     """All cards in address order; ``listed`` is the node's list of types."""
     found = cards.cards(host, basis.vgpu_names, basis.vgpu_listed)
     kinds = [kind for card in found for kind in card.types.values()]
@@ -102,9 +104,9 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis:
     ghosts = tuple(host.leaving)
     blurred = {function.address for function in host.functions.values() if _never_read(function)}
     return tuple(
-        _stand(
+        _state(
             card,
-            card_desired.wish(card, wanted, listed, host, shunned),
+            card_desired.desired(card, wanted, listed, host, shunned),
             (*_present(card, wanted, basis, apart), *_leaving(card, ghosts, basis)),
             _unread(card, wanted.cards, blurred),
             listed,
@@ -113,10 +115,14 @@ def stands(host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis:
     )
 
 
-def _stand(
-    card: Card, wish: Wish, exists: tuple[Existing, ...], unread: str | None, listed: Sequence[WantedType]
-) -> Stand:
-    return Stand(card, exists, wish, unread, None if wish.types else _idle(card, wish, listed))
+def _state(
+    card: Card,
+    desired: CardDesired,
+    exists: tuple[Existing, ...],
+    unread: str | None,
+    listed: Sequence[WantedType],
+) -> CardState:
+    return CardState(card, exists, desired, unread, None if desired.types else _idle(card, desired, listed))
 
 
 def _unread(card: Card, rules: Sequence[CardTypes], blurred: Set[str]) -> str | None:
@@ -128,9 +134,9 @@ def _unread(card: Card, rules: Sequence[CardTypes], blurred: Set[str]) -> str | 
     return None
 
 
-def _idle(card: Card, wish: Wish, listed: Sequence[WantedType]) -> str:
+def _idle(card: Card, desired: CardDesired, listed: Sequence[WantedType]) -> str:
     """Why nothing is wanted on a card."""
-    if not wish.shared:
+    if not desired.shared:
         return "it is to be empty"
     if not listed:
         return "no type is wanted on this node"

@@ -16,9 +16,9 @@ from nodeagent.model.action import Step, Waiting
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
 from nodeagent.policy.change import card_desired, card_plans, definitions
-from nodeagent.policy.change.assignment import Hand, deal
-from nodeagent.policy.change.card_plans import CardPlan
-from nodeagent.policy.change.card_states import Basis, Stand, stands
+from nodeagent.policy.change.assignment import Candidate, assign
+from nodeagent.policy.change.card_plans import CardSummary
+from nodeagent.policy.change.card_states import Basis, CardState, card_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Plan:
 
     steps: tuple[Step, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    cards: tuple[CardPlan, ...] = ()
+    cards: tuple[CardSummary, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -39,56 +39,59 @@ def plan(host: Host, wanted: MdevsWanted, basis: Basis) -> Plan:
     if not wanted.manage:
         return Plan()
     listed = card_desired.for_node(wanted, basis.labels)
-    found = stands(host, wanted, listed, basis)
-    dealt = _dealt(found, tuple(card_desired.type_ids(listed, _kinds(found))))
-    filled = [card_plans.fill(stand, dealt[stand.card.address], host, basis) for stand in found]
-    removals = [step for each in filled for step in each.removals]
-    creations = [step for each in filled for step in each.creations]
-    problems = (*_problems(wanted, listed, found, host), *(text for each in filled for text in each.problems))
+    found = card_states(host, wanted, listed, basis)
+    assigned = _assigned(found, tuple(card_desired.type_ids(listed, _kinds(found))))
+    planned = [card_plans.plan(state, assigned[state.card.address], host, basis) for state in found]
+    removals = [step for each in planned for step in each.removals]
+    creations = [step for each in planned for step in each.creations]
+    problems = (
+        *_problems(wanted, listed, found, host),
+        *(text for each in planned for text in each.problems),
+    )
     return Plan(
         tuple(removals + creations),
-        tuple(waiting for each in filled for waiting in each.waiting),
-        tuple(each.card for each in filled),
+        tuple(waiting for each in planned for waiting in each.waiting),
+        tuple(each.card for each in planned),
         tuple(dict.fromkeys(problems)),
     )
 
 
-def _dealt(found: Sequence[Stand], order: Sequence[str]) -> dict[str, str | None]:
+def _assigned(found: Sequence[CardState], order: Sequence[str]) -> dict[str, str | None]:
     """Card → type: by the round, or by itself where it has a list of its own or is left alone."""
-    hands = {stand.card.address: _hand(stand) for stand in found}
-    inside = [stand.card.address for stand in found if stand.wish.shared and not stand.left_alone]
-    dealt = deal(order, [hands[address] for address in inside])
-    outside = {stand.card.address: _alone(stand, hands[stand.card.address]) for stand in found}
-    return outside | {address: dealt.get(address) for address in inside}
+    candidates = {state.card.address: _candidate(state) for state in found}
+    inside = [state.card.address for state in found if state.desired.shared and not state.left_alone]
+    assigned = assign(order, [candidates[address] for address in inside])
+    outside = {state.card.address: _alone(state, candidates[state.card.address]) for state in found}
+    return outside | {address: assigned.get(address) for address in inside}
 
 
-def _hand(stand: Stand) -> Hand:
+def _candidate(state: CardState) -> Candidate:
     """What the card has or could get; one that must be emptied first is taken to have room for all."""
-    wish, card = stand.wish.types, stand.card
-    kept = next((each for each in wish if stand.has(each)), None)
-    emptied = any(each.own for each in stand.exists)
-    fits = (each for each in wish if each in card.types and (emptied or card.room(each) > 0))
-    return Hand(card.address, kept, frozenset(fits))
+    desired, card = state.desired.types, state.card
+    kept = next((each for each in desired if state.has(each)), None)
+    emptied = any(each.own for each in state.exists)
+    fits = (each for each in desired if each in card.types and (emptied or card.room(each) > 0))
+    return Candidate(card.address, kept, frozenset(fits))
 
 
-def _alone(stand: Stand, hand: Hand) -> str | None:
+def _alone(state: CardState, candidate: Candidate) -> str | None:
     """The type of a card outside the round; one that is left alone keeps what is wanted of ours."""
-    if stand.wish.definitions:
-        return next(iter(stand.wish.types))
-    if stand.left_alone:
-        return hand.kept
-    return next((each for each in stand.wish.types if hand.takes(each)), None)
+    if state.desired.definitions:
+        return next(iter(state.desired.types))
+    if state.left_alone:
+        return candidate.kept
+    return next((each for each in state.desired.types if candidate.takes(each)), None)
 
 
 def _problems(
-    wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[Stand], host: Host
+    wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[CardState], host: Host
 ) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
     kinds = _kinds(found)
     if not kinds:
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
-    asked = (*listed, *(each for stand in found for each in stand.wish.unmet))
+    asked = (*listed, *(each for state in found for each in state.desired.unmet))
     shunned = card_desired.excluded(wanted, kinds)
     meant = {each: card_desired.type_ids([each], kinds).keys() for each in asked}
     unknown = [f'no card of this node offers the type "{each.name}"' for each in asked if not meant[each]]
@@ -98,18 +101,18 @@ def _problems(
         if meant[each] & shunned
     ]
     here = [
-        f'{stand.card.address} does not offer the type "{each.name}" that is asked of it'
-        for stand in found
-        for each in stand.wish.unmet
-        if meant[each] - shunned and not (stand.unread or stand.card.partial)
+        f'{state.card.address} does not offer the type "{each.name}" that is asked of it'
+        for state in found
+        for each in state.desired.unmet
+        if meant[each] - shunned and not (state.unread or state.card.partial)
     ]
     lost = definitions.problems(wanted.definitions, host, shunned)
-    if wanted.cards and not any(card_desired.rules_for(stand.card, wanted.cards, host) for stand in found):
+    if wanted.cards and not any(card_desired.rules_for(state.card, wanted.cards, host) for state in found):
         lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
-    unread = any(stand.unread for stand in found)
-    partial = unread or any(stand.card.partial for stand in found)
+    unread = any(state.unread for state in found)
+    partial = unread or any(state.card.partial for state in found)
     return [*([] if partial else unknown), *both, *here, *([] if unread else lost)]
 
 
-def _kinds(found: Sequence[Stand]) -> tuple[MdevType, ...]:
-    return tuple(kind for stand in found for kind in stand.card.types.values())
+def _kinds(found: Sequence[CardState]) -> tuple[MdevType, ...]:
+    return tuple(kind for state in found for kind in state.card.types.values())

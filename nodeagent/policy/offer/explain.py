@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.model.desired import MdevRule, PciRule
-from nodeagent.model.host import Host, Mdev, Part, PciFunction
+from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, matches
 from nodeagent.policy.offer.matches import Names
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Facts, Offer
 
 
@@ -31,7 +31,7 @@ class Member:
 class Explanation:
     """All that decides about one device. The names are those of its vendor, and of its device or type."""
 
-    part: Part
+    host_device: HostDevice
     vendor_name: str | None
     device_name: str | None
     members: tuple[Member, ...]
@@ -53,23 +53,25 @@ class Explanation:
         return f"offered as {self.resource}, Unhealthy: {self.reason.what}"
 
 
-def explain(part_id: str, outcome: Outcome) -> Explanation | None:
+def explain(device_id: str, decision: Decision) -> Explanation | None:
     """The explanation for a PCI address or the UUID of an mdev; None if the host does not know it."""
-    facts = outcome.facts
-    part = facts.host.part(part_id)
-    if part is None:
+    facts = decision.facts
+    host_device = facts.host.device(device_id)
+    if host_device is None:
         return None
-    members = facts.host.members(part.group) or ((part,) if isinstance(part, PciFunction) else ())
-    offer = outcome.offer_with(part_id)
-    resource = outcome.resources.get(offer.claim.resource) if offer else None
-    holder = facts.holders.get(part_id)
+    members = facts.host.members(host_device.group) or (
+        (host_device,) if isinstance(host_device, PciFunction) else ()
+    )
+    offer = decision.offer_with(device_id)
+    resource = decision.resources.get(offer.match.resource) if offer else None
+    holder = facts.holders.get(device_id)
     return Explanation(
-        part=part,
-        vendor_name=facts.names.get(part.vendor or ""),
-        device_name=_device_name(part, facts.names),
+        host_device=host_device,
+        vendor_name=facts.names.get(host_device.vendor or ""),
+        device_name=_device_name(host_device, facts.names),
         members=tuple(Member(member.address, member.driver, role(member)) for member in members),
         viable=not groups.blockers(members),
-        rules=_rules(part, offer, facts),
+        rules=_rules(host_device, offer, facts),
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
         env=_env(resource, offer) if resource and offer else None,
@@ -78,10 +80,10 @@ def explain(part_id: str, outcome: Outcome) -> Explanation | None:
     )
 
 
-def _device_name(part: Part, names: Names) -> str | None:
-    if isinstance(part, Mdev):
-        return part.type_name or part.type_id
-    return names.get(f"{part.vendor}:{part.device}")
+def _device_name(host_device: HostDevice, names: Names) -> str | None:
+    if isinstance(host_device, Mdev):
+        return host_device.type_name or host_device.type_id
+    return names.get(f"{host_device.vendor}:{host_device.device}")
 
 
 def role(member: PciFunction) -> str:
@@ -96,20 +98,22 @@ def role(member: PciFunction) -> str:
 
 
 def _env(resource: Resource, offer: Offer) -> str:
-    return " ".join(f"{key}={value}" for key, value in grants.environment(resource, offer.parts))
+    return " ".join(f"{key}={value}" for key, value in grants.environment(resource, offer.host_devices))
 
 
 def _nodes(resource: Resource, offer: Offer, host: Host) -> tuple[str, ...]:
     """All that a pod would get with the device, which may stand for more than this part."""
-    parts = (host.part(each) for each in offer.parts)
-    return grants.vfio_nodes((part for part in parts if part is not None), resource.iommufd, host)
+    host_devices = (host.device(each) for each in offer.host_devices)
+    return grants.vfio_nodes(
+        (host_device for host_device in host_devices if host_device is not None), resource.iommufd, host
+    )
 
 
-def _rules(part: Part, offer: Offer | None, facts: Facts) -> tuple[tuple[str, str], ...]:
+def _rules(host_device: HostDevice, offer: Offer | None, facts: Facts) -> tuple[tuple[str, str], ...]:
     """All that were asked for the part, and what they said; the last one takes it, if any does."""
     told: list[tuple[str, str]] = []
-    group = facts.host.groups.get(part.group) if part.group is not None else None
-    for rule, refusal in matches.verdicts(part, group, facts.desired, facts.names):
+    group = facts.host.groups.get(host_device.group) if host_device.group is not None else None
+    for rule, refusal in matches.verdicts(host_device, group, facts.desired, facts.names):
         told.append((_label(rule), refusal or "takes it"))
         if refusal is None:
             return tuple(told)

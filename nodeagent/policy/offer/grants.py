@@ -13,34 +13,35 @@ from collections.abc import Iterable, Sequence
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import NodeRule
-from nodeagent.model.host import Host, Part
+from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import pci_address
 from nodeagent.model.resource import Iommufd, Kind, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer.health import CONTAINER_NODE, IOMMUFD_NODE
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
 
 
-def grant(resource: Resource, device_ids: Sequence[str], outcome: Outcome) -> Grant:
+def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
     """The grant for one container; raises Refused if one of the ids cannot be given."""
     check_given(resource, device_ids)
     if resource.kind is Kind.NODE:
-        return _node_grant(resource, outcome)
-    parts = [part for device_id in device_ids for part in _parts(device_id, outcome)]
-    envs = environment(resource, [part.id for part in parts])
+        return _node_grant(resource, decision)
+    host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
+    envs = environment(resource, [host_device.id for host_device in host_devices])
+    nodes = vfio_nodes(host_devices, resource.iommufd, decision.facts.host)
     if resource.cdi:
         return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
-    return Grant(envs, tuple(map(DeviceNode, vfio_nodes(parts, resource.iommufd, outcome.facts.host))))
+    return Grant(envs, tuple(map(DeviceNode, nodes)))
 
 
-def environment(resource: Resource, part_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def environment(resource: Resource, device_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """The variables that name these functions and mdevs to virt-launcher, each kind in its own, in order."""
     found: dict[Kind, list[str]] = {}
-    for part_id in part_ids:
-        kind = Kind.PCI if pci_address(part_id) is not None else Kind.MDEV
-        found.setdefault(kind, []).append(part_id)
+    for device_id in device_ids:
+        kind = Kind.PCI if pci_address(device_id) is not None else Kind.MDEV
+        found.setdefault(kind, []).append(device_id)
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in found.items())
 
 
@@ -58,52 +59,52 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
-def vfio_nodes(parts: Iterable[Part], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+def vfio_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
     """The device nodes for these functions and mdevs, each once, in the order in which they are given."""
-    return tuple(dict.fromkeys(path for part in parts for path in _nodes_of(part, iommufd, host)))
+    return tuple(dict.fromkeys(path for each in host_devices for path in _nodes_of(each, iommufd, host)))
 
 
-def _nodes_of(part: Part, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    group = host.groups.get(part.group) if part.group is not None else None
+def _nodes_of(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    group = host.groups.get(host_device.group) if host_device.group is not None else None
     paths = [CONTAINER_NODE]
     if iommufd is not Iommufd.ONLY and group is not None and group.node:
         paths.append(f"/dev/vfio/{group.number}")
-    if iommufd is not Iommufd.NEVER and part.cdev and IOMMUFD_NODE in host.nodes:
-        paths += [f"/dev/vfio/devices/{part.vfio_device}", IOMMUFD_NODE]
+    if iommufd is not Iommufd.NEVER and host_device.cdev and IOMMUFD_NODE in host.nodes:
+        paths += [f"/dev/vfio/devices/{host_device.vfio_device}", IOMMUFD_NODE]
     return tuple(path for path in paths if path != CONTAINER_NODE or path in host.nodes)
 
 
-def cdi_spec(resource: Resource, outcome: Outcome) -> dict[str, object]:
+def cdi_spec(resource: Resource, decision: Decision) -> dict[str, object]:
     """The CDI document (version 0.5.0) with the nodes of each Healthy device of a resource."""
     devices = [
-        {"name": device.id, "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, outcome)}}
+        {"name": device.id, "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, decision)}}
         for device in resource.devices
         if device.healthy
     ]
     return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}
 
 
-def _cdi_nodes(resource: Resource, device_id: str, outcome: Outcome) -> list[dict[str, str]]:
-    paths = vfio_nodes(_parts(device_id, outcome), resource.iommufd, outcome.facts.host)
+def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[dict[str, str]]:
+    paths = vfio_nodes(_host_devices(device_id, decision), resource.iommufd, decision.facts.host)
     return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
-def _parts(device_id: str, outcome: Outcome) -> tuple[Part, ...]:
-    offer = outcome.offer_of(device_id)
+def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
+    offer = decision.offer_of(device_id)
     if offer is None:
         raise Refused(f"{device_id} is not offered any more", "try the pod again")
-    found = (outcome.facts.host.part(part_id) for part_id in offer.parts)
-    return tuple(part for part in found if part is not None)
+    found = (decision.facts.host.device(device_id) for device_id in offer.host_devices)
+    return tuple(host_device for host_device in found if host_device is not None)
 
 
-def node_rule(resource: Resource, outcome: Outcome) -> NodeRule | None:
+def node_rule(resource: Resource, decision: Decision) -> NodeRule | None:
     """The rule whose shares of a node the resource has; None if it has none (any more)."""
-    rules = (rule for rule in outcome.facts.desired.rules if isinstance(rule, NodeRule))
+    rules = (rule for rule in decision.facts.desired.rules if isinstance(rule, NodeRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 
-def _node_grant(resource: Resource, outcome: Outcome) -> Grant:
-    rule = node_rule(resource, outcome)
+def _node_grant(resource: Resource, decision: Decision) -> Grant:
+    rule = node_rule(resource, decision)
     if rule is None:
         raise Refused(f"{resource.name} is not offered any more", "remove it from the pod")
     return Grant(nodes=(DeviceNode(rule.path, rule.permissions),))

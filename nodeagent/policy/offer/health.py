@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, Mdev, Part, PciFunction, Recovery
+from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy import groups
 from nodeagent.policy.offer import matches
@@ -23,7 +23,7 @@ IOMMUFD_NODE = "/dev/iommu"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class UnitState:
     """All that the health of one group's functions and mdevs depends on."""
 
     group: Group | None
@@ -37,62 +37,62 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Handout:
     """What the rule says about handing out: these decide which nodes and conflicts matter.
 
-    ``parts`` are those that the Device stands for, if not the asked one alone; the first gives its id.
+    ``host_devices`` are those that the Device stands for, if not the asked one alone; the first gives its id.
     ``type_id`` is the type of mdev or vGPU under which it was taken.
     """
 
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     resource: str = ""  # under which it is offered; "": any, whoever holds it
-    parts: tuple[str, ...] = ()
+    host_devices: tuple[str, ...] = ()
     type_id: str | None = None
 
-    def device_id(self, part: Part) -> str:
+    def device_id(self, host_device: HostDevice) -> str:
         """The id of the Device to which the part belongs."""
-        return self.parts[0] if part.id in self.parts else part.id
+        return self.host_devices[0] if host_device.id in self.host_devices else host_device.id
 
 
 P = TypeVar("P", PciFunction, Mdev)
-_Check = Callable[[P, Situation, Terms], Reason | None]
+_Check = Callable[[P, UnitState, Handout], Reason | None]
 
 
-def reason(part: Part, situation: Situation, terms: Terms) -> Reason | None:
+def reason(host_device: HostDevice, state: UnitState, handout: Handout) -> Reason | None:
     """Why the part cannot be given away; None if it is Healthy."""
-    if isinstance(part, Mdev):
-        return _first(_MDEV_CHECKS, part, situation, terms)
-    return _first(_PCI_CHECKS, part, situation, terms)
+    if isinstance(host_device, Mdev):
+        return _first(_MDEV_CHECKS, host_device, state, handout)
+    return _first(_PCI_CHECKS, host_device, state, handout)
 
 
-def _first(checks: Iterable[_Check[P]], part: P, situation: Situation, terms: Terms) -> Reason | None:
+def _first(checks: Iterable[_Check[P]], host_device: P, state: UnitState, handout: Handout) -> Reason | None:
     for check in checks:
-        found = check(part, situation, terms)
+        found = check(host_device, state, handout)
         if found is not None:
             return found
     return None
 
 
-def _unreadable(part: Part, _: Situation, __: Terms) -> Reason | None:
-    if part.unreadable is None:
+def _unreadable(host_device: HostDevice, _: UnitState, __: Handout) -> Reason | None:
+    if host_device.unreadable is None:
         return None
     return Reason(
         ReasonCode.UNREADABLE,
-        part.unreadable,
+        host_device.unreadable,
         "a removal may be waiting for the device; it is looked at again when the read returns",
     )
 
 
-def _no_group(_: PciFunction, situation: Situation, __: Terms) -> Reason | None:
-    if situation.group is None:
-        why = "no IOMMU group" if situation.iommu else "no IOMMU group: this host has no active IOMMU"
+def _no_group(_: PciFunction, state: UnitState, __: Handout) -> Reason | None:
+    if state.group is None:
+        why = "no IOMMU group" if state.iommu else "no IOMMU group: this host has no active IOMMU"
         return Reason(
             ReasonCode.NO_GROUP,
             why,
             "switch the IOMMU on in the firmware and on the kernel command line (intel_iommu=on)",
         )
-    if situation.group.no_iommu:
+    if state.group.no_iommu:
         return Reason(
             ReasonCode.NO_GROUP,
             "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
@@ -101,8 +101,8 @@ def _no_group(_: PciFunction, situation: Situation, __: Terms) -> Reason | None:
     return None
 
 
-def _going_away(function: PciFunction, situation: Situation, _: Terms) -> Reason | None:
-    return _waits_for_holder() if groups.going_away(function, situation.group) else None
+def _going_away(function: PciFunction, state: UnitState, _: Handout) -> Reason | None:
+    return _waits_for_holder() if groups.going_away(function, state.group) else None
 
 
 def _waits_for_holder() -> Reason:
@@ -113,12 +113,12 @@ def _waits_for_holder() -> Reason:
     )
 
 
-def _leaving(mdev: Mdev, situation: Situation, terms: Terms) -> Reason | None:
+def _leaving(mdev: Mdev, state: UnitState, handout: Handout) -> Reason | None:
     """Linux takes a removed mdev off its bus at once; its group stays until the holder closes it."""
     return _waits_for_holder() if mdev.leaving else None
 
 
-def _dead(mdev: Mdev, _: Situation, __: Terms) -> Reason | None:
+def _dead(mdev: Mdev, _: UnitState, __: Handout) -> Reason | None:
     """An instance whose driver has let go is not taken back: binding it again fails with ENODEV (6.12)."""
     if mdev.driver is not None:
         return None
@@ -129,8 +129,8 @@ def _dead(mdev: Mdev, _: Situation, __: Terms) -> Reason | None:
     )
 
 
-def _no_mdev_group(_: Mdev, situation: Situation, __: Terms) -> Reason | None:
-    if situation.group is not None:
+def _no_mdev_group(_: Mdev, state: UnitState, __: Handout) -> Reason | None:
+    if state.group is not None:
         return None
     return Reason(
         ReasonCode.NO_GROUP,
@@ -139,22 +139,22 @@ def _no_mdev_group(_: Mdev, situation: Situation, __: Terms) -> Reason | None:
     )
 
 
-def _type_changed(part: Part, _: Situation, terms: Terms) -> Reason | None:
-    now = matches.type_of(part)
-    if terms.type_id is None or now == terms.type_id:
+def _type_changed(host_device: HostDevice, _: UnitState, handout: Handout) -> Reason | None:
+    now = matches.type_of(host_device)
+    if handout.type_id is None or now == handout.type_id:
         return None
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
-        f"its type was {terms.type_id} and is {now or 'none'} now",
-        f"give it the type {terms.type_id} again, or let a resource offer {now or 'what it has'}",
+        f"its type was {handout.type_id} and is {now or 'none'} now",
+        f"give it the type {handout.type_id} again, or let a resource offer {now or 'what it has'}",
     )
 
 
-def _driver(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
+def _driver(function: PciFunction, state: UnitState, handout: Handout) -> Reason | None:
     if groups.ready(function):
         return None
     if groups.takes_vgpu(function):
-        return _no_vgpu(function, terms)
+        return _no_vgpu(function, handout)
     driver = f"its driver is {function.driver}" if function.driver else "it has no driver"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
@@ -163,8 +163,8 @@ def _driver(function: PciFunction, situation: Situation, terms: Terms) -> Reason
     )
 
 
-def _no_vgpu(function: PciFunction, terms: Terms) -> Reason:
-    before = f", it was {terms.type_id}" if terms.type_id else ""
+def _no_vgpu(function: PciFunction, handout: Handout) -> Reason:
+    before = f", it was {handout.type_id}" if handout.type_id else ""
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
         f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
@@ -172,7 +172,7 @@ def _no_vgpu(function: PciFunction, terms: Terms) -> Reason:
     )
 
 
-def _recovery(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
+def _recovery(function: PciFunction, _: UnitState, __: Handout) -> Reason | None:
     if function.recovery is None:
         return None
     if function.recovery is Recovery.RUNNING:
@@ -188,12 +188,12 @@ def _recovery(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
     )
 
 
-def _viability(_: PciFunction, situation: Situation, __: Terms) -> Reason | None:
-    found = groups.blockers(situation.members)
+def _viability(_: PciFunction, state: UnitState, __: Handout) -> Reason | None:
+    found = groups.blockers(state.members)
     if not found:
         return None
     named = ", ".join(f"{blocker.address} ({blocker.driver})" for blocker in found)
-    number = situation.group.number if situation.group else "?"
+    number = state.group.number if state.group else "?"
     return Reason(
         ReasonCode.GROUP_NOT_VIABLE,
         f"IOMMU group {number} is not viable: {named} has a host driver",
@@ -201,16 +201,16 @@ def _viability(_: PciFunction, situation: Situation, __: Terms) -> Reason | None
     )
 
 
-def _nodes(part: Part, situation: Situation, terms: Terms) -> Reason | None:
-    legacy = situation.group is not None and situation.group.node and CONTAINER_NODE in situation.nodes
-    modern = part.cdev and IOMMUFD_NODE in situation.nodes
+def _nodes(host_device: HostDevice, state: UnitState, handout: Handout) -> Reason | None:
+    legacy = state.group is not None and state.group.node and CONTAINER_NODE in state.nodes
+    modern = host_device.cdev and IOMMUFD_NODE in state.nodes
     fits = {Iommufd.NEVER: legacy, Iommufd.ONLY: modern, Iommufd.AUTO: legacy or modern}
-    if fits[terms.iommufd]:
+    if fits[handout.iommufd]:
         return None
-    number = situation.group.number if situation.group else "?"
+    number = state.group.number if state.group else "?"
     wanted = (
-        f"/dev/vfio/devices/{part.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
-        if terms.iommufd is Iommufd.ONLY
+        f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
+        if handout.iommufd is Iommufd.ONLY
         else f"/dev/vfio/{number} and {CONTAINER_NODE}"
     )
     return Reason(
@@ -220,7 +220,7 @@ def _nodes(part: Part, situation: Situation, terms: Terms) -> Reason | None:
     )
 
 
-def _domain(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
+def _domain(function: PciFunction, _: UnitState, __: Handout) -> Reason | None:
     if len(function.address) == len("0000:00:00.0"):
         return None
     return Reason(
@@ -230,15 +230,15 @@ def _domain(function: PciFunction, _: Situation, __: Terms) -> Reason | None:
     )
 
 
-def _held(part: Part, situation: Situation, terms: Terms) -> Reason | None:
-    own_id = terms.device_id(part)
-    own = situation.holders.get(own_id)
+def _held(host_device: HostDevice, state: UnitState, handout: Handout) -> Reason | None:
+    own_id = handout.device_id(host_device)
+    own = state.holders.get(own_id)
     if own is not None:
-        return _held_as_another(own) if terms.resource not in ("", own.resource) else None
-    if terms.isolation is Isolation.NONE:
+        return _held_as_another(own) if handout.resource not in ("", own.resource) else None
+    if handout.isolation is Isolation.NONE:
         return None
-    for device_id, holder in situation.holders.items():
-        if device_id not in situation.settling:
+    for device_id, holder in state.holders.items():
+        if device_id not in state.settling:
             return Reason(
                 ReasonCode.GROUP_HELD,
                 f"IOMMU group held by {holder}, which has {device_id}",
@@ -256,24 +256,24 @@ def _held_as_another(holder: Holder) -> Reason:
     )
 
 
-def _outside(function: PciFunction, situation: Situation, terms: Terms) -> Reason | None:
-    if _accounted(function, situation, terms):
+def _outside(function: PciFunction, state: UnitState, handout: Handout) -> Reason | None:
+    if _accounted(function, state, handout):
         return None
-    watched = (function,) if terms.isolation is Isolation.NONE else situation.members
+    watched = (function,) if handout.isolation is Isolation.NONE else state.members
     for member in watched:
-        if groups.in_use(member) and not _accounted(member, situation, terms):
-            if situation.holders_known:
+        if groups.in_use(member) and not _accounted(member, state, handout):
+            if state.holders_known:
                 return _held_outside(member, function)
             if member is not function:
                 return _holder_unknown(member)
     return None
 
 
-def _accounted(member: PciFunction, situation: Situation, terms: Terms) -> bool:
+def _accounted(member: PciFunction, state: UnitState, handout: Handout) -> bool:
     """True if a pod has the function; with one of a bundle it has all of it."""
     return any(
-        found in situation.holders or found in situation.settling
-        for found in (member.address, terms.device_id(member))
+        found in state.holders or found in state.settling
+        for found in (member.address, handout.device_id(member))
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.desired import Desired, MdevRule, PciRule
-from nodeagent.model.host import Group, Mdev, Part, PciFunction
+from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import ResourceName, vgpu_key
 from nodeagent.model.resource import Kind
 from nodeagent.policy import groups, naming, selectors
@@ -27,7 +27,7 @@ SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function,
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Match:
     """A part belongs to a resource, and under which rule; discovery makes a rule of its own.
 
     ``type_id`` is the type of the mdev or vGPU when it was taken.
@@ -38,62 +38,64 @@ class Claim:
     type_id: str | None = None
 
 
-def claim(part: Part, group: Group | None, desired: Desired, names: Names) -> Claim | None:
+def match_of(host_device: HostDevice, group: Group | None, desired: Desired, names: Names) -> Match | None:
     """The claim on a part, or None if nothing takes it."""
-    for rule, refusal in verdicts(part, group, desired, names):
+    for rule, refusal in verdicts(host_device, group, desired, names):
         if refusal is None:
-            return _discovered(part, desired, names) if rule is None else _ruled(rule, part)
+            return _discovered(host_device, desired, names) if rule is None else _ruled(rule, host_device)
     return None
 
 
-def verdicts(part: Part, group: Group | None, desired: Desired, names: Names) -> Iterator[Verdict]:
+def verdicts(
+    host_device: HostDevice, group: Group | None, desired: Desired, names: Names
+) -> Iterator[Verdict]:
     """What everyone who is asked says of a part, in the order of asking; the first who takes it has it.
 
     Rules of its kind come first, discovery (None) is last. Nobody is asked for a bridge: none is given away.
     """
-    if isinstance(part, PciFunction) and part.bridge:
+    if isinstance(host_device, PciFunction) and host_device.bridge:
         return
     for rule in desired.rules:
-        if selectors.of_kind(rule, part):
-            yield rule, selectors.refusal(rule, part, names)
-    yield None, discoverable(part, group, desired)
+        if selectors.of_kind(rule, host_device):
+            yield rule, selectors.refusal(rule, host_device, names)
+    yield None, discoverable(host_device, group, desired)
 
 
-def listed(name: ResourceName, part: Part, desired: Desired) -> Claim:
+def listed(name: ResourceName, host_device: HostDevice, desired: Desired) -> Match:
     """The claim behind a part that is known to be listed under a resource, whatever would take it now."""
-    return Claim(name, _rule_for(name, desired, part), type_of(part))
+    return Match(name, _rule_for(name, desired, host_device), type_of(host_device))
 
 
-def _ruled(rule: PciRule | MdevRule, part: Part) -> Claim:
-    return Claim(ResourceName(rule.name), rule, type_of(part))
+def _ruled(rule: PciRule | MdevRule, host_device: HostDevice) -> Match:
+    return Match(ResourceName(rule.name), rule, type_of(host_device))
 
 
-def _discovered(part: Part, desired: Desired, names: Names) -> Claim:
-    return listed(discovered_name(part, desired, names), part, desired)
+def _discovered(host_device: HostDevice, desired: Desired, names: Names) -> Match:
+    return listed(discovered_name(host_device, desired, names), host_device, desired)
 
 
-def type_of(part: Part) -> str | None:
+def type_of(host_device: HostDevice) -> str | None:
     """The type of an mdev, or the vGPU type of a VF; None for what has no type."""
-    return part.type_id if isinstance(part, Mdev) else groups.vgpu_of(part)
+    return host_device.type_id if isinstance(host_device, Mdev) else groups.vgpu_of(host_device)
 
 
-def _rule_for(name: str, desired: Desired, part: Part) -> PciRule | MdevRule:
+def _rule_for(name: str, desired: Desired, host_device: HostDevice) -> PciRule | MdevRule:
     """The configured rule of that name: what it says of handing out holds for discovered devices too."""
     for rule in desired.rules:
-        if rule.name == name and selectors.of_kind(rule, part):
+        if rule.name == name and selectors.of_kind(rule, host_device):
             return rule
-    return MdevRule(name) if isinstance(part, Mdev) else PciRule(name)
+    return MdevRule(name) if isinstance(host_device, Mdev) else PciRule(name)
 
 
-def discoverable(part: Part, group: Group | None, desired: Desired) -> str | None:
+def discoverable(host_device: HostDevice, group: Group | None, desired: Desired) -> str | None:
     """Why discovery leaves the part alone, in words; None if it takes it."""
     if not desired.discovery.enabled:
         return "discovery is switched off"
-    if isinstance(part, Mdev):
-        return None if part.type_id is not None else "its type cannot be read"
-    if groups.vgpu_of(part) is None:
-        return _plain_discoverable(part, group, desired)
-    return None if part.vendor is not None else "its vendor id cannot be read"
+    if isinstance(host_device, Mdev):
+        return None if host_device.type_id is not None else "its type cannot be read"
+    if groups.vgpu_of(host_device) is None:
+        return _plain_discoverable(host_device, group, desired)
+    return None if host_device.vendor is not None else "its vendor id cannot be read"
 
 
 def _plain_discoverable(function: PciFunction, group: Group | None, desired: Desired) -> str | None:
@@ -109,10 +111,10 @@ def _plain_discoverable(function: PciFunction, group: Group | None, desired: Des
     return None
 
 
-def discovered_name(part: Part, desired: Desired, names: Names) -> ResourceName:
+def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> ResourceName:
     """The resource name that discovery gives to a part with known ids, after the aliases."""
-    kind, prefix, device, text = _words(part, names)
-    vendor = part.vendor or ""
+    kind, prefix, device, text = _words(host_device, names)
+    vendor = host_device.vendor or ""
     name = naming.discovered_name(
         style=desired.discovery.naming,
         prefix=desired.discovery.prefix or prefix,
@@ -125,15 +127,15 @@ def discovered_name(part: Part, desired: Desired, names: Names) -> ResourceName:
     return ResourceName(dict(desired.aliases).get(name, name))
 
 
-def _words(part: Part, names: Names) -> tuple[Kind, str, str, str | None]:
+def _words(host_device: HostDevice, names: Names) -> tuple[Kind, str, str, str | None]:
     """How to name it, its domain if the vendor gives none, the id of what it is, and the text for that.
 
     A vGPU is named as an mdev of its type would be, so that the types of one card are told apart.
     """
-    if isinstance(part, Mdev):
-        prefix = "" if part.vendor is not None else SOFTWARE_DOMAIN
-        return Kind.MDEV, prefix, part.type_id or "", part.type_name or part.type_id
-    vgpu = groups.vgpu_of(part)
+    if isinstance(host_device, Mdev):
+        prefix = "" if host_device.vendor is not None else SOFTWARE_DOMAIN
+        return Kind.MDEV, prefix, host_device.type_id or "", host_device.type_name or host_device.type_id
+    vgpu = groups.vgpu_of(host_device)
     if vgpu is not None:
         return Kind.MDEV, "", naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu))
-    return Kind.PCI, "", part.device or "", names.get(f"{part.vendor}:{part.device}")
+    return Kind.PCI, "", host_device.device or "", names.get(f"{host_device.vendor}:{host_device.device}")

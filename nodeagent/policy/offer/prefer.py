@@ -16,7 +16,7 @@ from nodeagent.base.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Topology:
     """Where a device sits."""
 
     group: int | str | None = None
@@ -24,11 +24,11 @@ class Seat:
     root: str = ""
 
 
-NOWHERE = Seat()
+NO_TOPOLOGY = Topology()
 
 
 def choose(
-    available: Sequence[str], must: Sequence[str], size: int, seats: Mapping[str, Seat]
+    available: Sequence[str], must: Sequence[str], size: int, topologies: Mapping[str, Topology]
 ) -> tuple[str, ...]:
     """Exactly ``size`` ids out of ``available``, all of ``must`` first.
 
@@ -39,32 +39,32 @@ def choose(
     chosen = list(must)
     left = [device_id for device_id in dict.fromkeys(available) if device_id not in set(must)]
     while len(chosen) < size and left:
-        best = _next(chosen, left, size - len(chosen), seats)
+        best = _next(chosen, left, size - len(chosen), topologies)
         chosen.append(best)
         left.remove(best)
     return tuple(chosen)
 
 
-def _next(chosen: Sequence[str], left: Sequence[str], wanted: int, seats: Mapping[str, Seat]) -> str:
-    taken = [seats.get(device_id, NOWHERE) for device_id in chosen]
-    groups = {seat.group for seat in taken if seat.group is not None}
-    numas = {seat.numa for seat in taken if seat.numa is not None}
-    roots = {seat.root for seat in taken if seat.root}
-    spots = [seats.get(device_id, NOWHERE) for device_id in left]
-    in_group = Counter(seat.group for seat in spots)
-    in_numa = Counter(seat.numa for seat in spots)
-    in_root = Counter(seat.root for seat in spots)
+def _next(chosen: Sequence[str], left: Sequence[str], wanted: int, topologies: Mapping[str, Topology]) -> str:
+    taken = [topologies.get(device_id, NO_TOPOLOGY) for device_id in chosen]
+    groups = {topology.group for topology in taken if topology.group is not None}
+    numas = {topology.numa for topology in taken if topology.numa is not None}
+    roots = {topology.root for topology in taken if topology.root}
+    spots = [topologies.get(device_id, NO_TOPOLOGY) for device_id in left]
+    in_group = Counter(topology.group for topology in spots)
+    in_numa = Counter(topology.numa for topology in spots)
+    in_root = Counter(topology.root for topology in spots)
 
     def rank(position: int) -> tuple[object, ...]:
-        seat = spots[position]
-        fresh = seat.group not in groups
+        topology = spots[position]
+        fresh = topology.group not in groups
         return (
             fresh,
-            fresh and in_group[seat.group] > wanted,
-            bool(numas) and seat.numa not in numas,
-            _fit(in_numa[seat.numa], wanted),
-            bool(roots) and seat.root not in roots,
-            _fit(in_root[seat.root], wanted),
+            fresh and in_group[topology.group] > wanted,
+            bool(numas) and topology.numa not in numas,
+            _fit(in_numa[topology.numa], wanted),
+            bool(roots) and topology.root not in roots,
+            _fit(in_root[topology.root], wanted),
             position,
         )
 

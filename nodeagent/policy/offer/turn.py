@@ -19,11 +19,11 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
 from nodeagent.policy import groups
 from nodeagent.policy.offer import shares, units
-from nodeagent.policy.offer.matches import Claim
+from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.units import Facts, Offer, Unit
 
 ByUnit = Mapping[Unit, tuple[Offer, ...]]
-NOTHING: Mapping[str, Claim] = {}
+NOTHING: Mapping[str, Match] = {}
 Extras = Mapping[ResourceName, tuple[Device, ...]]
 
 
@@ -36,13 +36,13 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Decision:
     """The result of a turn, and what the next one builds on."""
 
     facts: Facts
     offers: ByUnit = field(default_factory=dict)
     by_resource: Mapping[ResourceName, ByUnit] = field(default_factory=dict)
-    claimed: Mapping[str, Claim] = field(default_factory=dict)
+    matched: Mapping[str, Match] = field(default_factory=dict)
     extras: Extras = field(default_factory=dict)  # held under a resource that would not list them
     resources: Mapping[ResourceName, Resource] = field(default_factory=dict)
 
@@ -51,21 +51,21 @@ class Outcome:
         found = self.offer_with(device_id)
         return found if found is not None and found.device.id == device_id else None
 
-    def offer_with(self, part_id: str) -> Offer | None:
+    def offer_with(self, device_id: str) -> Offer | None:
         """The offer of a Device that stands for this part, maybe among others; None if there is none."""
-        if part_id not in self.claimed:
+        if device_id not in self.matched:
             return None
-        part = self.facts.host.part(part_id)
-        found = self.offers.get(units.unit_of(part), ()) if part is not None else ()
-        return next((offer for offer in found if part_id in offer.parts), None)
+        host_device = self.facts.host.device(device_id)
+        found = self.offers.get(units.unit_of(host_device), ()) if host_device is not None else ()
+        return next((offer for offer in found if device_id in offer.host_devices), None)
 
 
-def first(facts: Facts, claimed: Mapping[str, Claim] = NOTHING) -> Outcome:
-    """The outcome of facts with nothing before them, unless parts of the host are known to be ``claimed``."""
-    return following(Outcome(Facts(Host(), facts.desired, facts.names), claimed=claimed), facts)
+def first(facts: Facts, matched: Mapping[str, Match] = NOTHING) -> Decision:
+    """The outcome of facts with nothing before them, unless parts of the host are known to be ``matched``."""
+    return following(Decision(Facts(Host(), facts.desired, facts.names), matched=matched), facts)
 
 
-def following(before: Outcome, facts: Facts) -> Outcome:
+def following(before: Decision, facts: Facts) -> Decision:
     """The outcome of ``facts`` after ``before``."""
     touched: set[ResourceName] = set()
     remembered = _remembered(before, facts.host)
@@ -73,30 +73,30 @@ def following(before: Outcome, facts: Facts) -> Outcome:
         touched |= before.resources.keys()
         remembered = remembered if before.facts.desired == facts.desired else {}
         before = _anew(before, facts)
-    facts = replace(facts, claimed=remembered)
+    facts = replace(facts, matched=remembered)
     changes = _changes(before, facts)
     by_resource = dict(before.by_resource)
     for change in changes:
         touched |= _replace_part(by_resource, change)
     decided = _offers(before.offers, changes) if changes else before.offers
-    outcome = Outcome(
-        facts, decided, by_resource, _claims(before.claimed, changes) if changes else before.claimed
+    decision = Decision(
+        facts, decided, by_resource, _matches(before.matched, changes) if changes else before.matched
     )
-    outcome = replace(outcome, extras=_extras(before, outcome))
-    touched |= _differing(before.extras, outcome.extras)
-    return replace(outcome, resources=_resources(before, outcome, touched))
+    decision = replace(decision, extras=_extras(before, decision))
+    touched |= _differing(before.extras, decision.extras)
+    return replace(decision, resources=_resources(before, decision, touched))
 
 
-def _remembered(before: Outcome, host: Host) -> Mapping[str, Claim]:
+def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
     """The claims of before; another device that has come to the same address has none."""
     old = before.facts.host
     changes = host.changes_since(old)
-    claimed = before.claimed.keys()
-    replaced = {each for each in changes.functions & claimed if not _same_device(each, old, host)}
-    lost = replaced | {each for each in changes.mdevs & claimed if host.part(each) is None}
+    matched = before.matched.keys()
+    replaced = {each for each in changes.functions & matched if not _same_device(each, old, host)}
+    lost = replaced | {each for each in changes.mdevs & matched if host.device(each) is None}
     if not lost:
-        return before.claimed
-    return {part_id: claim for part_id, claim in before.claimed.items() if part_id not in lost}
+        return before.matched
+    return {device_id: match for device_id, match in before.matched.items() if device_id not in lost}
 
 
 def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
@@ -107,9 +107,9 @@ def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
     return before is None or before.inode is None or now.inode is None or before.inode == now.inode
 
 
-def _anew(before: Outcome, facts: Facts) -> Outcome:
+def _anew(before: Decision, facts: Facts) -> Decision:
     """A beginning for new wishes or new names; new texts of pci.ids alone make nobody forget anything."""
-    begin = Outcome(Facts(Host(), facts.desired, facts.names))
+    begin = Decision(Facts(Host(), facts.desired, facts.names))
     if before.facts.desired == facts.desired:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
@@ -118,7 +118,7 @@ def _anew(before: Outcome, facts: Facts) -> Outcome:
     return replace(begin, resources=kept)
 
 
-def _changes(before: Outcome, facts: Facts) -> list[Change]:
+def _changes(before: Decision, facts: Facts) -> list[Change]:
     found = (
         Change(unit, before.offers.get(unit, ()), units.decide(unit, facts))
         for unit in changed_units(before.facts, facts)
@@ -135,25 +135,25 @@ def _offers(before: ByUnit, changes: Iterable[Change]) -> ByUnit:
     return result
 
 
-def _claims(before: Mapping[str, Claim], changes: Iterable[Change]) -> Mapping[str, Claim]:
+def _matches(before: Mapping[str, Match], changes: Iterable[Change]) -> Mapping[str, Match]:
     """All old ones go before the new ones come: a part may have moved from one unit to another.
 
     Most changes are of health alone, and then nothing is copied: a turn must not cost more on a large host.
     """
-    changed = [(_claimed(change.old), _claimed(change.new)) for change in changes]
+    changed = [(_matched_in(change.old), _matched_in(change.new)) for change in changes]
     if all(old == new and new.items() <= before.items() for old, new in changed):
         return before
     result = dict(before)
     for old, _ in changed:
-        for part_id in old:
-            result.pop(part_id, None)
+        for device_id in old:
+            result.pop(device_id, None)
     for _, new in changed:
         result |= new
     return result
 
 
-def _claimed(found: Iterable[Offer]) -> dict[str, Claim]:
-    return {part_id: offer.claim for offer in found for part_id in offer.parts}
+def _matched_in(found: Iterable[Offer]) -> dict[str, Match]:
+    return {device_id: offer.match for offer in found for device_id in offer.host_devices}
 
 
 def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
@@ -177,16 +177,18 @@ def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
 def _changed_in_host(before: Host, now: Host) -> set[Unit]:
     changes = now.changes_since(before)
     ids: Iterable[str] = (*changes.functions, *changes.mdevs)
-    versions = (host.part(each) for host in (before, now) for each in ids)
-    return {units.unit_of(part) for part in versions if part is not None} | changes.groups
+    versions = (host.device(each) for host in (before, now) for each in ids)
+    return {
+        units.unit_of(host_device) for host_device in versions if host_device is not None
+    } | changes.groups
 
 
 def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
     found: set[Unit] = set()
     for device_id in ids:
-        part = host.part(device_id)
-        if part is not None:
-            found.add(units.unit_of(part))
+        host_device = host.device(device_id)
+        if host_device is not None:
+            found.add(units.unit_of(host_device))
         elif device_id.isdecimal():  # all of a group (groups.whole)
             found.add(GroupNumber(int(device_id)))
     return found
@@ -194,18 +196,18 @@ def _units_of_ids(ids: Iterable[str], host: Host) -> set[Unit]:
 
 def _replace_part(by_resource: dict[ResourceName, ByUnit], change: Change) -> set[ResourceName]:
     """Put the new offers of a unit in the place of the old; return the resources that this touches."""
-    names = {offer.claim.resource for offer in (*change.old, *change.new)}
+    names = {offer.match.resource for offer in (*change.old, *change.new)}
     for name in names:
-        parts = dict(by_resource.get(name, {}))
-        parts.pop(change.unit, None)
-        mine = tuple(offer for offer in change.new if offer.claim.resource == name)
+        by_unit = dict(by_resource.get(name, {}))
+        by_unit.pop(change.unit, None)
+        mine = tuple(offer for offer in change.new if offer.match.resource == name)
         if mine:
-            parts[change.unit] = mine
-        by_resource[name] = parts
+            by_unit[change.unit] = mine
+        by_resource[name] = by_unit
     return names
 
 
-def _extras(before: Outcome, now: Outcome) -> Extras:
+def _extras(before: Decision, now: Decision) -> Extras:
     """Held devices that their resource would not list any more, by resource."""
     rules = now.facts.desired.rules
     names = {*now.by_resource, *before.resources, *(ResourceName(rule.name) for rule in rules)}
@@ -214,7 +216,7 @@ def _extras(before: Outcome, now: Outcome) -> Extras:
     for device_id, holder in now.facts.holders.items():
         name = holder.resource
         offer, rule = now.offer_of(device_id), share_rules.get(name)
-        listed = shares.is_share(rule, device_id) if rule else offer and offer.claim.resource == name
+        listed = shares.is_share(rule, device_id) if rule else offer and offer.match.resource == name
         if name in names and not listed:
             device = units.held_elsewhere(device_id, holder, now.facts)
             found[name] = (*found.get(name, ()), device)
@@ -225,7 +227,9 @@ def _differing(before: Extras, now: Extras) -> set[ResourceName]:
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
-def _resources(before: Outcome, now: Outcome, touched: Set[ResourceName]) -> Mapping[ResourceName, Resource]:
+def _resources(
+    before: Decision, now: Decision, touched: Set[ResourceName]
+) -> Mapping[ResourceName, Resource]:
     """All resources; what did not change is the same object as before.
 
     One that only a pod kept alive, which has let go, is not among them any more.
@@ -240,7 +244,7 @@ def _resources(before: Outcome, now: Outcome, touched: Set[ResourceName]) -> Map
 
 
 def _resource(
-    name: ResourceName, rule: Rule | None, before: Outcome, now: Outcome, touched: bool
+    name: ResourceName, rule: Rule | None, before: Decision, now: Decision, touched: bool
 ) -> Resource:
     old = before.resources.get(name)
     if isinstance(rule, NodeRule):
@@ -258,10 +262,10 @@ def _resource(
 
 
 def _vfio_resource(
-    plain: Resource, rule: PciRule | MdevRule | None, parts: ByUnit, extras: tuple[Device, ...]
+    plain: Resource, rule: PciRule | MdevRule | None, by_unit: ByUnit, extras: tuple[Device, ...]
 ) -> Resource:
-    found = [offer for part in parts.values() for offer in part]
-    rule = found[0].claim.rule if found else rule
+    found = [offer for each in by_unit.values() for offer in each]
+    rule = found[0].match.rule if found else rule
     plain = replace(plain, devices=units.in_order([*extras, *(offer.device for offer in found)]))
     if rule is None:
         return plain

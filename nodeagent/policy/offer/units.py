@@ -13,26 +13,26 @@ from dataclasses import dataclass, field
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired
-from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, pci_order
 from nodeagent.model.resource import Device, Isolation, Reason, ReasonCode
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, matches
-from nodeagent.policy.offer.matches import Claim, Names
+from nodeagent.policy.offer.matches import Match, Names
 
 Unit = GroupNumber | str
 """What is decided at once: a group, or the id of a part that has none."""
 
-Taken = tuple[Part, Claim]
+Taken = tuple[HostDevice, Match]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A Device of a resource, and the parts that it stands for (several with ``isolation: bundle``)."""
 
-    claim: Claim
+    match: Match
     device: Device
-    parts: tuple[str, ...]
+    host_devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Facts:
     holders: Mapping[str, Holder] = field(default_factory=dict)
     holders_known: bool = False
     settling: frozenset[str] = frozenset()
-    claimed: Mapping[str, Claim] = field(default_factory=dict)  # of the turn before
+    matched: Mapping[str, Match] = field(default_factory=dict)  # of the turn before
 
 
-def unit_of(part: Part) -> Unit:
+def unit_of(host_device: HostDevice) -> Unit:
     """The unit in which a part is decided."""
-    return part.id if part.group is None else part.group
+    return host_device.id if host_device.group is None else host_device.group
 
 
 def units(host: Host) -> dict[Unit, None]:
@@ -62,35 +62,37 @@ def units(host: Host) -> dict[Unit, None]:
 
 def decide(unit: Unit, facts: Facts) -> tuple[Offer, ...]:
     """The offers of one unit, in address order."""
-    situation = _situation(unit, facts)
-    parts: tuple[Part, ...] = situation.members
-    if situation.mdevs:
-        parts = (*parts, *situation.mdevs)
+    state = _state(unit, facts)
+    host_devices: tuple[HostDevice, ...] = state.members
+    if state.mdevs:
+        host_devices = (*host_devices, *state.mdevs)
     offers: list[Offer] = []
     bundles: dict[ResourceName, list[Taken]] = {}
-    for part in parts:
-        found = _claim(part, situation, facts)
+    for host_device in host_devices:
+        found = _match(host_device, state, facts)
         if found is None:
             continue
         if found.rule.isolation is Isolation.BUNDLE:
-            bundles.setdefault(found.resource, []).append((part, found))
+            bundles.setdefault(found.resource, []).append((host_device, found))
         else:
-            offers.append(_offer([(part, found)], situation, facts))
-    return (*offers, *(_offer(bundle, situation, facts) for bundle in bundles.values()))
+            offers.append(_offer([(host_device, found)], state, facts))
+    return (*offers, *(_offer(bundle, state, facts) for bundle in bundles.values()))
 
 
-def _claim(part: Part, situation: health.Situation, facts: Facts) -> Claim | None:
+def _match(host_device: HostDevice, state: health.UnitState, facts: Facts) -> Match | None:
     """The claim of now; else the one of before: what was offered stays listed while it exists."""
-    return matches.claim(part, situation.group, facts.desired, facts.names) or facts.claimed.get(part.id)
+    return matches.match_of(host_device, state.group, facts.desired, facts.names) or facts.matched.get(
+        host_device.id
+    )
 
 
-def _situation(unit: Unit, facts: Facts) -> health.Situation:
+def _state(unit: Unit, facts: Facts) -> health.UnitState:
     group = None if isinstance(unit, str) else facts.host.groups.get(unit)
     functions, mdevs = _members(unit, group, facts.host)
     ids: list[str] = [*(function.address for function in functions), *(mdev.uuid for mdev in mdevs)]
     if group is not None:
         ids = [*group.members, groups.whole(group.number)]
-    return health.Situation(
+    return health.UnitState(
         group=group,
         members=functions,
         mdevs=mdevs,
@@ -108,22 +110,24 @@ def _members(unit: Unit, group: Group | None, host: Host) -> tuple[tuple[PciFunc
         functions = host.members(group.number)
         if len(functions) == len(group.members):
             return functions, ()
-        return functions, tuple(part for part in host.parts(group.number) if isinstance(part, Mdev))
+        return functions, tuple(
+            host_device for host_device in host.devices_in(group.number) if isinstance(host_device, Mdev)
+        )
     if not isinstance(unit, str):
         return (
             tuple(function for function in host.functions.values() if function.group == unit),
             tuple(mdev for mdev in host.mdevs.values() if mdev.group == unit),
         )
-    part = host.part(unit)
-    if part is None or part.group is not None:  # a group has taken it in
+    host_device = host.device(unit)
+    if host_device is None or host_device.group is not None:  # a group has taken it in
         return (), ()
-    return ((), (part,)) if isinstance(part, Mdev) else ((part,), ())
+    return ((), (host_device,)) if isinstance(host_device, Mdev) else ((host_device,), ())
 
 
-def _offer(taken: Sequence[Taken], situation: health.Situation, facts: Facts) -> Offer:
-    ids = tuple(part.id for part, _ in taken)
+def _offer(taken: Sequence[Taken], state: health.UnitState, facts: Facts) -> Offer:
+    ids = tuple(host_device.id for host_device, _ in taken)
     first, found = taken[0]
-    reasons = (health.reason(part, situation, _terms(claim, ids)) for part, claim in taken)
+    reasons = (health.reason(host_device, state, _handout(match, ids)) for host_device, match in taken)
     device = Device(
         id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),
@@ -132,16 +136,16 @@ def _offer(taken: Sequence[Taken], situation: health.Situation, facts: Facts) ->
     return Offer(found, device, ids)
 
 
-def _terms(found: Claim, ids: tuple[str, ...]) -> health.Terms:
-    return health.Terms(found.rule.isolation, found.rule.iommufd, found.resource, ids, found.type_id)
+def _handout(found: Match, ids: tuple[str, ...]) -> health.Handout:
+    return health.Handout(found.rule.isolation, found.rule.iommufd, found.resource, ids, found.type_id)
 
 
-def _numa(part: Part, facts: Facts) -> int | None:
+def _numa(host_device: HostDevice, facts: Facts) -> int | None:
     """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
-    if isinstance(part, Mdev) and part.leaving:
-        holder = facts.holders.get(part.uuid)
+    if isinstance(host_device, Mdev) and host_device.leaving:
+        holder = facts.holders.get(host_device.uuid)
         return holder.numa if holder is not None else None
-    return announced_numa(part.numa_node, facts.host.numa_nodes)
+    return announced_numa(host_device.numa_node, facts.host.numa_nodes)
 
 
 def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
@@ -154,20 +158,20 @@ def held_elsewhere(device_id: str, holder: Holder, facts: Facts) -> Device:
 
     Dropping such an id can crash the kubelet (seen on 1.36.2), so it stays listed until it is released.
     """
-    part = facts.host.part(device_id)
-    if part is None:
+    host_device = facts.host.device(device_id)
+    if host_device is None:
         ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
         return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
-    reason = health.reason(part, _situation(unit_of(part), facts), health.Terms())
-    left = _other_type(part, holder, facts) or _excluded(holder)
-    return Device(DeviceId(device_id), reason or left, _numa(part, facts))
+    reason = health.reason(host_device, _state(unit_of(host_device), facts), health.Handout())
+    left = _other_type(host_device, holder, facts) or _excluded(holder)
+    return Device(DeviceId(device_id), reason or left, _numa(host_device, facts))
 
 
-def _other_type(part: Part, holder: Holder, facts: Facts) -> Reason | None:
+def _other_type(host_device: HostDevice, holder: Holder, facts: Facts) -> Reason | None:
     """Why a rule by type does not offer the part any more, if it is for its type."""
-    kind = matches.type_of(part)
+    kind = matches.type_of(host_device)
     rules = [rule for rule in facts.desired.rules if rule.name == holder.resource]
-    if kind is None or not rules or any(selectors.picks(rule, part, facts.names) for rule in rules):
+    if kind is None or not rules or any(selectors.picks(rule, host_device, facts.names) for rule in rules):
         return None
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,

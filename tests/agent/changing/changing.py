@@ -11,12 +11,12 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent.changing.loop import Effects
-from nodeagent.agent.observe import Observe
-from nodeagent.agent.reservations import Custody
+from nodeagent.agent.changing.loop import ChangeLoop
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.reservations import Reservations
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
@@ -55,30 +55,30 @@ class Changing:
         self.cards = cards
         self.wake: Latest[None] = Latest(None)
         self.root = Root(root)
-        self.watching = Watching()
+        self.watcher = Watcher()
         self.observe = self.looking()
         self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
         self.allocations: Latest[Allocations] = Latest(Allocations({}, known=True), self.wake.touch)
-        self.custody = Custody(self.wake.touch)
+        self.reservations = Reservations(self.wake.touch)
         self.labels: Mapping[str, str] = {}
         self.effects = self.fresh()
         self._group: TaskGroup | None = None
 
-    def looking(self) -> Observe:
+    def looking(self) -> Observer:
         """A look at the host by which nothing was seen yet."""
-        return Observe(
-            self.root, self.watching, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
+        return Observer(
+            self.root, self.watcher, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
         )
 
-    def fresh(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> Effects:
+    def fresh(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> ChangeLoop:
         """Effects as after a restart: it remembers nothing."""
-        return Effects(
+        return ChangeLoop(
             self.root,
             self.observe,
             self.wake,
             self.desired,
             self.allocations,
-            self.custody,
+            self.reservations,
             labels=lambda: self.labels,
             recheck=lambda: 0.05,
             deadline=deadline,
@@ -139,14 +139,14 @@ async def node(root: Path, cards: list[Card], *types: str) -> AsyncIterator[Chan
     async with simulated(host, MdevKernel(cards)) as made, anyio.create_task_group() as group:
         changing = Changing(root, made)
         changing.want(*types)
-        group.start_soon(changing.watching.run)
+        group.start_soon(changing.watcher.run)
         group.start_soon(changing.observe.watch)
         await changing.observe.listening()
         await changing.observe.first()
         group.start_soon(changing.observe.run)
         yield changing
         group.cancel_scope.cancel()
-    changing.watching.close()
+    changing.watcher.close()
 
 
 @asynccontextmanager

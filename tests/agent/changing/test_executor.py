@@ -13,7 +13,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from nodeagent.agent.changing import ledger
-from nodeagent.agent.changing.executor import Writer
+from nodeagent.agent.changing.executor import Executor
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
 from nodeagent.kernel.root import Root
@@ -35,14 +35,14 @@ def written() -> Heard[Step]:
 
 
 @pytest.fixture
-def writer(tmp_path: Path, written: Heard[Step]) -> Writer:
+def writer(tmp_path: Path, written: Heard[Step]) -> Executor:
     """A writer whose deadline is short; a VF that takes any type, and a PF that takes nothing."""
     nvidia = tmp_path / "sys/bus/pci/devices" / VF / "nvidia"
     nvidia.mkdir(parents=True)
     (nvidia / "current_vgpu_type").write_text("0\n")
     (nvidia / "creatable_vgpu_types").write_text("ID    : vGPU Name\n557   : NVIDIA A40-24Q\n")
     (tmp_path / "sys/bus/pci/devices" / PF).mkdir()
-    return Writer(Root(tmp_path), NEVER, written, deadline=0.05)
+    return Executor(Root(tmp_path), NEVER, written, deadline=0.05)
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ def hanging(root: Path) -> Path:
 
 
 async def test_a_write_that_is_late_is_told_and_its_end_counts_as_any_other(
-    writer: Writer, written: Heard[Step], tmp_path: Path, said: Said
+    writer: Executor, written: Heard[Step], tmp_path: Path, said: Said
 ) -> None:
     path = hanging(tmp_path)
     async with waiting() as group:
@@ -81,7 +81,7 @@ async def test_a_write_that_is_late_is_told_and_its_end_counts_as_any_other(
 
 
 async def test_after_a_break_late_writes_are_waited_for_again(
-    writer: Writer, written: Heard[Step], tmp_path: Path
+    writer: Executor, written: Heard[Step], tmp_path: Path
 ) -> None:
     path = hanging(tmp_path)
     async with waiting() as group:
@@ -95,7 +95,7 @@ async def test_after_a_break_late_writes_are_waited_for_again(
 
 
 async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
-    writer: Writer, written: Heard[Step], said: Said
+    writer: Executor, written: Heard[Step], said: Said
 ) -> None:
     async with waiting() as group:
         for times in (1, 2):
@@ -107,7 +107,7 @@ async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
 
 @pytest.mark.parametrize(("card", "fields"), [(PF, {"pci_address"}), ("mtty", set())])
 async def test_the_log_gives_the_address_of_a_card_that_has_one(
-    writer: Writer, said: Said, card: str, fields: set[str]
+    writer: Executor, said: Said, card: str, fields: set[str]
 ) -> None:
     async with waiting() as group:
         assert not await writer.take(Step(SetNumVfs(PF, 2), card, None, "it is wanted"), group)
@@ -116,26 +116,26 @@ async def test_the_log_gives_the_address_of_a_card_that_has_one(
 
 
 async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleared(
-    writer: Writer, tmp_path: Path
+    writer: Executor, tmp_path: Path
 ) -> None:
-    record = f"{tmp_path}{ledger.PATH}"
+    path = f"{tmp_path}{ledger.PATH}"
 
     def allowed() -> bool:
-        assert ledger.read(record).types == {VF: "557"}
+        assert ledger.read(path).types == {VF: "557"}
         return True
 
     async with waiting() as group:
         assert await writer.take(SET, group, allowed)
-        assert writer.record.types == {VF: "557"}
+        assert writer.ledger.types == {VF: "557"}
         assert not await writer.take(CLEAR, group, lambda: False)
-        assert writer.record.types == {VF: "557"}
+        assert writer.ledger.types == {VF: "557"}
         assert await writer.take(CLEAR, group)
-    assert writer.record.types == {}
+    assert writer.ledger.types == {}
     await writer.save()
-    assert ledger.read(record).types == {}
+    assert ledger.read(path).types == {}
 
 
-async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writer: Writer, tmp_path: Path) -> None:
+async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writer: Executor, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
     async with waiting() as group:
         assert not await writer.take(SET, group)
@@ -143,33 +143,37 @@ async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writer: Write
     assert "cannot be written" in writer.retries.failures[SET.action.attempt].error.what
 
 
-async def test_what_is_forbidden_in_the_last_moment_is_not_written(writer: Writer, tmp_path: Path) -> None:
+async def test_what_is_forbidden_in_the_last_moment_is_not_written(writer: Executor, tmp_path: Path) -> None:
     async with waiting() as group:
         assert not await writer.take(SET, group, lambda: False)
     assert writer.writes == 0
     assert (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/current_vgpu_type").read_text() == "0\n"
-    assert writer.record.types == {}
+    assert writer.ledger.types == {}
 
 
-async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(writer: Writer, tmp_path: Path) -> None:
+async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(
+    writer: Executor, tmp_path: Path
+) -> None:
     (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/creatable_vgpu_types").write_text("ID    : vGPU Name\n")
     async with waiting() as group:
         assert not await writer.take(SET, group)
-    assert writer.record.types == {}
+    assert writer.ledger.types == {}
     await writer.save()
     assert ledger.read(f"{tmp_path}{ledger.PATH}").types == {}
 
 
-async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writer: Writer) -> None:
+async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writer: Executor) -> None:
     async with waiting() as group:
         assert await writer.take(SET, group)
         assert not await writer.take(OTHER, group)
-        assert writer.record.types == {VF: "557"}
+        assert writer.ledger.types == {VF: "557"}
         assert await writer.take(CLEAR, group)
         assert not await writer.take(OTHER, group)
-        assert writer.record.types == {}
+        assert writer.ledger.types == {}
 
 
-async def test_a_record_that_is_on_disk_already_is_not_written_again(writer: Writer, tmp_path: Path) -> None:
+async def test_a_record_that_is_on_disk_already_is_not_written_again(
+    writer: Executor, tmp_path: Path
+) -> None:
     await writer.save()
     assert not (tmp_path / ledger.PATH.lstrip("/")).exists()

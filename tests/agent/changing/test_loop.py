@@ -141,7 +141,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.custody.give({fresh: POD}, until=math.inf)
+        changing.reservations.give({fresh: POD}, until=math.inf)
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
@@ -162,7 +162,7 @@ async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_de
         for _ in range(checkpoints):
             await anyio.lowlevel.checkpoint()
         try:
-            changing.custody.give({second: POD}, until=math.inf)
+            changing.reservations.give({second: POD}, until=math.inf)
         except Refused:
             await changing.until_counts()
         else:
@@ -184,13 +184,13 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             await changing.until(lambda: len(changing.effects.writer.late) == 1)
             await changing.until(lambda: not changing.effects.working)
             with pytest.raises(Refused):
-                changing.custody.give({first: POD}, until=math.inf)
+                changing.reservations.give({first: POD}, until=math.inf)
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.custody.give({first: POD}, until=math.inf)
+                changing.reservations.give({first: POD}, until=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.custody.withdrawn.get())
-            changing.custody.give({first: POD}, until=math.inf)
+            await changing.until(lambda: not changing.reservations.withdrawn.get())
+            changing.reservations.give({first: POD}, until=math.inf)
             os.close(reader)
 
 
@@ -207,9 +207,9 @@ async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_pat
             await changing.until(lambda: not changing.effects.working)
             for _ in range(2):
                 await changing.observe.look_at(frozenset({first}))
-            assert first in changing.custody.withdrawn.get()
+            assert first in changing.reservations.withdrawn.get()
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.custody.withdrawn.get())
+            await changing.until(lambda: not changing.reservations.withdrawn.get())
             os.close(reader)
 
 
@@ -338,9 +338,9 @@ async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_pat
         async with changing.run():
             await changing.until_counts((FIRST, "1", 4))
             await changing.until_at_rest()
-        record = ledger.read(changing.root.path(ledger.PATH))
+        saved = ledger.read(changing.root.path(ledger.PATH))
         names = {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"}
-        assert record == ledger.Record(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
+        assert saved == ledger.Ledger(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
         changing.effects = changing.fresh()
         changing.want("NVIDIA A40-24Q")
         changing.cards.hold(vfs[1])
@@ -372,7 +372,7 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         SimulatedVfs(
             changing.cards.host,
             FIRST,
-            changing.watching,
+            changing.watcher,
             group=50,
             driver="nvidia",
             on_change=lambda: changing.cards.load(FIRST),
@@ -388,7 +388,7 @@ async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_pat
         changing.cards.host.write(FIRST, "sriov_numvfs", "0")
         changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
         changing.observe.wake(frozenset({FIRST}))
-        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.watching, group=50)
+        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.watcher, group=50)
         for number in (4, 8):
             changing.want(sriov=(SriovRule((PciSelector(addresses=(FIRST,)),), number),))
             await changing.until(lambda: len(vfs.made) == 4 and not changing.effects.working)

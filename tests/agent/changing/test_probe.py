@@ -18,21 +18,21 @@ UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
 @pytest.fixture
-def asking(tmp_path: Path) -> probe.Asking:
+def asking(tmp_path: Path) -> probe.Probe:
     """Of a host on which nothing is told: its file of modules hangs."""
     driver = tmp_path / "sys/bus/mdev/devices" / UUID / "driver"
     driver.mkdir(parents=True)
     (driver / "module").symlink_to("../../../../../module/mtty")
     (tmp_path / "proc").mkdir()
     os.mkfifo(tmp_path / "proc/modules")
-    return probe.Asking(Root(tmp_path), deadline=0.2)
+    return probe.Probe(Root(tmp_path), deadline=0.2)
 
 
 def answer(root: Path) -> None:
     files.replace_fifo(str(root / "proc/modules"), b"mtty 20480 0 - Live 0x0\n")
 
 
-async def test_what_the_kernel_does_not_tell_in_time_is_in_use(asking: probe.Asking, tmp_path: Path) -> None:
+async def test_what_the_kernel_does_not_tell_in_time_is_in_use(asking: probe.Probe, tmp_path: Path) -> None:
     with anyio.fail_after(2):
         assert await asking.ask([UUID]) == {UUID}
     answer(tmp_path)
@@ -40,7 +40,7 @@ async def test_what_the_kernel_does_not_tell_in_time_is_in_use(asking: probe.Ask
 
 
 async def test_while_one_question_is_not_answered_no_other_is_asked(
-    asking: probe.Asking, tmp_path: Path
+    asking: probe.Probe, tmp_path: Path
 ) -> None:
     for _ in range(3):
         assert await asking.ask([UUID]) == {UUID}

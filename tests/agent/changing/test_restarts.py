@@ -129,7 +129,7 @@ async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tm
         files.replace_by_fifo(release)
         async with restarted(changing):
             assert changing.observe.host.get().functions == {}
-            await changing.until(lambda: changing.effects.writer.record.types != {})
+            await changing.until(lambda: changing.effects.writer.ledger.types != {})
             changing.wake.touch()
             await anyio.wait_all_tasks_blocked()
             assert changing.effects.plan.problems == ()

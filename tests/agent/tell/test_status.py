@@ -49,7 +49,7 @@ async def agent(host: SimulatedHost) -> AsyncIterator[Agent]:
         found.reconcile.one_turn()
         yield found
         found.directory.close()
-        found.watching.close()
+        found.watcher.close()
 
 
 async def test_a_healthy_node_has_no_problems(agent: Agent) -> None:

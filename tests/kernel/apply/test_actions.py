@@ -12,7 +12,7 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
@@ -134,10 +134,10 @@ async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
     host.add_function(
         pf, vendor="15b3", device="101d", pci_class="020000", driver="mlx5_core", group=90, sriov=8
     )
-    watching = Watching()
-    vfs = SimulatedVfs(host, pf, watching, group=91)
+    watcher = Watcher()
+    vfs = SimulatedVfs(host, pf, watcher, group=91)
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.run)
+        group.start_soon(watcher.run)
         await change(cards, SetNumVfs(pf, 3))
         assert len(vfs.made) == 3
         error = await refusal(cards, SetNumVfs(pf, 5))
@@ -147,7 +147,7 @@ async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
         await refusal(cards, SetNumVfs(pf, 9))
         assert not [*vfs.made], "it can have 8"
         group.cancel_scope.cancel()
-    watching.close()
+    watcher.close()
 
 
 async def test_a_function_whose_driver_makes_no_vfs_is_not_said_to_be_gone(cards: SimulatedCards) -> None:

@@ -10,9 +10,9 @@ import socket
 
 import anyio
 
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.source import Watch
+from nodeagent.kernel.events.source import EventSource
 from nodeagent.kernel.root import Root
 from tests.hearing import Heard
 
@@ -20,15 +20,15 @@ from tests.hearing import Heard
 async def main() -> None:
     """Watch until armed."""
     heard: Heard[str | None] = Heard()
-    watching = Watching()
-    watch = Watch(Root(), watching, heard, lambda *_: None)
+    watcher = Watcher()
+    watch = EventSource(Root(), watcher, heard, lambda *_: None)
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)
         await heard.until_told(None)
-        print(watch.statistics().source, watch.armed.is_set(), watching.watches > 0)
+        print(watch.statistics().source, watch.armed.is_set(), watcher.watches > 0)
         group.cancel_scope.cancel()
     watch.close()
-    watching.close()
+    watcher.close()
     with uevents.open_socket() as sock:
         print(sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
 

@@ -15,11 +15,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.source import Watch
+from nodeagent.kernel.events.source import EventSource
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import Look
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim import nodes
@@ -30,7 +30,7 @@ from tests.namespaces import ALONE, namespaces
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
 EVERYTHING = None
-Watched = tuple[SimulatedHost, Heard[str | None], Watch]
+Watched = tuple[SimulatedHost, Heard[str | None], EventSource]
 
 
 def no_recovery(address: PciAddress, recovery: Recovery | None) -> None:
@@ -42,18 +42,18 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     """The demo's node, watched and quiet."""
     host = nodes.demo_node(tmp_path)
     heard: Heard[str | None] = Heard()
-    watching = Watching()
-    watch = Watch(Root(tmp_path), watching, heard, no_recovery)
+    watcher = Watcher()
+    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.run)
+        group.start_soon(watcher.run)
         group.start_soon(watch.run)
         await heard.until_told(EVERYTHING)
         heard.clear()
         yield host, heard, watch
         group.cancel_scope.cancel()
     watch.close()
-    assert watching.watches == 0
-    watching.close()
+    assert watcher.watches == 0
+    watcher.close()
 
 
 async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watched: Watched) -> None:
@@ -67,7 +67,7 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    look = Look(Root(tmp_path)).look
+    look = ScanRunner(Root(tmp_path)).look
     before = await look(None, Host())
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
@@ -189,15 +189,15 @@ async def test_a_card_that_begins_to_offer_mdevs_wakes_everything(watched: Watch
 async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     heard: Heard[str | None] = Heard()
-    watching = Watching()
-    watch = Watch(Root(tmp_path), watching, heard, no_recovery)
+    watcher = Watcher()
+    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.run)
+        group.start_soon(watcher.run)
         await heard.until_told(EVERYTHING)
         group.cancel_scope.cancel()
     assert watch.statistics().lost == 1
-    watching.close()
+    watcher.close()
 
 
 async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
@@ -213,18 +213,18 @@ async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
 async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) -> None:
     host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
-    watching = Watching()
-    watch = Watch(Root(tmp_path), watching, heard, no_recovery)
+    watcher = Watcher()
+    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.run)
+        group.start_soon(watcher.run)
         with anyio.fail_after(5):
             group.start_soon(watch.run)
             await heard.until_told(EVERYTHING)
         host.write(nodes.address(1999), "enable", "1")
         await heard.until_told(nodes.address(1999))
         group.cancel_scope.cancel()
-    assert watching.watches < 4 * 2000
-    watching.close()
+    assert watcher.watches < 4 * 2000
+    watcher.close()
 
 
 @pytest.mark.skipif(not namespaces(), reason="no user namespace to be had")
@@ -239,13 +239,13 @@ def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() ->
 
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
     heard: Heard[str | None] = Heard()
-    watching = Watching()
-    watch = Watch(Root(), watching, heard, lambda *_: None)
+    watcher = Watcher()
+    watch = EventSource(Root(), watcher, heard, lambda *_: None)
     async with anyio.create_task_group() as group:
-        group.start_soon(watching.run)
+        group.start_soon(watcher.run)
         group.start_soon(watch.run)
         await heard.until_told(EVERYTHING)
         assert watch.statistics().source in ("uevents", "poll")
         group.cancel_scope.cancel()
     watch.close()
-    watching.close()
+    watcher.close()

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.queue import Survey
+from nodeagent.kernel.scan.queue import ReadQueue
 from nodeagent.kernel.scan.scanner import Item, Scanner
 from nodeagent.model.host import Group, Host, MdevType
 from nodeagent.model.ids import GroupNumber
@@ -28,17 +28,17 @@ async def test_a_finding_that_comes_after_the_end_is_not_noted(tmp_path: Path) -
     host = nodes.many(tmp_path, 2)
     host.hang(nodes.address(0), "enable")
     scanner = Scanner(Root(tmp_path))
-    survey = Survey(scanner, scanner.plan(None, Host()), Host(), frozenset())
-    call = survey.start()
+    queue = ReadQueue(scanner, scanner.plan(None, Host()), Host(), frozenset())
+    call = queue.start()
     with anyio.fail_after(10):
-        while not survey.overdue(0):
+        while not queue.overdue(0):
             await anyio.lowlevel.checkpoint()
     hanging = Item("function", nodes.address(0))
-    assert [item for item, _ in survey.close(older_than=0)] == [hanging]
+    assert [item for item, _ in queue.close(older_than=0)] == [hanging]
     host.unhang(nodes.address(0), "enable")
     await call.wait()
-    assert survey.findings.functions == {}
-    assert hanging in survey.missing()
+    assert queue.findings.functions == {}
+    assert hanging in queue.missing()
 
 
 async def test_a_survey_is_overdue_when_all_that_is_being_read_has_been_for_long(tmp_path: Path) -> None:
@@ -48,34 +48,34 @@ async def test_a_survey_is_overdue_when_all_that_is_being_read_has_been_for_long
     scanner = Scanner(Root(tmp_path))
     plan = scanner.plan(None, Host())
     others = frozenset(item for item in plan.items if item.kind != "function")
-    survey = Survey(scanner, plan, Host(), others)
-    assert not survey.overdue(-1)  # nothing is being read yet
-    calls = [survey.start()]
+    queue = ReadQueue(scanner, plan, Host(), others)
+    assert not queue.overdue(-1)  # nothing is being read yet
+    calls = [queue.start()]
     with anyio.fail_after(10):
-        while not survey.overdue(LONG):
+        while not queue.overdue(LONG):
             await anyio.lowlevel.checkpoint()
-        calls.append(survey.start())
-        while survey.pending:
+        calls.append(queue.start())
+        while queue.pending:
             await anyio.lowlevel.checkpoint()
-        assert not survey.overdue(LONG)  # the second has just begun
-        while not survey.overdue(LONG):
+        assert not queue.overdue(LONG)  # the second has just begun
+        while not queue.overdue(LONG):
             await anyio.lowlevel.checkpoint()
     for number, call in enumerate(calls):
         host.unhang(nodes.address(number), "enable")
         await call.wait()
-    assert survey.done
-    assert not survey.overdue(-1)
+    assert queue.done
+    assert not queue.overdue(-1)
 
 
 async def test_items_to_skip_are_missing_and_not_read(tmp_path: Path) -> None:
     nodes.many(tmp_path, 3)
     scanner = Scanner(Root(tmp_path))
     skipped = Item("function", nodes.address(1))
-    survey = Survey(scanner, scanner.plan(None, Host()), Host(), frozenset({skipped}))
-    await survey.start().wait()
-    assert survey.done
-    assert survey.missing() == [skipped]
-    assert list(survey.findings.functions) == [nodes.address(0), nodes.address(2)]
+    queue = ReadQueue(scanner, scanner.plan(None, Host()), Host(), frozenset({skipped}))
+    await queue.start().wait()
+    assert queue.done
+    assert queue.missing() == [skipped]
+    assert list(queue.findings.functions) == [nodes.address(0), nodes.address(2)]
 
 
 @pytest.mark.parametrize("keys", [None, frozenset({CARD, "/sys/kernel/iommu_groups/40"})])
@@ -90,13 +90,13 @@ async def test_room_that_was_read_before_an_mdev_was_seen_to_leave_is_read_again
     files.replace_by_fifo(f"{group}/type")
     before = Host(groups={GROUP: Group(GROUP, (UUID,))}, mdev_parents={CARD: (MdevType("nvidia-228"),)})
     scanner = Scanner(Root(tmp_path))
-    survey = Survey(scanner, scanner.plan(keys, before), before, frozenset())
-    calls = [survey.start(), survey.start()]
+    queue = ReadQueue(scanner, scanner.plan(keys, before), before, frozenset())
+    calls = [queue.start(), queue.start()]
     with anyio.fail_after(10):
-        while CARD not in survey.findings.parents:
+        while CARD not in queue.findings.parents:
             await anyio.lowlevel.checkpoint()
     files.write(room, "2\n")
     files.replace_fifo(f"{group}/type", b"unknown\n")
     for call in calls:
         await call.wait()
-    assert survey.findings.parents[CARD] == (MdevType("nvidia-228", available=2),)
+    assert queue.findings.parents[CARD] == (MdevType("nvidia-228", available=2),)

@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import NOT_READABLE, Look
+from nodeagent.kernel.scan.runner import NOT_READABLE, ScanRunner
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim import files, nodes
@@ -37,11 +37,11 @@ def recovered() -> Heard[str | None]:
 
 
 @pytest.fixture
-def look(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> Look:
-    return Look(Root(tmp_path), deadline=DEADLINE, patience=0.02, on_recovered=recovered)
+def look(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> ScanRunner:
+    return ScanRunner(Root(tmp_path), deadline=DEADLINE, patience=0.02, on_recovered=recovered)
 
 
-async def test_a_look_sees_what_a_scan_sees(look: Look, host: SimulatedHost) -> None:
+async def test_a_look_sees_what_a_scan_sees(look: ScanRunner, host: SimulatedHost) -> None:
     before = await look.look(None, Host())
     assert len(before.functions) == 40
     assert await look.look(None, before) is before
@@ -53,7 +53,7 @@ async def test_a_look_sees_what_a_scan_sees(look: Look, host: SimulatedHost) -> 
 
 
 async def test_a_hanging_read_costs_one_device(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     before = await look.look(None, Host())
     host.hang(HANGING, "enable")
@@ -76,7 +76,7 @@ async def test_a_hanging_read_costs_one_device(
 
 
 async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     host.hang(HANGING, "enable")
     first = await look.look(None, Host())
@@ -91,7 +91,7 @@ async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
 
 
 async def test_many_hanging_devices_take_little_longer_than_one(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     hanging = [nodes.address(number) for number in range(8)]
     for address in hanging:
@@ -107,7 +107,7 @@ async def test_many_hanging_devices_take_little_longer_than_one(
 
 
 async def test_the_loop_goes_on_while_a_look_hangs(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     host.hang(HANGING, "enable")
     turns = 0
@@ -128,7 +128,7 @@ async def test_the_loop_goes_on_while_a_look_hangs(
 
 
 async def test_a_look_that_is_given_up_early_leaves_the_device_known_as_stuck(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     host.hang(HANGING, "enable")
     with anyio.move_on_after(DEADLINE / 2) as scope:
@@ -141,7 +141,7 @@ async def test_a_look_that_is_given_up_early_leaves_the_device_known_as_stuck(
     assert found.functions[PciAddress(HANGING)].unreadable is None
 
 
-async def test_two_looks_at_once_do_not_disturb_each_other(look: Look, host: SimulatedHost) -> None:
+async def test_two_looks_at_once_do_not_disturb_each_other(look: ScanRunner, host: SimulatedHost) -> None:
     found: list[Host] = []
 
     async def one() -> None:
@@ -154,7 +154,7 @@ async def test_two_looks_at_once_do_not_disturb_each_other(look: Look, host: Sim
 
 
 async def test_a_hanging_group_keeps_its_last_known_members(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     before = await look.look(None, Host())
     group = before.functions[PciAddress(HANGING)].group
@@ -169,7 +169,7 @@ async def test_a_hanging_group_keeps_its_last_known_members(
 
 
 async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
-    look: Look, host: SimulatedHost, recovered: Heard[str | None]
+    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     name = mdev_below(Path(host.path(f"/sys/bus/pci/devices/{HANGING}")), Path(host.path("/sys/bus/mdev")))
     before = await look.look(None, Host())
@@ -201,7 +201,7 @@ async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    look = Look(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
+    look = ScanRunner(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
         await look.look(None, Host())
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
@@ -223,7 +223,7 @@ async def test_a_listing_that_was_given_up_early_is_not_started_twice(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    look = Look(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
+    look = ScanRunner(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
     before = _reading()
     for _ in range(3):
         with anyio.move_on_after(0.02):

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base.watching import Watching
-from nodeagent.kernel.events.tree import TreeWatch
+from nodeagent.base.watching import Watcher
+from nodeagent.kernel.events.tree import TreeEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.host import Host, PciFunction
@@ -150,15 +150,15 @@ def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
 @pytest.fixture
 async def woken(host: SimulatedHost) -> AsyncIterator[list[str | None]]:
     """The keys of Wakes from the tree of the host."""
-    watching, keys = Watching(), list[str | None]()
+    watcher, keys = Watcher(), list[str | None]()
     armed = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
-        tasks.start_soon(TreeWatch(Root(host.directory), watching, keys.append).run, armed.set)
+        tasks.start_soon(watcher.run)
+        tasks.start_soon(TreeEvents(Root(host.directory), watcher, keys.append).run, armed.set)
         await armed.wait()
         yield keys
         tasks.cancel_scope.cancel()
-    watching.close()
+    watcher.close()
 
 
 async def until(keys: list[str | None]) -> None:

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from nodeagent.base import log
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.kubelet.deviceplugin import endpoint as endpoints
 from nodeagent.kubelet.deviceplugin.endpoint import End, Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -60,19 +60,19 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
-        watching = Watching()
-        directory = SocketDir(str(kubelet.state.plugins), watching)
+        watcher = Watcher()
+        directory = SocketDir(str(kubelet.state.plugins), watcher)
         directory.open()
         answers = Answers()
         endpoint = Endpoint(
             ONE, Listing((device("a"),)), answers, directory, Registrar(directory.kubelet_path)
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watching.run)
+            tasks.start_soon(watcher.run)
             yield Node(kubelet, directory, endpoint, answers)
             tasks.cancel_scope.cancel()
         directory.close()
-        watching.close()
+        watcher.close()
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ async def peer(tmp_path: Path) -> AsyncIterator[Peer]:
 
 
 @asynccontextmanager
-async def watching(peer: Peer, slow: anyio.Event | None = None) -> AsyncIterator[Latest[Seen]]:
+async def watcher(peer: Peer, slow: anyio.Event | None = None) -> AsyncIterator[Latest[Seen]]:
     """A stream that is read in the background: all lists so far. A slow one reads after its event."""
     seen = Latest[Seen]([])
 
@@ -100,7 +100,7 @@ async def test_options_say_the_same_in_both_places(peer: Peer, preferring: bool)
 
 
 async def test_a_stream_starts_with_the_list_and_hears_of_changes_only(peer: Peer) -> None:
-    async with watching(peer) as seen:
+    async with watcher(peer) as seen:
         await until(seen, 1)
         peer.listing.show((A, B))
         peer.listing.show((A,))
@@ -108,7 +108,7 @@ async def test_a_stream_starts_with_the_list_and_hears_of_changes_only(peer: Pee
 
 
 async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -> None:
-    async with watching(peer) as seen:
+    async with watcher(peer) as seen:
         await until(seen, 1)
         other = replace(BROKEN, what="its driver is another")
         peer.listing.show((A, device("b", other)))
@@ -119,12 +119,12 @@ async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -
 
 async def test_without_devices_the_list_is_empty_and_sent(peer: Peer) -> None:
     peer.listing.show(())
-    async with watching(peer) as seen:
+    async with watcher(peer) as seen:
         assert await until(seen, 1) == [()]
 
 
 async def test_two_streams_both_get_everything(peer: Peer) -> None:
-    async with watching(peer) as one, watching(peer) as other:
+    async with watcher(peer) as one, watcher(peer) as other:
         await until(one, 1)
         await until(other, 1)
         assert peer.plugin.streams == 2
@@ -134,7 +134,7 @@ async def test_two_streams_both_get_everything(peer: Peer) -> None:
 
 async def test_the_end_of_a_stream_is_noticed(peer: Peer) -> None:
     assert not peer.plugin.streamed
-    async with watching(peer) as seen:
+    async with watcher(peer) as seen:
         await until(seen, 1)
     await peer.until_streams(0)
     assert peer.plugin.streamed
@@ -171,7 +171,7 @@ async def test_a_refusal_without_a_hint_is_the_text_alone(peer: Peer) -> None:
 async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> None:
     peer.answers.error = Refused("a: its driver is nouveau")
     peer.answers.before_error = lambda: peer.listing.show((device("a", BROKEN), B))
-    async with watching(peer) as seen:
+    async with watcher(peer) as seen:
         await until(seen, 1)
         with pytest.raises(GRPCError):
             await peer.allocate(["a"])
@@ -181,7 +181,7 @@ async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> N
 async def test_a_stalled_reader_delays_a_refusal_only_a_moment(peer: Peer) -> None:
     peer.answers.error = Refused("no")
     many = tuple(device(f"{number:060d}") for number in range(20_000))
-    async with watching(peer, slow=anyio.Event()):
+    async with watcher(peer, slow=anyio.Event()):
         await peer.until_streams(1)
         peer.listing.show(many)
         began = anyio.current_time()
@@ -202,7 +202,7 @@ async def test_a_host_that_does_not_answer_ends_in_a_text_at_the_limit(peer: Pee
 
 async def test_an_id_stays_listed_while_its_allocate_runs(peer: Peer) -> None:
     peer.answers.gate = anyio.Event()
-    async with watching(peer) as seen, anyio.create_task_group() as tasks:
+    async with watcher(peer) as seen, anyio.create_task_group() as tasks:
         await until(seen, 1)
         tasks.start_soon(peer.allocate, ["a"])
         await peer.answers.entered.wait()

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import AlreadyRunning
-from nodeagent.base.watching import Watching
+from nodeagent.base.watching import Watcher
 from nodeagent.config import scalars
 from nodeagent.kubelet.deviceplugin import socketdir
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
@@ -31,15 +31,15 @@ def plugins(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def watching() -> Iterator[Watching]:
-    found = Watching()
+def watcher() -> Iterator[Watcher]:
+    found = Watcher()
     yield found
     found.close()
 
 
 @pytest.fixture
-def directory(plugins: Path, watching: Watching) -> Iterator[SocketDir]:
-    found = SocketDir(str(plugins), watching)
+def directory(plugins: Path, watcher: Watcher) -> Iterator[SocketDir]:
+    found = SocketDir(str(plugins), watcher)
     yield found
     found.close()
 
@@ -76,10 +76,10 @@ def test_a_kubelet_whose_socket_gets_other_rights_is_the_same(directory: SocketD
 
 
 def test_a_second_daemon_is_told_and_the_first_goes_on(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
-    second = SocketDir(str(plugins), watching)
+    second = SocketDir(str(plugins), watcher)
     with pytest.raises(AlreadyRunning, match="another nodeagent serves") as caught:
         second.open()
     assert "systemctl stop nodeagent" in caught.value.hint
@@ -87,49 +87,49 @@ def test_a_second_daemon_is_told_and_the_first_goes_on(
     directory.look()
 
 
-def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watching: Watching) -> None:
+def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watcher: Watcher) -> None:
     directory.open()
     directory.close()
-    second = SocketDir(str(plugins), watching)
+    second = SocketDir(str(plugins), watcher)
     second.open()
     second.close()
 
 
 def test_one_that_is_not_exclusive_takes_no_lock(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
-    other = SocketDir(str(plugins), watching, exclusive=False)
+    other = SocketDir(str(plugins), watcher, exclusive=False)
     other.open()
     other.close()
 
 
 def test_a_directory_that_was_made_anew_is_locked_anew(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
     made_anew(plugins)
     directory.look()
     with pytest.raises(AlreadyRunning):
-        SocketDir(str(plugins), watching).look()
+        SocketDir(str(plugins), watcher).look()
 
 
 def test_a_lock_file_that_was_removed_is_locked_anew(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
     (plugins / socketdir.LOCK).unlink()
     directory.look()
     with pytest.raises(AlreadyRunning):
-        SocketDir(str(plugins), watching).look()
+        SocketDir(str(plugins), watcher).look()
 
 
 def test_a_directory_that_another_took_meanwhile_ends_us(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
     made_anew(plugins)
-    other = SocketDir(str(plugins), watching)
+    other = SocketDir(str(plugins), watcher)
     other.look()
     with pytest.raises(AlreadyRunning):
         directory.look()
@@ -137,19 +137,19 @@ def test_a_directory_that_another_took_meanwhile_ends_us(
 
 
 async def test_being_ended_by_another_comes_out_of_the_watch(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
     made_anew(plugins)
-    other = SocketDir(str(plugins), watching)
+    other = SocketDir(str(plugins), watcher)
     other.look()
     with anyio.fail_after(5), pytest.raises(AlreadyRunning):
-        await watching.run()
+        await watcher.run()
     other.close()
 
 
-def test_an_absent_directory_is_waited_for(tmp_path: Path, watching: Watching) -> None:
-    directory = SocketDir(str(tmp_path / "later"), watching)
+def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: Watcher) -> None:
+    directory = SocketDir(str(tmp_path / "later"), watcher)
     directory.open()
     found = [directory.exists]
     assert directory.kubelet.get() is None
@@ -190,7 +190,7 @@ def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plug
 
 
 async def test_pokes_come_for_the_own_name_and_for_the_kubelets_only(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     mine: Heard[str] = Heard()
     other: Heard[str] = Heard()
@@ -198,7 +198,7 @@ async def test_pokes_come_for_the_own_name_and_for_the_kubelets_only(
     directory.subscribe(NAME, lambda: mine("poke"))
     directory.subscribe("nodeagent-other.sock", lambda: other("poke"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
+        tasks.start_soon(watcher.run)
         (plugins / ".123").write_text("")
         (plugins / "vendor.sock").write_text("")
         with bound(plugins / NAME):
@@ -215,13 +215,13 @@ async def test_pokes_come_for_the_own_name_and_for_the_kubelets_only(
 
 
 async def test_the_checkpoint_is_counted_and_pokes_nobody(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     mine: Heard[str] = Heard()
     directory.open()
     directory.subscribe(NAME, lambda: mine("poke"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
+        tasks.start_soon(watcher.run)
         (plugins / ".1").write_text("{}")
         (plugins / ".1").rename(plugins / socketdir.CHECKPOINT)
         with anyio.fail_after(5):
@@ -231,13 +231,13 @@ async def test_the_checkpoint_is_counted_and_pokes_nobody(
 
 
 async def test_when_the_directory_is_made_anew_all_are_poked(
-    directory: SocketDir, plugins: Path, watching: Watching
+    directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     mine: Heard[str] = Heard()
     directory.open()
     directory.subscribe(NAME, lambda: mine("poke"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
+        tasks.start_soon(watcher.run)
         made_anew(plugins)
         await mine.until(lambda told: len(told) >= 1)
         tasks.cancel_scope.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nodeagent.agent.changing.ledger import Record, learned
+from nodeagent.agent.changing.ledger import Ledger, learned
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import MdevsWanted, NodeTypes, WantedType
@@ -82,7 +82,7 @@ def basis(kernel: MdevKernel, **other: Any) -> Basis:
     return replace(known, **other)
 
 
-def remembered(record: Record) -> dict[str, Any]:
+def remembered(record: Ledger) -> dict[str, Any]:
     """What a record adds to the facts."""
     return {"made": record.types, "vgpu_names": record.names, "vgpu_listed": record.listed}
 
@@ -95,7 +95,7 @@ def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
 def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     """Do what the plans say until there is nothing more to do; the last plan."""
     made: dict[str, str] = other.pop("made", {})
-    record: Record = other.pop("record", Record())
+    record: Ledger = other.pop("record", Ledger())
     for _ in range(TURNS):
         record = learned(record, kernel.host(), {})
         now = basis(kernel, **remembered(replace(record, types=made)), **other)

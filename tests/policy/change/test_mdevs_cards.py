@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent.changing.ledger import Record, learned
+from nodeagent.agent.changing.ledger import Ledger, learned
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
@@ -143,7 +143,7 @@ def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> Non
 
 def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:
     kernel = MdevKernel([vgpu_card()])
-    record, made = learned(Record(), kernel.host(), {}), dict[str, str]()
+    record, made = learned(Ledger(), kernel.host(), {}), dict[str, str]()
     settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
     assert short(kernel) == ["4×222"]
     wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from nodeagent.agent.changing.ledger import Record, learned
+from nodeagent.agent.changing.ledger import Ledger, learned
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
@@ -55,7 +55,7 @@ class Changes(RuleBasedStateMachine):
         self.kernel = MdevKernel(some_cards())
         self.wish = MdevsWanted(manage=True)
         self.made: dict[str, str] = {}
-        self.record = Record()
+        self.record = Ledger()
         self.failed: dict[str, str] = {}
 
     @rule(wish=wishes)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.agent.changing.ledger import Record, learned
+from nodeagent.agent.changing.ledger import Ledger, learned
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import MdevsWanted
 from nodeagent.model.ids import vgpu_key
@@ -37,10 +37,10 @@ class Node:
     def __init__(self, *cards: Card, named: dict[str, str] | None = None) -> None:
         self.kernel = MdevKernel(list(cards))
         self.named = named or {}
-        self.record = Record()
+        self.record = Ledger()
         self.vfs = [vf for each in cards for vf in each.vfs]
 
-    def filled(self, type_id: str) -> None:
+    def planned(self, type_id: str) -> None:
         """Somebody else gives a type to all VFs."""
         for vf in self.vfs:
             self.kernel.set_vgpu_type(vf, type_id)
@@ -97,7 +97,7 @@ def test_a_type_that_only_full_cards_offer_is_no_problem() -> None:
 
 def test_a_card_that_was_never_seen_empty_may_offer_more() -> None:
     node = Node(card(81))
-    node.filled("1")
+    node.planned("1")
     plan = node.plan(adopting(wanted("1", "2")))
     assert (plan.steps, plan.problems) == ((), ())
     plan = node.plan(wanted("2"))
@@ -110,7 +110,7 @@ def test_a_card_that_was_never_seen_empty_may_offer_more() -> None:
 @pytest.mark.parametrize("name", ["GRID T4-1B", "NVIDIA A40-12Q", "nvidia-1"])
 def test_what_others_set_is_adopted_where_its_name_or_number_is_wanted(name: str) -> None:
     node = Node(card(81), named={vgpu_key("1"): "NVIDIA A40-12Q"})
-    node.filled("1")
+    node.planned("1")
     plan = node.plan(adopting(wanted(name)))
     assert (plan.steps == ()) == (name != "GRID T4-1B")
 
@@ -121,14 +121,14 @@ def test_what_others_set_is_adopted_where_its_name_or_number_is_wanted(name: str
 )
 def test_what_others_set_stays_while_its_name_is_not_known_and_a_name_may_mean_it(wish: MdevsWanted) -> None:
     node = Node(card(81))
-    node.filled("1")
+    node.planned("1")
     plan = node.plan(adopting(wish))
     assert (plan.steps, plan.waiting) == ((), ())
 
 
 def test_what_others_set_goes_where_numbers_tell_that_it_is_not_wanted() -> None:
     node = Node(card(81))
-    node.filled("1")
+    node.planned("1")
     assert len(node.plan(adopting(wanted("2", excluded=("3",)))).steps) == 4
 
 

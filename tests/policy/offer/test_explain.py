@@ -43,8 +43,8 @@ def test_a_healthy_device_says_what_a_pod_would_get() -> None:
 
 def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all() -> None:
     bundle = Desired(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
-    parts = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
-    here = host(*parts, nodes=NODES | {"/dev/iommu"})
+    host_devices = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
+    here = host(*host_devices, nodes=NODES | {"/dev/iommu"})
     found = explain.explain(B, turn.first(facts(here, bundle)))
     assert found is not None
     assert found.nodes == (

@@ -13,20 +13,20 @@ from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSe
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from tests.policy.samples import GPU, NODES, facts, function, host
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
 
 
-def decided(*functions: Any, nodes: frozenset[str] = NODES, **options: Any) -> Outcome:
+def decided(*functions: Any, nodes: frozenset[str] = NODES, **options: Any) -> Decision:
     rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), **options)
     return turn.first(facts(host(*functions, nodes=nodes), Desired(Discovery(enabled=False), rules=(rule,))))
 
 
-def granted(outcome: Outcome, *device_ids: str, name: str = GPU) -> Grant:
-    return grants.grant(outcome.resources[ResourceName(name)], device_ids, outcome)
+def granted(decision: Decision, *device_ids: str, name: str = GPU) -> Grant:
+    return grants.grant(decision.resources[ResourceName(name)], device_ids, decision)
 
 
 def test_addresses_come_in_the_order_of_the_request_and_nodes_once() -> None:

@@ -13,21 +13,21 @@ from nodeagent.model.host import Group, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import health
-from nodeagent.policy.offer.health import Situation, Terms
+from nodeagent.policy.offer.health import Handout, UnitState
 from tests.policy.samples import GPU, NODES, function, holders
 
 A, B = "0000:65:00.0", "0000:65:00.1"
 CARD = function(A)
 SIBLING = function(B)
 GROUP = Group(GroupNumber(1), (A, B), node=True)
-FINE = Situation(GROUP, (CARD, SIBLING), holders_known=True, nodes=NODES)
+FINE = UnitState(GROUP, (CARD, SIBLING), holders_known=True, nodes=NODES)
 CDEV = replace(CARD, cdev=True, vfio_device="vfio3")
 BOTH = NODES | {"/dev/iommu"}
 
 
-def reason(found: PciFunction = CARD, terms: Terms = Terms(), **other: Any) -> Reason | None:  # noqa: B008 - frozen
+def reason(found: PciFunction = CARD, handout: Handout = Handout(), **other: Any) -> Reason | None:  # noqa: B008 - frozen
     members = tuple(found if member.address == found.address else member for member in FINE.members)
-    return health.reason(found, replace(FINE, **({"members": members} | other)), terms)
+    return health.reason(found, replace(FINE, **({"members": members} | other)), handout)
 
 
 def code(*args: Any, **other: Any) -> ReasonCode | None:
@@ -133,15 +133,15 @@ def test_a_moment_after_an_allocate_the_group_is_still_open_to_the_same_pod() ->
 def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time() -> None:
     other = {A: Holder("ns", "vm", ResourceName("example.com/old"))}
     for isolation in Isolation:
-        told = reason(CARD, Terms(isolation, resource=GPU), holders=other)
+        told = reason(CARD, Handout(isolation, resource=GPU), holders=other)
         assert told is not None
         assert told.code is ReasonCode.GROUP_HELD
         assert told.what == "held by ns/vm, which got it as example.com/old"
-        assert code(CARD, Terms(isolation, resource="example.com/old"), holders=other) is None
+        assert code(CARD, Handout(isolation, resource="example.com/old"), holders=other) is None
 
 
 def test_without_isolation_only_the_device_itself_counts() -> None:
-    alone = Terms(Isolation.NONE)
+    alone = Handout(Isolation.NONE)
     assert code(CARD, alone, holders=holders(B)) is None
     assert code(CARD, alone, **beside(enable=1)) is None
     assert code(replace(CARD, enable=1), alone) is ReasonCode.HELD_OUTSIDE
@@ -149,7 +149,7 @@ def test_without_isolation_only_the_device_itself_counts() -> None:
 
 
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
-    bundle = Terms(Isolation.BUNDLE, resource=GPU, parts=(A, B))
+    bundle = Handout(Isolation.BUNDLE, resource=GPU, host_devices=(A, B))
     opened = (replace(CARD, enable=1), replace(SIBLING, enable=1))
     assert {code(each, bundle, members=opened, holders=holders(A)) for each in opened} == {None}
     assert {code(each, bundle, members=opened, settling=frozenset({A})) for each in opened} == {None}
@@ -181,4 +181,4 @@ def test_only_the_nodes_that_would_be_handed_out_must_exist(
     iommufd: Iommufd, found: PciFunction, nodes: frozenset[str], group_node: bool, expected: ReasonCode | None
 ) -> None:
     group = replace(GROUP, node=group_node)
-    assert code(found, Terms(iommufd=iommufd), nodes=nodes, group=group) is expected
+    assert code(found, Handout(iommufd=iommufd), nodes=nodes, group=group) is expected

@@ -20,8 +20,8 @@ GROUP = Group(GroupNumber(1), ("0000:65:00.0",), node=True)
 
 
 def resource(found: PciFunction, desired: Desired = WISH) -> str | None:
-    claim = matches.claim(found, GROUP, desired, NAMES)
-    return None if claim is None else claim.resource
+    match = matches.match_of(found, GROUP, desired, NAMES)
+    return None if match is None else match.resource
 
 
 def test_the_first_rule_that_picks_a_function_has_it() -> None:
@@ -72,7 +72,7 @@ def test_discovery_says_why_it_leaves_a_function_alone(
 
 def test_discovery_takes_a_function_that_is_going_away_while_it_is_open() -> None:
     assert resource(function(driver=None, enable=1), Desired()) == T4
-    assert matches.claim(function(driver=None, enable=1), None, Desired(), NAMES) is None
+    assert matches.match_of(function(driver=None, enable=1), None, Desired(), NAMES) is None
 
 
 def test_bridges_are_never_taken_not_even_by_a_rule_for_all() -> None:
@@ -100,13 +100,13 @@ def test_the_style_of_discovered_names_is_a_wish(discovery: Discovery, name: str
 
 def test_the_options_of_a_rule_hold_for_discovered_devices_of_that_name() -> None:
     options = PciRule(T4, isolation=Isolation.BUNDLE, iommufd=Iommufd.AUTO, cdi=True)
-    claim = matches.claim(function(), GROUP, Desired(rules=(options,)), NAMES)
-    assert claim == matches.Claim(ResourceName(T4), options)
-    plain = matches.claim(function(), GROUP, Desired(), NAMES)
-    assert plain == matches.Claim(ResourceName(T4), PciRule(T4))
+    match = matches.match_of(function(), GROUP, Desired(rules=(options,)), NAMES)
+    assert match == matches.Match(ResourceName(T4), options)
+    plain = matches.match_of(function(), GROUP, Desired(), NAMES)
+    assert plain == matches.Match(ResourceName(T4), PciRule(T4))
 
 
 def test_the_options_of_a_rule_hold_for_no_other_name() -> None:
     other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),), cdi=True)
-    claim = matches.claim(function(), GROUP, Desired(rules=(other,)), NAMES)
-    assert claim == matches.Claim(ResourceName(T4), PciRule(T4))
+    match = matches.match_of(function(), GROUP, Desired(rules=(other,)), NAMES)
+    assert match == matches.Match(ResourceName(T4), PciRule(T4))

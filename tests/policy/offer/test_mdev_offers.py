@@ -14,7 +14,7 @@ from nodeagent.model.host import Group, Host, Mdev
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Kind, Reason, ReasonCode
 from nodeagent.policy.offer import grants, turn
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from tests.policy.samples import NODES, UUID, facts, function, holders, host, mdev, vgpu
 
 OTHER = UUID[:-1] + "d"
@@ -26,25 +26,25 @@ RULE = MdevRule("example.com/vgpu", (MdevSelector(types=("nvidia-222",)),))
 RULED = Desired(Discovery(enabled=False), rules=(RULE,))
 
 
-def decided(*parts: Any, wish: Desired = ALL, **other: Any) -> Outcome:
-    return turn.first(facts(host(*parts), wish, names=NAMES, **other))
+def decided(*host_devices: Any, wish: Desired = ALL, **other: Any) -> Decision:
+    return turn.first(facts(host(*host_devices), wish, names=NAMES, **other))
 
 
-def after(before: Outcome, now: Host, **other: Any) -> Outcome:
+def after(before: Decision, now: Host, **other: Any) -> Decision:
     return turn.following(before, facts(now, before.facts.desired, names=NAMES, **other))
 
 
-def reasons(outcome: Outcome) -> dict[str, dict[str, ReasonCode | None]]:
+def reasons(decision: Decision) -> dict[str, dict[str, ReasonCode | None]]:
     """Resource → device → code of its reason; without empty resources."""
     return {
         name: {each.id: each.reason.code if each.reason else None for each in found.devices}
-        for name, found in outcome.resources.items()
+        for name, found in decision.resources.items()
         if found.devices
     }
 
 
-def reason(outcome: Outcome, device_id: str = UUID) -> Reason | None:
-    found = outcome.offer_of(device_id)
+def reason(decision: Decision, device_id: str = UUID) -> Reason | None:
+    found = decision.offer_of(device_id)
     assert found is not None
     return found.device.reason
 
@@ -297,5 +297,5 @@ def test_a_parent_does_not_change_what_its_mdevs_are() -> None:
     before = decided(function(driver="nvidia"), mdev())
     now = after(before, host(mdev()))
     assert now.resources[ResourceName(T4_1Q)] is before.resources[ResourceName(T4_1Q)]
-    assert isinstance(now.facts.host.part(UUID), Mdev)
-    assert now.facts.host.part(PciAddress("0000:65:00.0")) is None
+    assert isinstance(now.facts.host.device(UUID), Mdev)
+    assert now.facts.host.device(PciAddress("0000:65:00.0")) is None

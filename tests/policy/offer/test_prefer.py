@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
 from nodeagent.policy.offer import prefer
-from nodeagent.policy.offer.prefer import Seat
+from nodeagent.policy.offer.prefer import Topology
 
-FOUR = {f"g{number}": Seat(number, number // 2) for number in range(4)}
+FOUR = {f"g{number}": Topology(number, number // 2) for number in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -34,29 +34,29 @@ def test_more_musts_than_the_size_is_an_error_of_the_caller() -> None:
 
 
 def test_a_group_that_is_begun_is_completed_before_anything_else() -> None:
-    seats = {"a": Seat(1, 0), "b": Seat(2, 0), "c": Seat(1, 1)}
-    assert prefer.choose(["a", "b", "c"], ["a"], 2, seats) == ("a", "c")
+    topologies = {"a": Topology(1, 0), "b": Topology(2, 0), "c": Topology(1, 1)}
+    assert prefer.choose(["a", "b", "c"], ["a"], 2, topologies) == ("a", "c")
 
 
 def test_a_single_device_is_taken_where_it_breaks_no_pair() -> None:
-    seats = {"a": Seat(1, 0), "b": Seat(1, 0), "c": Seat(2, 0)}
-    assert prefer.choose(["a", "b", "c"], [], 1, seats) == ("c",)
-    assert prefer.choose(["c", "a", "b"], [], 2, seats) == ("c", "a")
+    topologies = {"a": Topology(1, 0), "b": Topology(1, 0), "c": Topology(2, 0)}
+    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("c",)
+    assert prefer.choose(["c", "a", "b"], [], 2, topologies) == ("c", "a")
 
 
 def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
-    seats = {"a": Seat(1, 0), "b": Seat(2, 1), "c": Seat(3, 1)}
-    assert set(prefer.choose(["a", "b", "c"], [], 2, seats)) == {"b", "c"}
-    assert prefer.choose(["a", "b", "c"], [], 1, seats) == ("a",)
+    topologies = {"a": Topology(1, 0), "b": Topology(2, 1), "c": Topology(3, 1)}
+    assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
+    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("a",)
 
 
 def test_below_one_numa_node_one_root_port_is_preferred() -> None:
-    seats = {
-        "a": Seat(1, 0, "pci0000:00/0000:00:01.0"),
-        "b": Seat(2, 0, "pci0000:00/0000:00:02.0"),
-        "c": Seat(3, 0, "pci0000:00/0000:00:02.0"),
+    topologies = {
+        "a": Topology(1, 0, "pci0000:00/0000:00:01.0"),
+        "b": Topology(2, 0, "pci0000:00/0000:00:02.0"),
+        "c": Topology(3, 0, "pci0000:00/0000:00:02.0"),
     }
-    assert set(prefer.choose(["a", "b", "c"], [], 2, seats)) == {"b", "c"}
+    assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
 
 
 def test_devices_without_a_place_are_taken_in_order() -> None:
@@ -68,10 +68,10 @@ def test_a_shortage_gives_what_there_is() -> None:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[str], list[str], int, dict[str, Seat]]:
+def questions(draw: st.DrawFn) -> tuple[list[str], list[str], int, dict[str, Topology]]:
     names = [f"d{number}" for number in range(draw(st.integers(1, 10)))]
-    seats = {
-        name: Seat(
+    topologies = {
+        name: Topology(
             draw(st.none() | st.integers(0, 4)),
             draw(st.none() | st.integers(0, 1)),
             draw(st.sampled_from(["", "r0", "r1"])),
@@ -80,45 +80,47 @@ def questions(draw: st.DrawFn) -> tuple[list[str], list[str], int, dict[str, Sea
     }
     must = draw(st.lists(st.sampled_from(names), unique=True))
     size = draw(st.integers(len(must), len(names)))
-    return draw(st.permutations(names)), must, size, seats
+    return draw(st.permutations(names)), must, size, topologies
 
 
 @settings(deadline=None, max_examples=150)
 @given(questions())
 def test_every_answer_has_the_size_holds_the_musts_and_invents_nothing(
-    question: tuple[list[str], list[str], int, dict[str, Seat]],
+    question: tuple[list[str], list[str], int, dict[str, Topology]],
 ) -> None:
-    available, must, size, seats = question
-    chosen = prefer.choose(available, must, size, seats)
+    available, must, size, topologies = question
+    chosen = prefer.choose(available, must, size, topologies)
     assert len(chosen) == len(set(chosen)) == size
     assert list(chosen[: len(must)]) == must
     assert set(chosen) <= set(available)
-    assert prefer.choose(available, must, size, seats) == chosen
+    assert prefer.choose(available, must, size, topologies) == chosen
 
 
 @settings(deadline=None, max_examples=150)
 @given(questions())
 def test_no_group_is_begun_while_another_one_is_half_taken(
-    question: tuple[list[str], list[str], int, dict[str, Seat]],
+    question: tuple[list[str], list[str], int, dict[str, Topology]],
 ) -> None:
-    available, must, size, seats = question
-    chosen = prefer.choose(available, must, size, seats)
+    available, must, size, topologies = question
+    chosen = prefer.choose(available, must, size, topologies)
     for position in range(len(must), size):
-        begun = {seats[name].group for name in chosen[:position] if name in seats} - {None}
-        left = {seats[name].group for name in set(available) - set(chosen[:position]) if name in seats}
+        begun = {topologies[name].group for name in chosen[:position] if name in topologies} - {None}
+        left = {
+            topologies[name].group for name in set(available) - set(chosen[:position]) if name in topologies
+        }
         if begun & left:
-            assert seats[chosen[position]].group in begun
+            assert topologies[chosen[position]].group in begun
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_one_device_is_taken_from_a_group_of_one_if_there_is_any(numas: int, sizes: list[int]) -> None:
-    seats = {
-        f"{group}.{number}": Seat(group, group % numas)
+    topologies = {
+        f"{group}.{number}": Topology(group, group % numas)
         for group, size in enumerate(sizes)
         for number in range(size)
     }
-    (chosen,) = prefer.choose(list(seats), [], 1, seats)
-    group = seats[chosen].group
+    (chosen,) = prefer.choose(list(topologies), [], 1, topologies)
+    group = topologies[chosen].group
     assert isinstance(group, int)
     assert sizes[group] == 1 or 1 not in sizes

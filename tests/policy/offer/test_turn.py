@@ -10,7 +10,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Isolation, Kind, ReasonCode, Resource
 from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.turn import Outcome
+from nodeagent.policy.offer.turn import Decision
 from tests.policy.samples import GPU, NODES, RULE, WISH, facts, function, holders, host, ids
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
@@ -19,17 +19,17 @@ T4 = "pci-10de.nodeagent/1eb8"
 KVM = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2)
 
 
-def listed(outcome: Outcome, name: str = GPU) -> dict[str, ReasonCode | None]:
+def listed(decision: Decision, name: str = GPU) -> dict[str, ReasonCode | None]:
     """Device id → code of its reason."""
-    devices = outcome.resources[ResourceName(name)].devices
+    devices = decision.resources[ResourceName(name)].devices
     return {device.id: device.reason.code if device.reason else None for device in devices}
 
 
-def turns(*hosts: Host, wish: Desired = WISH) -> Outcome:
-    outcome = turn.first(facts(hosts[0], wish))
+def turns(*hosts: Host, wish: Desired = WISH) -> Decision:
+    decision = turn.first(facts(hosts[0], wish))
     for each in hosts[1:]:
-        outcome = turn.following(outcome, facts(each, wish))
-    return outcome
+        decision = turn.following(decision, facts(each, wish))
+    return decision
 
 
 def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
@@ -50,16 +50,16 @@ def test_a_device_that_comes_is_listed_and_one_that_goes_is_dropped() -> None:
 
 
 def test_a_device_that_goes_while_a_pod_holds_it_stays_until_its_release() -> None:
-    outcome = turn.first(facts(host(function(A)), holders=holders(A)))
-    outcome = turn.following(outcome, facts(host(), holders=holders(A)))
-    assert listed(outcome) == {A: ReasonCode.GONE}
-    assert listed(turn.following(outcome, facts(host()))) == {}
+    decision = turn.first(facts(host(function(A)), holders=holders(A)))
+    decision = turn.following(decision, facts(host(), holders=holders(A)))
+    assert listed(decision) == {A: ReasonCode.GONE}
+    assert listed(turn.following(decision, facts(host()))) == {}
 
 
 def test_a_discovered_device_that_changes_its_driver_stays_listed_with_the_reason() -> None:
     ready, taken = host(function(A)), host(function(A, driver="nvidia"))
-    outcome = turns(ready, taken, wish=ALL)
-    assert listed(outcome, T4) == {A: ReasonCode.DRIVER_CHANGED}
+    decision = turns(ready, taken, wish=ALL)
+    assert listed(decision, T4) == {A: ReasonCode.DRIVER_CHANGED}
     assert listed(turns(ready, taken, ready, wish=ALL), T4) == {A: None}
     assert dict(turns(taken, wish=ALL).resources) == {}
 
@@ -70,65 +70,65 @@ def test_another_device_at_the_same_address_is_not_taken_for_the_old_one() -> No
 
 
 def test_a_resource_that_was_served_stays_with_an_empty_list() -> None:
-    outcome = turns(host(function(A)), host(), host(function(B, 2, device="20f1")), wish=ALL)
-    assert listed(outcome, T4) == {}
+    decision = turns(host(function(A)), host(), host(function(B, 2, device="20f1")), wish=ALL)
+    assert listed(decision, T4) == {}
 
 
 def test_names_that_are_learnt_later_make_nobody_forget_what_was_offered() -> None:
     taken = host(function(A, driver="nvidia"))
-    outcome = turns(host(function(A)), taken, wish=ALL)
+    decision = turns(host(function(A)), taken, wish=ALL)
     names = {"10de": "NVIDIA Corporation", "10de:20f1": "GA100 [A100]"}
     more = replace(taken, functions={**taken.functions, **host(function(B, 2, device="20f1")).functions})
-    after = turn.following(outcome, facts(more, ALL, names=names))
+    after = turn.following(decision, facts(more, ALL, names=names))
     assert listed(after, T4) == {A: ReasonCode.DRIVER_CHANGED}
     assert "nvidia.com/GA100_A100" in after.resources
 
 
 def test_new_names_keep_a_resource_that_is_empty_and_end_what_was_released() -> None:
-    outcome = turn.first(facts(host(function(A)), ALL, holders=holders(A, resource=T4)))
-    outcome = turn.following(outcome, facts(host(), ALL, holders=holders(A, resource=T4)))
-    assert listed(outcome, T4) == {A: ReasonCode.GONE}
-    assert listed(turn.following(outcome, facts(host(), ALL, names={"1": "x"})), T4) == {}
+    decision = turn.first(facts(host(function(A)), ALL, holders=holders(A, resource=T4)))
+    decision = turn.following(decision, facts(host(), ALL, holders=holders(A, resource=T4)))
+    assert listed(decision, T4) == {A: ReasonCode.GONE}
+    assert listed(turn.following(decision, facts(host(), ALL, names={"1": "x"})), T4) == {}
 
 
 def test_a_resource_whose_rule_is_gone_goes_and_takes_its_memories_along() -> None:
-    outcome = turn.first(facts(host(function(A))))
-    assert dict(turn.following(outcome, facts(host(function(A)), Desired())).resources).keys() == {T4}
+    decision = turn.first(facts(host(function(A))))
+    assert dict(turn.following(decision, facts(host(function(A)), Desired())).resources).keys() == {T4}
 
 
 def test_a_resource_whose_rule_is_gone_waits_for_the_pod_that_holds_of_it() -> None:
     here, rest = host(function(A, 1), function(B, 2)), Desired(Discovery(enabled=False))
-    outcome = turn.first(facts(here, holders=holders(A)))
-    outcome = turn.following(outcome, facts(here, rest, holders=holders(A)))
-    assert listed(outcome) == {A: ReasonCode.EXCLUDED}
-    assert dict(turn.following(outcome, facts(here, rest)).resources) == {}
+    decision = turn.first(facts(here, holders=holders(A)))
+    decision = turn.following(decision, facts(here, rest, holders=holders(A)))
+    assert listed(decision) == {A: ReasonCode.EXCLUDED}
+    assert dict(turn.following(decision, facts(here, rest)).resources) == {}
 
 
 def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_release() -> None:
     here, name = host(function(A)), "example.com/new"
     moved = Desired(rules=(PciRule(name, RULE.selectors),))
-    outcome = turn.first(facts(here, holders=holders(A)))
-    outcome = turn.following(outcome, facts(here, moved, holders=holders(A)))
-    assert listed(outcome) == {A: ReasonCode.EXCLUDED}
-    assert listed(outcome, name) == {A: ReasonCode.GROUP_HELD}
-    outcome = turn.following(outcome, facts(here, moved))
-    assert listed(outcome, name) == {A: None}
-    assert list(outcome.resources) == [name]
+    decision = turn.first(facts(here, holders=holders(A)))
+    decision = turn.following(decision, facts(here, moved, holders=holders(A)))
+    assert listed(decision) == {A: ReasonCode.EXCLUDED}
+    assert listed(decision, name) == {A: ReasonCode.GROUP_HELD}
+    decision = turn.following(decision, facts(here, moved))
+    assert listed(decision, name) == {A: None}
+    assert list(decision.resources) == [name]
 
 
 def test_a_held_function_that_disappears_into_a_bundle_stays_listed() -> None:
     here = host(function(A), function(B))
     bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
-    outcome = turn.first(facts(here, holders=holders(B)))
-    outcome = turn.following(outcome, facts(here, bundle, holders=holders(B)))
-    assert listed(outcome) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.EXCLUDED}
+    decision = turn.first(facts(here, holders=holders(B)))
+    decision = turn.following(decision, facts(here, bundle, holders=holders(B)))
+    assert listed(decision) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.EXCLUDED}
 
 
 def test_a_function_that_moves_to_another_group_is_remembered_there() -> None:
     moved = [host(function(A, number, driver="nvidia")) for number in (5, 1, 9)]
-    outcome = turns(host(function(A, 3)), *moved, wish=ALL)
-    assert listed(outcome, T4) == {A: ReasonCode.DRIVER_CHANGED}
-    assert list(outcome.offers) == [9]
+    decision = turns(host(function(A, 3)), *moved, wish=ALL)
+    assert listed(decision, T4) == {A: ReasonCode.DRIVER_CHANGED}
+    assert list(decision.offers) == [9]
 
 
 def test_a_change_touches_only_its_own_group_and_resource() -> None:
@@ -166,9 +166,9 @@ def test_a_holder_is_felt_by_the_whole_group_and_nowhere_else() -> None:
 
 def test_a_group_may_be_shared_by_one_pod_until_it_has_settled() -> None:
     here = host(function(A), function(B))
-    outcome = turn.first(facts(here, holders=holders(A), settling=frozenset({A})))
-    assert listed(outcome) == {A: None, B: None}
-    settled = turn.following(outcome, facts(here, holders=outcome.facts.holders))
+    decision = turn.first(facts(here, holders=holders(A), settling=frozenset({A})))
+    assert listed(decision) == {A: None, B: None}
+    settled = turn.following(decision, facts(here, holders=decision.facts.holders))
     assert listed(settled) == {A: None, B: ReasonCode.GROUP_HELD}
 
 
@@ -207,10 +207,10 @@ def test_options_of_a_rule_reach_the_resource() -> None:
 
 def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
     bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
-    outcome = turns(host(function(A), function(B)), wish=bundle)
-    found = outcome.offer_of(A)
+    decision = turns(host(function(A), function(B)), wish=bundle)
+    found = decision.offer_of(A)
     assert found is not None
-    assert found.parts == (PciAddress(A), PciAddress(B))
-    assert outcome.offer_of(B) is None
-    assert outcome.offer_of("kvm-0") is None
-    assert ids(outcome.resources[ResourceName(GPU)].devices) == [A]
+    assert found.host_devices == (PciAddress(A), PciAddress(B))
+    assert decision.offer_of(B) is None
+    assert decision.offer_of("kvm-0") is None
+    assert ids(decision.resources[ResourceName(GPU)].devices) == [A]

@@ -24,11 +24,11 @@ from nodeagent.model.desired import (
     PciSelector,
     Rule,
 )
-from nodeagent.model.host import Group, Host, Mdev, Part, PciFunction, Recovery
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.turn import ByUnit, Outcome
+from nodeagent.policy.offer.turn import ByUnit, Decision
 from nodeagent.policy.offer.units import Facts
 from tests.policy.samples import NODES, function, mdev
 
@@ -82,13 +82,13 @@ wishes = st.builds(
 
 
 def grouped(
-    parts: Iterable[Part], bare: int | None, leaving: Mapping[str, GroupNumber]
+    host_devices: Iterable[HostDevice], bare: int | None, leaving: Mapping[str, GroupNumber]
 ) -> dict[GroupNumber, Group]:
     """The groups of these parts; ``bare`` has lost its node, ``leaving`` are mdevs off their bus."""
     members: dict[GroupNumber, list[str]] = {}
-    for part in parts:
-        if part.group is not None:
-            members.setdefault(part.group, []).append(part.id)
+    for host_device in host_devices:
+        if host_device.group is not None:
+            members.setdefault(host_device.group, []).append(host_device.id)
     for uuid, number in leaving.items():
         members.setdefault(number, []).append(uuid)
     return {number: Group(number, tuple(found), node=number != bare) for number, found in members.items()}
@@ -132,16 +132,19 @@ def rebuilt(
 ) -> Host:
     present = host.mdevs if mdevs is None else dict(sorted(mdevs.items()))
     waiting = {
-        part.uuid: number
+        host_device.uuid: number
         for number in host.groups
-        for part in host.parts(number)
-        if isinstance(part, Mdev) and part.leaving and part.uuid != gone and part.uuid not in present
+        for host_device in host.devices_in(number)
+        if isinstance(host_device, Mdev)
+        and host_device.leaving
+        and host_device.uuid != gone
+        and host_device.uuid not in present
     } | dict(leaving or {})
-    parts: list[Part] = [*functions.values()]
-    parts += present.values()
+    host_devices: list[HostDevice] = [*functions.values()]
+    host_devices += present.values()
     groups = {
         number: host.groups[number] if host.groups.get(number) == group else group
-        for number, group in grouped(parts, bare, waiting).items()
+        for number, group in grouped(host_devices, bare, waiting).items()
     }
     return replace(host, functions=functions, mdevs=present, groups=groups)
 
@@ -176,76 +179,76 @@ def known(host: Host) -> set[str]:
     return {*host.functions, *host.mdevs, *members}
 
 
-def anew(after: Outcome) -> Outcome:
+def anew(after: Decision) -> Decision:
     """Every unit decided and every resource built anew, from the memories of ``after`` alone."""
     served: dict[ResourceName, ByUnit] = {name: {} for name in after.resources}
     begin = Facts(Host(), after.facts.desired, after.facts.names)
-    return turn.following(Outcome(begin, by_resource=served, claimed=after.claimed), after.facts)
+    return turn.following(Decision(begin, by_resource=served, matched=after.matched), after.facts)
 
 
-def seen(outcome: Outcome) -> dict[str, tuple[object, ...]]:
+def seen(decision: Decision) -> dict[str, tuple[object, ...]]:
     """What the kubelet and a grant see of the resources."""
     return {
         name: (found.isolation, found.iommufd, found.cdi, found.devices)
-        for name, found in outcome.resources.items()
+        for name, found in decision.resources.items()
     }
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(steps, min_size=1, max_size=14))
 def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, Any]]) -> None:
-    outcome = turn.first(START)
+    decision = turn.first(START)
     for step in chain:
-        outcome = turn.following(outcome, changed(outcome.facts, step))
-        scratch = anew(outcome)
-        assert outcome.offers == scratch.offers
-        assert outcome.claimed == scratch.claimed
-        assert outcome.extras == scratch.extras
-        assert seen(outcome) == seen(scratch)
+        decision = turn.following(decision, changed(decision.facts, step))
+        scratch = anew(decision)
+        assert decision.offers == scratch.offers
+        assert decision.matched == scratch.matched
+        assert decision.extras == scratch.extras
+        assert seen(decision) == seen(scratch)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(steps, min_size=1, max_size=14))
 def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[tuple[str, Any]]) -> None:
-    outcome = turn.first(START)
+    decision = turn.first(START)
     for step in chain:
-        before, outcome = outcome, turn.following(outcome, changed(outcome.facts, step))
-        fresh = turn.first(outcome.facts)
-        assert fresh.claimed.items() <= outcome.claimed.items()
-        remembered = outcome.claimed.keys() - fresh.claimed.keys()
-        assert remembered <= before.claimed.keys() & known(outcome.facts.host)
-        assert fresh.resources.keys() <= outcome.resources.keys()
-        added = outcome.resources.keys() - fresh.resources.keys()
+        before, decision = decision, turn.following(decision, changed(decision.facts, step))
+        fresh = turn.first(decision.facts)
+        assert fresh.matched.items() <= decision.matched.items()
+        remembered = decision.matched.keys() - fresh.matched.keys()
+        assert remembered <= before.matched.keys() & known(decision.facts.host)
+        assert fresh.resources.keys() <= decision.resources.keys()
+        added = decision.resources.keys() - fresh.resources.keys()
         assert added <= before.resources.keys()
-        if not remembered and outcome.extras == fresh.extras:
-            assert seen(fresh).items() <= seen(outcome).items()
+        if not remembered and decision.extras == fresh.extras:
+            assert seen(fresh).items() <= seen(decision).items()
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_what_a_change_does_not_concern_stays_the_same_object(chain: list[tuple[str, Any]]) -> None:
-    outcome = turn.first(START)
+    decision = turn.first(START)
     for step in chain:
-        facts = changed(outcome.facts, step)
-        before, outcome = outcome, turn.following(outcome, facts)
-        for name, resource in outcome.resources.items():
+        facts = changed(decision.facts, step)
+        before, decision = decision, turn.following(decision, facts)
+        for name, resource in decision.resources.items():
             old = before.resources.get(name)
             assert resource is old or resource != old or step[0] == "desired"
-        again = turn.following(outcome, facts)
-        assert all(again.resources[name] is found for name, found in outcome.resources.items())
-        assert again.resources.keys() == outcome.resources.keys()
+        again = turn.following(decision, facts)
+        assert all(again.resources[name] is found for name, found in decision.resources.items())
+        assert again.resources.keys() == decision.resources.keys()
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[str, Any]]) -> None:
-    outcome = turn.first(START)
+    decision = turn.first(START)
     for step in chain:
-        before, outcome = outcome, turn.following(outcome, changed(outcome.facts, step))
-        for name, resource in outcome.resources.items():
+        before, decision = decision, turn.following(decision, changed(decision.facts, step))
+        for name, resource in decision.resources.items():
             ids = [device.id for device in resource.devices]
             assert len(set(ids)) == len(ids), name
-        for device_id, holder in outcome.facts.holders.items():
+        for device_id, holder in decision.facts.holders.items():
             served = before.resources.get(holder.resource)
             if served is not None and served.device(device_id) is not None:
-                assert outcome.resources[holder.resource].device(device_id) is not None
+                assert decision.resources[holder.resource].device(device_id) is not None

@@ -34,7 +34,7 @@ def test_isolation_decides_what_a_device_stands_for(
     isolation: Isolation, devices: list[tuple[str, ...]]
 ) -> None:
     found = units.decide(ONE, facts(host(*PAIR), wish(isolation)))
-    assert [offer.parts for offer in found] == devices
+    assert [offer.host_devices for offer in found] == devices
     assert [offer.device.id for offer in found] == [device[0] for device in devices]
     assert all(offer.device.healthy for offer in found)
 
@@ -44,7 +44,7 @@ def test_a_bundle_holds_only_what_its_own_rule_takes() -> None:
     other = PciRule("example.com/audio", (PciSelector(vendors=("1022",)),))
     desired = Desired(Discovery(enabled=False), rules=(*wish(Isolation.BUNDLE).rules, other))
     found = units.decide(ONE, facts(host(PAIR[0], audio, PAIR[1]), desired))
-    by_name = {offer.claim.resource: offer.parts for offer in found}
+    by_name = {offer.match.resource: offer.host_devices for offer in found}
     assert by_name == {GPU: ("0000:65:00.0", "0000:66:00.0"), "example.com/audio": ("0000:65:00.1",)}
 
 
