@@ -21,7 +21,7 @@ from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Timing
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 
 FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
@@ -132,7 +132,7 @@ class HoldersLoop:
             found = await self._ask()
         except KubeletUnavailable as error:
             self._unanswered(error)
-            self._take(replace(self.cell.get(), known=False), asked)
+            self._take(replace(self.cell.get(), knowledge=Knowledge.UNKNOWN), asked)
         else:
             await self._answered(found, asked)
 
@@ -153,7 +153,8 @@ class HoldersLoop:
         if not doubtful:
             self._reservations.named(asked)
             self._complete = True
-        self._take(Allocations(found, known=True, partial=not self._complete), asked)
+        knowledge = Knowledge.COMPLETE if self._complete else Knowledge.PARTIAL
+        self._take(Allocations(found, knowledge), asked)
 
     def _take(self, allocations: Allocations, now: float) -> None:
         """Make this the newest; what has settled by then is held, also where no pod is named."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodeagent.base.latest import Latest
-from nodeagent.model.allocation import Allocations
+from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
@@ -66,7 +66,7 @@ class Offering:
             desired=self._desired.get(),
             names=self._names.get(),
             holders=allocations.holders,
-            holders_known=allocations.known,
+            holders_known=allocations.knowledge is not Knowledge.UNKNOWN,
             settling=self._settling.get(),
         )
         if not _same(facts, self._decision.facts):

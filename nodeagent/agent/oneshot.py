@@ -20,6 +20,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import card_states
 from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
@@ -61,19 +62,19 @@ async def with_hints(root: Root, decision: Decision, address: PciAddress) -> Dec
     return turn.first(facts, decision.facts.matched)
 
 
-def remembered(root: Root) -> ledger.Ledger:
+def remembered(root: Root) -> Ledger:
     """What the daemon of this node remembers of vGPU types."""
     return ledger.read(root.path(ledger.PATH))
 
 
 def to_plan(
-    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: ledger.Ledger | None = None
+    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: Ledger | None = None
 ) -> card_states.Basis:
     """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
 
     What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
     """
-    known = ledger.learned(known or ledger.Ledger(), seen.host, seen.names)
+    known = ledger.learned(known or Ledger(), seen.host, seen.names)
     return card_states.Basis(
         machine_id,
         labels=dict(labels),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from nodeagent.model.ids import ResourceName
 
@@ -33,23 +34,37 @@ def unnamed(resource: ResourceName, numa: int | None) -> Holder:
     return Holder("", UNNAMED, resource, numa)
 
 
+class Knowledge(StrEnum):
+    """What the absence of a holder proves."""
+
+    UNKNOWN = "unknown"  # nothing: the kubelet does not answer
+    PARTIAL = "partial"  # too little to take anything away: the kubelet may not know all its pods yet
+    COMPLETE = "complete"  # that nobody holds the device
+
+
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """Device id → its holder, of all resources of the node, also those of other device plugins.
-
-    ``known`` is False while the kubelet does not answer: then nothing may be concluded from absence.
-    ``partial`` while it has answered only when it was too young to know its pods: then absence proves too
-    little to destroy anything.
-    """
+    """Device id → its holder, of all resources of the node, also those of other device plugins."""
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
-    known: bool = False
-    partial: bool = False
+    knowledge: Knowledge = Knowledge.UNKNOWN
 
     @property
     def complete(self) -> bool:
         """True if whoever is not named holds nothing."""
-        return self.known and not self.partial
+        return self.knowledge is Knowledge.COMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class Reservations:
+    """Ids under an Allocate or a removal: given or removed, never both.
+
+    ``settling`` were given a moment ago, and their pod may take more of the group. ``withdrawn`` are about to
+    be taken off the host.
+    """
+
+    settling: frozenset[str] = frozenset()
+    withdrawn: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import ReasonCode, Resource
@@ -92,7 +92,7 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     host = nodes.many(directory, 2)
     host.node("/dev/kvm")
     wake, watcher = Latest[None](None), Watcher()
-    cells = Latest(desired(*rules), wake.touch), Latest(Allocations(known=True), wake.touch)
+    cells = Latest(desired(*rules), wake.touch), Latest(Allocations(knowledge=Knowledge.COMPLETE), wake.touch)
     root = Root(host.directory)
     observe = Observer(root, watcher, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
     reconcile = Offering(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
@@ -274,12 +274,12 @@ async def test_shares_of_a_node_are_not_preferred_and_functions_are(agent: Agent
 
 async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
-    agent.allocations.set(Allocations({ONE: Holder("ns", "p", GPU, 0)}, known=True))
+    agent.allocations.set(Allocations({ONE: Holder("ns", "p", GPU, 0)}, Knowledge.COMPLETE))
     agent.host.unplug(ONE)
     agent.observe.wake()
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
     assert agent.reconcile.awaited.get() == {ONE}
-    agent.allocations.set(Allocations({}, known=True))
+    agent.allocations.set(Allocations({}, Knowledge.COMPLETE))
     await agent.kubelet.until_listed(GPU, 1)
     assert agent.reconcile.awaited.get() == frozenset()
 

@@ -18,7 +18,7 @@ from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Timing
-from nodeagent.model.allocation import Allocations, Holder, unnamed
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
 from nodeagent.model.ids import ResourceName
 from tests.conftest import Said
 
@@ -76,10 +76,10 @@ async def running(loop: HoldersLoop) -> AsyncIterator[None]:
 async def test_an_answer_is_taken_and_an_equal_one_wakes_nobody() -> None:
     kubelet = Kubelet(a=POD)
     loop = made(kubelet)
-    assert loop.cell.get() == Allocations({}, known=False)
+    assert loop.cell.get() == Allocations({}, Knowledge.UNKNOWN)
     await loop.one_turn()
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({"a": POD}, known=True)
+    assert loop.cell.get() == Allocations({"a": POD}, Knowledge.COMPLETE)
     assert loop.cell.version == 1
 
 
@@ -90,11 +90,11 @@ async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
     kubelet.silent = True
     for _ in range(3):
         await loop.one_turn()
-    assert loop.cell.get() == Allocations({"a": POD}, known=False)
+    assert loop.cell.get() == Allocations({"a": POD}, Knowledge.UNKNOWN)
     errors = [loop.error]
     kubelet.silent, kubelet.holders = False, {}
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({}, known=True)
+    assert loop.cell.get() == Allocations({}, Knowledge.COMPLETE)
     assert [*errors, loop.error] == ["no answer in time", None]
     assert said(log.HOLDERS_UNKNOWN) == [{"error": "no answer in time"}]
     assert said(log.HOLDERS_KNOWN) == [{}]
@@ -107,10 +107,10 @@ async def test_a_young_kubelet_proves_only_presence() -> None:
     loop.kubelet_changed()
     kubelet.holders = {"b": POD}
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({"a": POD, "b": POD}, known=True)
+    assert loop.cell.get() == Allocations({"a": POD, "b": POD}, Knowledge.COMPLETE)
     loop._doubt_until = 0.0  # as if it had run for a while
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({"b": POD}, known=True)
+    assert loop.cell.get() == Allocations({"b": POD}, Knowledge.COMPLETE)
 
 
 async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
@@ -118,15 +118,15 @@ async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
     kubelet.born = time.time() - 1.0
     loop = made(kubelet)
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({"a": POD}, known=True, partial=True)
+    assert loop.cell.get() == Allocations({"a": POD}, Knowledge.PARTIAL)
     now = time.monotonic()
     assert 28 < loop._due(now) - now < 30, "it is asked when it is old enough"
     loop._doubt_until = 0.0  # as if it had run for a while
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({"a": POD}, known=True)
+    assert loop.cell.get() == Allocations({"a": POD}, Knowledge.COMPLETE)
     loop.kubelet_changed()
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({"a": POD}, known=True)
+    assert loop.cell.get() == Allocations({"a": POD}, Knowledge.COMPLETE)
 
 
 async def test_a_kubelet_from_the_future_is_doubted_no_longer_than_a_young_one() -> None:
@@ -134,11 +134,11 @@ async def test_a_kubelet_from_the_future_is_doubted_no_longer_than_a_young_one()
     kubelet.born = time.time() + 7200  # the clock was set back since
     loop = made(kubelet)
     await loop.one_turn()
-    assert loop.cell.get().partial
+    assert loop.cell.get().knowledge is Knowledge.PARTIAL
     loop._doubt_until = 0.0  # as if the time were over
     kubelet.holders = {}
     await loop.one_turn()
-    assert loop.cell.get() == Allocations({}, known=True)
+    assert loop.cell.get() == Allocations({}, Knowledge.COMPLETE)
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
@@ -204,11 +204,11 @@ async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_
         loop.give({"a": POD})
         with anyio.fail_after(5):
             await loop.cell.newer(0)
-        assert loop.cell.get() == Allocations({"a": POD}, known=False)
+        assert loop.cell.get() == Allocations({"a": POD}, Knowledge.UNKNOWN)
         answer.set()
         with anyio.fail_after(5):
             await loop.cell.newer(1)
-        assert loop.cell.get() == Allocations({"a": POD}, known=True), "this was asked before"
+        assert loop.cell.get() == Allocations({"a": POD}, Knowledge.COMPLETE), "this was asked before"
 
 
 async def test_questions_are_spaced_however_many_hints_there_are() -> None:

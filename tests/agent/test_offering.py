@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.agent.offering import Offering
 from nodeagent.base.latest import Latest
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
@@ -70,16 +70,18 @@ def test_each_input_that_was_replaced_is_decided_on(which: str) -> None:
     cells.desired.set(Desired() if which == "desired" else cells.desired.get())
     cells.names.set({"10de": "x"} if which == "names" else cells.names.get())
     holders = {"x": Holder("ns", "p", KVM)}
-    cells.allocations.set(Allocations(holders, True) if which == "allocations" else cells.allocations.get())
+    cells.allocations.set(
+        Allocations(holders, Knowledge.COMPLETE) if which == "allocations" else cells.allocations.get()
+    )
     cells.settling.set(frozenset({"x"}) if which == "settling" else cells.settling.get())
     assert cells.reconcile.one_turn() is not first
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_whether_the_holders_are_known_is_decided_on(known: bool) -> None:
+@pytest.mark.parametrize("known", list(Knowledge))
+def test_whether_the_holders_are_known_is_decided_on(known: Knowledge) -> None:
     cells = Cells()
     cells.allocations.set(Allocations({"x": Holder("ns", "p", KVM)}, known))
-    assert cells.reconcile.one_turn().facts.holders_known is known
+    assert cells.reconcile.one_turn().facts.holders_known is (known is not Knowledge.UNKNOWN)
 
 
 async def test_the_loop_turns_when_an_input_changes() -> None:
@@ -114,7 +116,7 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     cells.reconcile.one_turn()
     assert releases.awaited(cells.reconcile.decision) == frozenset()
     cells.allocations.set(
-        Allocations({addresses[0]: Holder("ns", "p", ResourceName("example.com/gpu"))}, True)
+        Allocations({addresses[0]: Holder("ns", "p", ResourceName("example.com/gpu"))}, Knowledge.COMPLETE)
     )
     cells.reconcile.one_turn()
     assert releases.awaited(cells.reconcile.decision) == set(addresses)

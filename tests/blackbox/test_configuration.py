@@ -30,7 +30,7 @@ from tests.blackbox.harness import (
 LONG = "x" * 64
 AS_NOBODY = """
 import contextlib, os, sys
-from nodeagent import cli
+from nodeagent.cli import main as cli
 
 with contextlib.suppress(SystemExit):
     cli.main(["--version"])  # loads what another user may not be allowed to read

@@ -33,7 +33,7 @@ print("hung up", len(got))
 
 RUN = """
 import json, os, sys, threading, time
-from nodeagent import cli
+from nodeagent.cli import main as cli
 from nodeagent.base import jsonsocket
 
 def watch():

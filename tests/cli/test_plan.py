@@ -15,6 +15,7 @@ from nodeagent.base.watching import Watcher
 from nodeagent.cli import main
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import host_json
+from nodeagent.model.ledger import Ledger
 from nodeagent.sim import files
 from nodeagent.sim.cards import SimulatedCards, add_card
 from nodeagent.sim.host import SimulatedHost
@@ -154,7 +155,7 @@ def test_what_the_daemon_remembers_of_vgpu_types_is_planned_with(root: Path, run
     (root / "etc/nodeagent/config.yaml").write_text("mdevs: {manage: true, types: [NVIDIA A40-24Q]}\n")
     foreign = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in foreign["cards"][0]["exists"]} == {False}
-    record = ledger.Ledger(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-24Q"})
+    record = Ledger(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-24Q"})
     ledger.write(str(root / ledger.PATH.lstrip("/")), record)
     ours = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}

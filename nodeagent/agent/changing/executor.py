@@ -25,6 +25,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.action import ClearVgpuType, SetVgpuType, Step
 from nodeagent.model.host import Host
 from nodeagent.model.ids import pci_address
+from nodeagent.model.ledger import Ledger
 
 DEADLINE = 10.0  # seconds after which a write is told to be late
 
@@ -38,7 +39,7 @@ class Executor:
         self, root: Root, backoff: Backoff, on_written: Callable[[Step], None], deadline: float = DEADLINE
     ) -> None:
         self.retries = Retries(backoff)
-        self.ledger = self._saved = ledger.Ledger()
+        self.ledger = self._saved = Ledger()
         self.writes = 0
         self._root = root
         self._deadline = deadline

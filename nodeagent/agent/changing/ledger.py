@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,9 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import vgpu_key
+from nodeagent.model.ledger import Ledger
 
 PATH = "/run/nodeagent/vgpu-types.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """``types``: VF → the type that we set; ``names``: type → name; ``listed``: VF → all that it ever listed.
-
-    VFs go by their addresses, types by their ids.
-    """
-
-    types: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def learned(ledger: Ledger, host: Host, named: Mapping[str, str]) -> Ledger:

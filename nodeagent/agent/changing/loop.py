@@ -18,7 +18,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent.agent import releases
-from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.executor import DEADLINE, Executor
 from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.retries import BACKOFF
@@ -35,6 +34,7 @@ from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import mdevs, sriov
 from nodeagent.policy.change.card_states import Basis
 from nodeagent.policy.change.mdevs import Plan
@@ -58,7 +58,7 @@ class Inputs:
 
     host: Host
     wishes: Wishes
-    ledger: ledger.Ledger
+    ledger: Ledger
     in_use: frozenset[str]
     failed: Mapping[str, str]
     busy: frozenset[str]  # cards that are being worked on, and devices whose write has not returned

@@ -18,7 +18,7 @@ from nodeagent.base.backoff import Backoff
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
@@ -58,7 +58,7 @@ class Changing:
         self.watcher = Watcher()
         self.observe = self.looking()
         self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
-        self.allocations: Latest[Allocations] = Latest(Allocations({}, known=True), self.wake.touch)
+        self.allocations: Latest[Allocations] = Latest(Allocations({}, Knowledge.COMPLETE), self.wake.touch)
         self.reservations = Reservations(self.wake.touch)
         self.labels: Mapping[str, str] = {}
         self.effects = self.fresh()
@@ -92,7 +92,7 @@ class Changing:
     def hold(self, *uuids: str) -> None:
         """What pods hold now, and nothing else."""
         holder = functools.partial(Holder, "ns", "vm", ResourceName("nvidia.com/GRID_T4"))
-        self.allocations.set(Allocations({uuid: holder() for uuid in uuids}, known=True))
+        self.allocations.set(Allocations({uuid: holder() for uuid in uuids}, Knowledge.COMPLETE))
 
     def counts(self) -> list[tuple[str, str, int]]:
         """(card, type, number) of all instances that exist."""

@@ -10,8 +10,9 @@ import pytest
 
 from nodeagent.agent.changing import ledger
 from nodeagent.base.errors import KernelRefused
+from nodeagent.model.ledger import Ledger
 
-RECORD = ledger.Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
+RECORD = Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -37,11 +38,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    assert ledger.read(str(path)) == ledger.Ledger()
+    assert ledger.read(str(path)) == Ledger()
 
 
 def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
-    assert ledger.read(str(tmp_path / "none.json")) == ledger.Ledger()
+    assert ledger.read(str(tmp_path / "none.json")) == Ledger()
 
 
 @pytest.mark.shows("MC-3")
@@ -52,7 +53,7 @@ def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> 
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as on a disk that is full
     try:
         with pytest.raises(KernelRefused, match="cannot be written"):
-            ledger.write(path, ledger.Ledger({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
+            ledger.write(path, Ledger({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert ledger.read(path) == RECORD

@@ -15,9 +15,10 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.model.action import CreateMdev
-from nodeagent.model.allocation import Allocations, unnamed
+from nodeagent.model.allocation import Allocations, Knowledge, unnamed
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import ownership
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
@@ -216,7 +217,7 @@ async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_pat
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
-        changing.allocations.set(Allocations({}, known=False))
+        changing.allocations.set(Allocations({}, Knowledge.UNKNOWN))
         changing.want("nvidia-223")
         await changing.until(lambda: len(changing.effects.plan.waiting) == 2)
         await changing.until_at_rest()
@@ -340,7 +341,7 @@ async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_pat
             await changing.until_at_rest()
         saved = ledger.read(changing.root.path(ledger.PATH))
         names = {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"}
-        assert saved == ledger.Ledger(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
+        assert saved == Ledger(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
         changing.effects = changing.fresh()
         changing.want("NVIDIA A40-24Q")
         changing.cards.hold(vfs[1])

@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
-from nodeagent.model.allocation import Allocations
+from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
 from nodeagent.policy.change import ownership
 from nodeagent.sim import files
@@ -132,6 +132,6 @@ async def test_what_waits_is_told_although_something_else_on_its_card_fails(
             await changing.until_counts((FIRST, "nvidia-223", 3))
             await changing.until_at_rest()
             assert len(said(log.ACTION_WAITING)) == 2
-            changing.allocations.set(Allocations({}, known=False))
+            changing.allocations.set(Allocations({}, Knowledge.UNKNOWN))
             await changing.until(lambda: len(said(log.ACTION_WAITING)) == 4)
             assert not any(refused in str(line["action"]) for line in said(log.ACTION_WAITING))

@@ -18,7 +18,7 @@ from nodeagent.app import Agent
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import RemoveMdev, Step
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.ids import ResourceName
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -80,7 +80,7 @@ async def test_an_unhealthy_device_says_why_and_what_to_do(agent: Agent, host: S
 
 
 async def test_holders_are_named(agent: Agent) -> None:
-    agent.allocations.cell.set(Allocations({"x": Holder("ns", "p", GPU)}, known=True))
+    agent.allocations.cell.set(Allocations({"x": Holder("ns", "p", GPU)}, Knowledge.COMPLETE))
     assert status.document(agent)["holders"] == {"x": {"pod": "ns/p", "resource": GPU}}
 
 

@@ -229,7 +229,7 @@ async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) 
 
 @pytest.mark.skipif(not namespaces(), reason="no user namespace to be had")
 def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() -> None:
-    command = [*ALONE, sys.executable, "-m", "tests.kernel.polling"]
+    command = [*ALONE, sys.executable, "-m", "tests.kernel.events.polling"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     told, buffer = done.stdout.splitlines()
     assert told == "poll True True"

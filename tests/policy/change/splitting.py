@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nodeagent.agent.changing.ledger import Ledger, learned
+from nodeagent.agent.changing.ledger import learned
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import mdevs
 from nodeagent.policy.change.card_states import Basis
 from nodeagent.policy.change.mdevs import Plan

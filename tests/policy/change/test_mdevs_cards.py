@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent.changing.ledger import Ledger, learned
+from nodeagent.agent.changing.ledger import learned
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import mdevs
 from nodeagent.policy.offer import turn, units
 from nodeagent.render import scan

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from nodeagent.agent.changing.ledger import Ledger, learned
+from nodeagent.agent.changing.ledger import learned
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import mdevs
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import basis, remembered, result, short

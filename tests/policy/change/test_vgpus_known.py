@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.agent.changing.ledger import Ledger, learned
+from nodeagent.agent.changing.ledger import learned
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import MdevsWanted
 from nodeagent.model.ids import vgpu_key
+from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import mdevs
 from nodeagent.policy.change.mdevs import Plan
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledger: what nodeagent did to the host, or saw on it, that the host itself does not show for ever. Pure.
+
+Kept on disk by ``agent.changing.ledger``; an empty one means that what is there is not known to be ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
+
+    VFs go by their addresses, types by their ids.
+    """
+
+    types: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

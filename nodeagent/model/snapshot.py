@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshot: everything that decisions depend on, at one moment, as one frozen value.
+
+The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot, by the same functions. Its parts are
+immutable, and an equal part is the same object in the next Snapshot: so identity tells what has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.model.allocation import Allocations, Reservations
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.ledger import Ledger
+
+Names = Mapping[str, str]
+"""Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All inputs of all decisions.
+
+    ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
+    is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
+    ``machine_id`` is "" while it is not known.
+    """
+
+    host: Host = field(default_factory=Host)
+    desired: Desired = field(default_factory=Desired)
+    names: Names = field(default_factory=dict)
+    allocations: Allocations = field(default_factory=Allocations)
+    reservations: Reservations = field(default_factory=Reservations)
+    open: frozenset[str] = frozenset()
+    ledger: Ledger = field(default_factory=Ledger)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    machine_id: str = ""
