@@ -90,7 +90,7 @@ class CdiFiles:
         resource = decision.resources.get(name)
         if resource is None or not resource.cdi:
             return None
-        return _Source(resource, decision.facts.host, decision.facts.desired)
+        return _Source(resource, decision.snapshot.host, decision.snapshot.desired)
 
     async def _write(self, name: ResourceName, document: Mapping[str, object]) -> bool:
         try:

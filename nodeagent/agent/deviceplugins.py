@@ -85,7 +85,7 @@ class ResourceAnswers:
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred devices."""
-        host = self._reconcile.decision.facts.host
+        host = self._reconcile.decision.snapshot.host
         found = ((each, host.device(each)) for each in (*available, *must))
         topologies = {
             device_id: _topology(host_device, host)
@@ -103,7 +103,7 @@ class ResourceAnswers:
         rule = grants.node_rule(self._resource(), decision)
         if rule is not None:
             return (rule.path,)
-        host = decision.facts.host
+        host = decision.snapshot.host
         found: dict[str, None] = {}
         for device_id in device_ids:
             host_device = host.device(device_id)

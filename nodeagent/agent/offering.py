@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodeagent.base.latest import Latest
-from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.allocation import Allocations, Reservations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import releases, turn
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.policy.offer.units import Facts
 
 
 class Offering:
@@ -40,7 +40,7 @@ class Offering:
         self._names = names
         self._allocations = allocations
         self._settling = settling
-        self._decision = turn.first(Facts(Host(), desired.get()))
+        self._decision = turn.first(Snapshot(Host(), desired.get()))
 
     @property
     def decision(self) -> Decision:
@@ -60,28 +60,25 @@ class Offering:
 
     def one_turn(self) -> Decision:
         """Decide anew what has changed."""
-        allocations = self._allocations.get()
-        facts = Facts(
+        snapshot = Snapshot(
             host=self._host.get(),
             desired=self._desired.get(),
             names=self._names.get(),
-            holders=allocations.holders,
-            holders_known=allocations.knowledge is not Knowledge.UNKNOWN,
-            settling=self._settling.get(),
+            allocations=self._allocations.get(),
+            reservations=Reservations(self._settling.get()),
         )
-        if not _same(facts, self._decision.facts):
-            self._decision = turn.following(self._decision, facts)
+        if not _same(snapshot, self._decision.snapshot):
+            self._decision = turn.following(self._decision, snapshot)
             self.resources.set(self._decision.resources)
         return self._decision
 
 
-def _same(one: Facts, other: Facts) -> bool:
+def _same(one: Snapshot, other: Snapshot) -> bool:
     """True if nothing was replaced: parts of Facts are immutable, so identity is enough."""
     return (
         one.host is other.host
         and one.desired is other.desired
         and one.names is other.names
-        and one.holders is other.holders
-        and one.holders_known == other.holders_known
-        and one.settling == other.settling
+        and one.allocations is other.allocations
+        and one.reservations == other.reservations
     )

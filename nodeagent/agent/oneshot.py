@@ -16,16 +16,16 @@ from nodeagent.kernel import pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.runner import ScanRunner
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import card_states
 from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.policy.offer.units import Facts
 
 HINTS_LIMIT = 1.0  # seconds for one device's hints
 
@@ -40,26 +40,28 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
     host = saved or await ScanRunner(root).look(None, Host(), node_paths)
     names = await threads.call(_names, root, host)
     told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
-    facts = Facts(
+    snapshot = Snapshot(
         host,
         settings.desired,
         names,
-        holders=_holders(told),
-        holders_known=told.get("kubelet", {}).get("holdersKnown", False) is True,
+        Allocations(
+            _holders(told),
+            Knowledge.COMPLETE if told.get("kubelet", {}).get("holdersKnown") is True else Knowledge.UNKNOWN,
+        ),
     )
-    return turn.first(facts, _listed(told, host, settings.desired))
+    return turn.first(snapshot, _listed(told, host, settings.desired))
 
 
 async def with_hints(root: Root, decision: Decision, address: PciAddress) -> Decision:
     """The same outcome, with the costly facts of one function read in addition."""
-    host = decision.facts.host
+    host = decision.snapshot.host
     function = host.functions.get(address)
     if function is None:
         return decision
     with anyio.move_on_after(HINTS_LIMIT):
         function = replace(function, hints=await threads.call(hints.read, root, address))
-    facts = replace(decision.facts, host=replace(host, functions={**host.functions, address: function}))
-    return turn.first(facts, decision.facts.matched)
+    snapshot = replace(decision.snapshot, host=replace(host, functions={**host.functions, address: function}))
+    return turn.first(snapshot, decision.matched)
 
 
 def remembered(root: Root) -> Ledger:
@@ -68,7 +70,7 @@ def remembered(root: Root) -> Ledger:
 
 
 def to_plan(
-    seen: Facts, machine_id: str, labels: Iterable[tuple[str, str]], known: Ledger | None = None
+    seen: Snapshot, machine_id: str, labels: Iterable[tuple[str, str]], known: Ledger | None = None
 ) -> card_states.Basis:
     """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
 
@@ -78,8 +80,8 @@ def to_plan(
     return card_states.Basis(
         machine_id,
         labels=dict(labels),
-        holders=seen.holders,
-        holders_known=seen.holders_known,
+        holders=seen.allocations.holders,
+        holders_known=seen.allocations.complete,
         made=known.types,
         vgpu_names=known.names,
         vgpu_listed=known.listed,

@@ -196,7 +196,7 @@ def _scan(options: argparse.Namespace) -> int:
 
     decision = _inspected(options)
     if options.output == "json":
-        return _print(json.dumps(host_json.dump(decision.facts.host), indent=1))
+        return _print(json.dumps(host_json.dump(decision.snapshot.host), indent=1))
     return _print(scan.text(decision))
 
 
@@ -209,7 +209,7 @@ def _plan(options: argparse.Namespace) -> int:
     loaded, _ = _settings(options, root)
     for warning in loaded.warnings:
         print(f"nodeagent: {warning}", file=sys.stderr)
-    seen = _inspected(options, loaded=loaded).facts
+    seen = _inspected(options, loaded=loaded).snapshot
     record = oneshot.remembered(root) if options.host is None else None
     basis = oneshot.to_plan(seen, _machine_id(options, root, loaded), loaded.node.labels, record)
     plan = mdevs.plan(seen.host, loaded.desired.mdevs, basis)

@@ -15,7 +15,7 @@ _TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 
 def text(decision: Decision) -> str:
     """The table of functions, those of mdevs and their types, then the other facts of the host."""
-    host = decision.facts.host
+    host = decision.snapshot.host
     rows = [_row(function, decision) for function in _by_group(host)]
     parts = [table(_HEAD, rows) if rows else "no PCI devices", ""]
     mdevs = [_mdev_row(mdev, decision) for mdev in _mdevs(host)]
@@ -51,7 +51,7 @@ def _types(host: Host) -> dict[str, tuple[MdevType, ...]]:
 
 
 def _row(function: PciFunction, decision: Decision) -> tuple[str, ...]:
-    members = decision.facts.host.members(function.group)
+    members = decision.snapshot.host.members(function.group)
     viable = "-" if function.group is None else "no" if groups.blockers(members) else "yes"
     return (
         function.address,

@@ -225,9 +225,9 @@ async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refu
     assert event["devices"] == asked.ids[0]
 
 
-async def with_a_neighbour(agent: Agent, **facts: Any) -> None:
+async def with_a_neighbour(agent: Agent, **snapshot: Any) -> None:
     """A third function, in the group of the first, that the daemon has seen."""
-    agent.host.add_function(NEIGHBOUR, group=0, numa=0, **facts)
+    agent.host.add_function(NEIGHBOUR, group=0, numa=0, **snapshot)
     with anyio.fail_after(5):
         await agent.observe.look_at(frozenset({NEIGHBOUR, "/sys/kernel/iommu_groups/0"}))
     agent.reconcile.one_turn()

@@ -81,7 +81,7 @@ def test_each_input_that_was_replaced_is_decided_on(which: str) -> None:
 def test_whether_the_holders_are_known_is_decided_on(known: Knowledge) -> None:
     cells = Cells()
     cells.allocations.set(Allocations({"x": Holder("ns", "p", KVM)}, known))
-    assert cells.reconcile.one_turn().facts.holders_known is (known is not Knowledge.UNKNOWN)
+    assert cells.reconcile.one_turn().snapshot.allocations.knowledge is known
 
 
 async def test_the_loop_turns_when_an_input_changes() -> None:

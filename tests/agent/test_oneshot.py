@@ -12,12 +12,12 @@ from nodeagent import config
 from nodeagent.agent import oneshot
 from nodeagent.base import jsonsocket
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import explain
-from nodeagent.policy.offer.units import Facts
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 
@@ -36,14 +36,14 @@ async def test_a_look_decides_as_the_daemon_would(host: SimulatedHost) -> None:
     (resource,) = decision.resources.values()
     assert resource.name == "nvidia.com/MADEUP_CARD"
     assert len(resource.devices) == 2
-    assert not decision.facts.holders_known
+    assert not decision.snapshot.allocations.complete
 
 
 async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHost) -> None:
     decision = await oneshot.inspect(
         Root(host.directory), config.load(host.directory, {}, {}), Host(iommu=True)
     )
-    assert decision.facts.host.functions == {}
+    assert decision.snapshot.host.functions == {}
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ async def test_a_running_daemon_says_who_holds_what(
         await anyio.wait_all_tasks_blocked()
         decision = await oneshot.inspect(root, loaded)
         tasks.cancel_scope.cancel()
-    assert decision.facts.holders_known is known
-    assert {name: str(holder) for name, holder in decision.facts.holders.items()} == holders
+    assert decision.snapshot.allocations.complete is known
+    assert {name: str(holder) for name, holder in decision.snapshot.allocations.holders.items()} == holders
 
 
 async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host: SimulatedHost) -> None:
@@ -88,9 +88,9 @@ async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host:
 async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None:
     root = Root(host.directory)
     decision = await oneshot.inspect(root, config.load(host.directory, {}, {}))
-    assert decision.facts.host.functions[ONE].hints is None
+    assert decision.snapshot.host.functions[ONE].hints is None
     host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 2")
-    found = (await oneshot.with_hints(root, decision, ONE)).facts.host.functions
+    found = (await oneshot.with_hints(root, decision, ONE)).snapshot.host.functions
     hints = found[ONE].hints
     assert hints is not None
     assert hints.aer_fatal == 2
@@ -103,8 +103,8 @@ async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
     assert await oneshot.with_hints(root, decision, PciAddress("0000:ff:00.0")) is decision
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_plan_is_made_with_what_is_known_of_the_holders(known: bool) -> None:
+@pytest.mark.parametrize("known", list(Knowledge))
+def test_a_plan_is_made_with_what_is_known_of_the_holders(known: Knowledge) -> None:
     held = {"x": Holder("ns", "p", ResourceName("example.com/gpu"))}
-    planned = oneshot.to_plan(Facts(Host(), Desired(), {}, holders=held, holders_known=known), "m", ())
-    assert (planned.holders, planned.holders_known) == (held, known)
+    planned = oneshot.to_plan(Snapshot(Host(), Desired(), {}, Allocations(held, known)), "m", ())
+    assert (planned.holders, planned.holders_known) == (held, known is Knowledge.COMPLETE)

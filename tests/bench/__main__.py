@@ -22,8 +22,8 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.units import Facts
 from nodeagent.render.table import table
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -205,14 +205,14 @@ async def scans(figures: list[Figure]) -> None:
 
 async def one_change(host: SimulatedHost, look: ScanRunner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
-    decision = turn.first(Facts(before, Desired()))
+    decision = turn.first(Snapshot(before, Desired()))
     address = nodes.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
-        now = await look.look(frozenset({address}), decision.facts.host)
+        now = await look.look(frozenset({address}), decision.snapshot.host)
         began = time.perf_counter()
-        decision = turn.following(decision, Facts(now, decision.facts.desired))
+        decision = turn.following(decision, Snapshot(now, decision.snapshot.desired))
         times.append(time.perf_counter() - began)
     return Figure(
         f"one changed device of {count:,}, deciding", statistics.median(times) * 1e3, "ms", "the same"

@@ -14,15 +14,15 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Kind, ReasonCode
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import explain, turn
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.policy.offer.units import Facts
 from nodeagent.render import explain as shown
 from nodeagent.render import scan as scan_shown
 from tests.looking import Looks
@@ -41,9 +41,12 @@ def captured(name: str) -> Host:
         return Looks(Root(directory)).full()
 
 
+KNOWN = Allocations(knowledge=Knowledge.COMPLETE)
+
+
 def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Decision:
     holders = {each: Holder("ns", "vm", ResourceName("example.com/all")) for each in held}
-    return turn.first(Facts(captured(name), wish, holders=holders, holders_known=True))
+    return turn.first(Snapshot(captured(name), wish, {}, Allocations(holders, Knowledge.COMPLETE)))
 
 
 def devices(decision: Decision) -> dict[str, ReasonCode | None]:
@@ -118,8 +121,8 @@ def test_a_failed_recovery_is_seen_only_through_its_event() -> None:
     assert devices(decided("6.12-aer-failed")) == {"01:00.0": None}
     host, address = captured("6.12-aer-failed"), PciAddress("0000:01:00.0")
     failed = replace(host.functions[address], recovery=Recovery.FAILED)
-    facts = Facts(replace(host, functions={**host.functions, address: failed}), WIDE, holders_known=True)
-    assert devices(turn.first(facts)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
+    snapshot = Snapshot(replace(host, functions={**host.functions, address: failed}), WIDE, {}, KNOWN)
+    assert devices(turn.first(snapshot)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "host" in name or name.endswith("-parents")])
@@ -175,21 +178,21 @@ def test_the_busy_host_has_no_device_that_may_be_given() -> None:
 def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -> None:
     for wish in (WIDE, EVERYTHING):
         decision = decided(name, wish)
-        for address, function in decision.facts.host.functions.items():
+        for address, function in decision.snapshot.host.functions.items():
             told = explain.explain(address, decision)
             assert told is not None
             assert told.rules
-            blockers = groups.blockers(decision.facts.host.members(function.group) or (function,))
+            blockers = groups.blockers(decision.snapshot.host.members(function.group) or (function,))
             assert told.viable is (blockers == ())
             assert (told.resource is None) is (
                 all(says != "takes it" for _, says in told.rules) and told.env is None
             )
             assert shown.text(told).startswith(f"{address}  {told.verdict}")
             assert shown.document(told)["verdict"] == told.verdict
-        for uuid, mdev in decision.facts.host.mdevs.items():
+        for uuid, mdev in decision.snapshot.host.mdevs.items():
             told = explain.explain(uuid, decision)
             assert told is not None
             assert shown.text(told).startswith(f"{uuid}  {told.verdict}")
             assert shown.document(told)["type"] == mdev.type_id
         table = scan_shown.text(decision)
-        assert all(address in table for address in decision.facts.host.functions)
+        assert all(address in table for address in decision.snapshot.host.functions)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
-from nodeagent.policy.offer.units import Facts
+from nodeagent.model.snapshot import Names, Snapshot
 
 NODES = frozenset({"/dev/vfio/vfio"})
 GPU = "nvidia.com/gpu"
@@ -92,9 +92,18 @@ def _has_node(host_device: HostDevice) -> bool:
     )
 
 
-def facts(here: Host, wish: Desired = WISH, **other: Any) -> Facts:
-    """Facts in which the kubelet has told all holders."""
-    return Facts(here, wish, **({"holders_known": True} | other))
+def snapshot(
+    here: Host,
+    wish: Desired = WISH,
+    *,
+    names: Names | None = None,
+    holders: Mapping[str, Holder] | None = None,
+    settling: frozenset[str] = frozenset(),
+    knowledge: Knowledge = Knowledge.COMPLETE,
+) -> Snapshot:
+    """A Snapshot in which the kubelet has told all holders."""
+    allocations = Allocations({} if holders is None else holders, knowledge)
+    return Snapshot(here, wish, names or {}, allocations, Reservations(settling))
 
 
 def holders(*device_ids: str, resource: str = GPU, pod: str = "vm") -> Mapping[str, Holder]:

@@ -13,14 +13,14 @@ from nodeagent.policy.offer import explain as policy
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.explain import Explanation
 from nodeagent.render import explain
-from tests.policy.samples import GPU, UUID, facts, function, holders, host, mdev
+from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
 
 A = PciAddress("0000:65:00.0")
 NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
 
 
 def told(*functions: PciFunction) -> Explanation:
-    found = policy.explain(A, turn.first(facts(host(*functions), names=NAMES, holders=holders(A))))
+    found = policy.explain(A, turn.first(snapshot(host(*functions), names=NAMES, holders=holders(A))))
     assert found is not None
     return found
 
@@ -88,7 +88,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
 
 def test_an_mdev_has_a_story_too() -> None:
     here = host(mdev())
-    found = policy.explain(UUID, turn.first(facts(here, Desired(), names=NAMES)))
+    found = policy.explain(UUID, turn.first(snapshot(here, Desired(), names=NAMES)))
     assert found is not None
     assert explain.text(found).splitlines() == [
         f"{UUID}  offered as nvidia.com/GRID_T4-1Q, Healthy",

@@ -7,7 +7,7 @@ from nodeagent.model.desired import Desired, MdevRule, MdevSelector
 from nodeagent.model.host import Host, MdevType
 from nodeagent.policy.offer import turn
 from nodeagent.render import scan
-from tests.policy.samples import GPU, UUID, facts, function, host, mdev, vgpu
+from tests.policy.samples import GPU, UUID, function, host, mdev, snapshot, vgpu
 
 READY = function("0000:65:00.0", 2)
 BLOCKED = function("0000:66:00.0", 1)
@@ -16,7 +16,7 @@ BARE = function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci
 
 
 def lines(here: Host) -> list[str]:
-    return scan.text(turn.first(facts(here))).splitlines()
+    return scan.text(turn.first(snapshot(here))).splitlines()
 
 
 def test_functions_are_shown_by_group_and_those_without_one_last() -> None:
@@ -66,7 +66,7 @@ def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None
 
 def test_an_mdev_says_what_becomes_of_it() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
-    decision = turn.first(facts(host(mdev(driver=None)), Desired(rules=(rule,))))
+    decision = turn.first(snapshot(host(mdev(driver=None)), Desired(rules=(rule,))))
     (row,) = (line for line in scan.text(decision).splitlines() if line.startswith(UUID))
     assert row.endswith("a.b/c: it has no driver any more: nobody can use this instance")
 

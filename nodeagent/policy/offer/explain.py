@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from nodeagent.model.desired import MdevRule, PciRule
 from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import Reason, Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, matches
 from nodeagent.policy.offer.matches import Names
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.policy.offer.units import Facts, Offer
+from nodeagent.policy.offer.units import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +56,27 @@ class Explanation:
 
 def explain(device_id: str, decision: Decision) -> Explanation | None:
     """The explanation for a PCI address or the UUID of an mdev; None if the host does not know it."""
-    facts = decision.facts
-    host_device = facts.host.device(device_id)
+    snapshot = decision.snapshot
+    host_device = snapshot.host.device(device_id)
     if host_device is None:
         return None
-    members = facts.host.members(host_device.group) or (
+    members = snapshot.host.members(host_device.group) or (
         (host_device,) if isinstance(host_device, PciFunction) else ()
     )
     offer = decision.offer_with(device_id)
     resource = decision.resources.get(offer.match.resource) if offer else None
-    holder = facts.holders.get(device_id)
+    holder = snapshot.allocations.holders.get(device_id)
     return Explanation(
         host_device=host_device,
-        vendor_name=facts.names.get(host_device.vendor or ""),
-        device_name=_device_name(host_device, facts.names),
+        vendor_name=snapshot.names.get(host_device.vendor or ""),
+        device_name=_device_name(host_device, snapshot.names),
         members=tuple(Member(member.address, member.driver, role(member)) for member in members),
         viable=not groups.blockers(members),
-        rules=_rules(host_device, offer, facts),
+        rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
         env=_env(resource, offer) if resource and offer else None,
-        nodes=_nodes(resource, offer, facts.host) if resource and offer else (),
+        nodes=_nodes(resource, offer, snapshot.host) if resource and offer else (),
         holder=str(holder) if holder else None,
     )
 
@@ -109,11 +110,11 @@ def _nodes(resource: Resource, offer: Offer, host: Host) -> tuple[str, ...]:
     )
 
 
-def _rules(host_device: HostDevice, offer: Offer | None, facts: Facts) -> tuple[tuple[str, str], ...]:
+def _rules(host_device: HostDevice, offer: Offer | None, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
     """All that were asked for the part, and what they said; the last one takes it, if any does."""
     told: list[tuple[str, str]] = []
-    group = facts.host.groups.get(host_device.group) if host_device.group is not None else None
-    for rule, refusal in matches.verdicts(host_device, group, facts.desired, facts.names):
+    group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
+    for rule, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
         told.append((_label(rule), refusal or "takes it"))
         if refusal is None:
             return tuple(told)

@@ -30,7 +30,7 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
         return _node_grant(resource, decision)
     host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
     envs = environment(resource, [host_device.id for host_device in host_devices])
-    nodes = vfio_nodes(host_devices, resource.iommufd, decision.facts.host)
+    nodes = vfio_nodes(host_devices, resource.iommufd, decision.snapshot.host)
     if resource.cdi:
         return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
     return Grant(envs, tuple(map(DeviceNode, nodes)))
@@ -85,7 +85,7 @@ def cdi_spec(resource: Resource, decision: Decision) -> dict[str, object]:
 
 
 def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[dict[str, str]]:
-    paths = vfio_nodes(_host_devices(device_id, decision), resource.iommufd, decision.facts.host)
+    paths = vfio_nodes(_host_devices(device_id, decision), resource.iommufd, decision.snapshot.host)
     return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
@@ -93,13 +93,13 @@ def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
     offer = decision.offer_of(device_id)
     if offer is None:
         raise Refused(f"{device_id} is not offered any more", "try the pod again")
-    found = (decision.facts.host.device(device_id) for device_id in offer.host_devices)
+    found = (decision.snapshot.host.device(device_id) for device_id in offer.host_devices)
     return tuple(host_device for host_device in found if host_device is not None)
 
 
 def node_rule(resource: Resource, decision: Decision) -> NodeRule | None:
     """The rule whose shares of a node the resource has; None if it has none (any more)."""
-    rules = (rule for rule in decision.facts.desired.rules if isinstance(rule, NodeRule))
+    rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, NodeRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 

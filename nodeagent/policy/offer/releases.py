@@ -22,7 +22,7 @@ def awaited(decision: Decision) -> frozenset[str]:
         for device in resource.devices
         if device.reason is not None and device.reason.code in _ENDS_BY_RELEASE
     )
-    host = decision.facts.host
+    host = decision.snapshot.host
     found: set[str] = set()
     for device_id in waiting:
         host_device = host.device(device_id)

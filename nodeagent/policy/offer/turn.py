@@ -17,10 +17,11 @@ from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import shares, units
 from nodeagent.policy.offer.matches import Match
-from nodeagent.policy.offer.units import Facts, Offer, Unit
+from nodeagent.policy.offer.units import Offer, Unit
 
 ByUnit = Mapping[Unit, tuple[Offer, ...]]
 NOTHING: Mapping[str, Match] = {}
@@ -39,7 +40,7 @@ class Change(NamedTuple):
 class Decision:
     """The result of a turn, and what the next one builds on."""
 
-    facts: Facts
+    snapshot: Snapshot
     offers: ByUnit = field(default_factory=dict)
     by_resource: Mapping[ResourceName, ByUnit] = field(default_factory=dict)
     matched: Mapping[str, Match] = field(default_factory=dict)
@@ -55,32 +56,31 @@ class Decision:
         """The offer of a Device that stands for this part, maybe among others; None if there is none."""
         if device_id not in self.matched:
             return None
-        host_device = self.facts.host.device(device_id)
+        host_device = self.snapshot.host.device(device_id)
         found = self.offers.get(units.unit_of(host_device), ()) if host_device is not None else ()
         return next((offer for offer in found if device_id in offer.host_devices), None)
 
 
-def first(facts: Facts, matched: Mapping[str, Match] = NOTHING) -> Decision:
+def first(snapshot: Snapshot, matched: Mapping[str, Match] = NOTHING) -> Decision:
     """The outcome of facts with nothing before them, unless parts of the host are known to be ``matched``."""
-    return following(Decision(Facts(Host(), facts.desired, facts.names), matched=matched), facts)
+    return following(Decision(Snapshot(Host(), snapshot.desired, snapshot.names), matched=matched), snapshot)
 
 
-def following(before: Decision, facts: Facts) -> Decision:
-    """The outcome of ``facts`` after ``before``."""
+def following(before: Decision, snapshot: Snapshot) -> Decision:
+    """The outcome of ``snapshot`` after ``before``."""
     touched: set[ResourceName] = set()
-    remembered = _remembered(before, facts.host)
-    if (before.facts.desired, before.facts.names) != (facts.desired, facts.names):
+    remembered = _remembered(before, snapshot.host)
+    if (before.snapshot.desired, before.snapshot.names) != (snapshot.desired, snapshot.names):
         touched |= before.resources.keys()
-        remembered = remembered if before.facts.desired == facts.desired else {}
-        before = _anew(before, facts)
-    facts = replace(facts, matched=remembered)
-    changes = _changes(before, facts)
+        remembered = remembered if before.snapshot.desired == snapshot.desired else {}
+        before = _anew(before, snapshot)
+    changes = _changes(before, snapshot, remembered)
     by_resource = dict(before.by_resource)
     for change in changes:
         touched |= _replace_part(by_resource, change)
     decided = _offers(before.offers, changes) if changes else before.offers
     decision = Decision(
-        facts, decided, by_resource, _matches(before.matched, changes) if changes else before.matched
+        snapshot, decided, by_resource, _matches(before.matched, changes) if changes else before.matched
     )
     decision = replace(decision, extras=_extras(before, decision))
     touched |= _differing(before.extras, decision.extras)
@@ -89,7 +89,7 @@ def following(before: Decision, facts: Facts) -> Decision:
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
     """The claims of before; another device that has come to the same address has none."""
-    old = before.facts.host
+    old = before.snapshot.host
     changes = host.changes_since(old)
     matched = before.matched.keys()
     replaced = {each for each in changes.functions & matched if not _same_device(each, old, host)}
@@ -107,21 +107,21 @@ def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
     return before is None or before.inode is None or now.inode is None or before.inode == now.inode
 
 
-def _anew(before: Decision, facts: Facts) -> Decision:
+def _anew(before: Decision, snapshot: Snapshot) -> Decision:
     """A beginning for new wishes or new names; new texts of pci.ids alone make nobody forget anything."""
-    begin = Decision(Facts(Host(), facts.desired, facts.names))
-    if before.facts.desired == facts.desired:
+    begin = Decision(Snapshot(Host(), snapshot.desired, snapshot.names))
+    if before.snapshot.desired == snapshot.desired:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
-    held = {holder.resource for holder in facts.holders.values()}
+    held = {holder.resource for holder in snapshot.allocations.holders.values()}
     kept = {name: found for name, found in before.resources.items() if name in held}
     return replace(begin, resources=kept)
 
 
-def _changes(before: Decision, facts: Facts) -> list[Change]:
+def _changes(before: Decision, snapshot: Snapshot, matched: Mapping[str, Match]) -> list[Change]:
     found = (
-        Change(unit, before.offers.get(unit, ()), units.decide(unit, facts))
-        for unit in changed_units(before.facts, facts)
+        Change(unit, before.offers.get(unit, ()), units.decide(unit, snapshot, matched))
+        for unit in changed_units(before.snapshot, snapshot)
     )
     return [change for change in found if change.old != change.new]
 
@@ -156,7 +156,7 @@ def _matched_in(found: Iterable[Offer]) -> dict[str, Match]:
     return {device_id: offer.match for offer in found for device_id in offer.host_devices}
 
 
-def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
+def changed_units(before: Snapshot, now: Snapshot) -> Iterable[Unit]:
     """The units on which something differs between two Facts of the same Desired."""
     if (
         before.host.nodes != now.host.nodes
@@ -165,12 +165,13 @@ def changed_units(before: Facts, now: Facts) -> Iterable[Unit]:
     ):
         return units.units(now.host) | units.units(before.host)
     changed = _changed_in_host(before.host, now.host)
-    if before.holders_known != now.holders_known:
+    if before.allocations.complete != now.allocations.complete:
         # Whether holders are known matters only where something is open.
         changed |= {units.unit_of(each) for each in now.host.functions.values() if groups.in_use(each)}
-    ids = set(before.settling ^ now.settling)
-    if before.holders is not now.holders:
-        ids |= {key for key, _ in before.holders.items() ^ now.holders.items()}
+    ids = set(before.reservations.settling ^ now.reservations.settling)
+    old, new = before.allocations.holders, now.allocations.holders
+    if old is not new:
+        ids |= {key for key, _ in old.items() ^ new.items()}
     return changed | _units_of_ids(ids, now.host)
 
 
@@ -209,16 +210,16 @@ def _replace_part(by_resource: dict[ResourceName, ByUnit], change: Change) -> se
 
 def _extras(before: Decision, now: Decision) -> Extras:
     """Held devices that their resource would not list any more, by resource."""
-    rules = now.facts.desired.rules
+    rules = now.snapshot.desired.rules
     names = {*now.by_resource, *before.resources, *(ResourceName(rule.name) for rule in rules)}
     share_rules = {rule.name: rule for rule in rules if isinstance(rule, NodeRule)}
     found: dict[ResourceName, tuple[Device, ...]] = {}
-    for device_id, holder in now.facts.holders.items():
+    for device_id, holder in now.snapshot.allocations.holders.items():
         name = holder.resource
         offer, rule = now.offer_of(device_id), share_rules.get(name)
         listed = shares.is_share(rule, device_id) if rule else offer and offer.match.resource == name
         if name in names and not listed:
-            device = units.held_elsewhere(device_id, holder, now.facts)
+            device = units.held_elsewhere(device_id, holder, now.snapshot)
             found[name] = (*found.get(name, ()), device)
     return found
 
@@ -234,7 +235,7 @@ def _resources(
 
     One that only a pod kept alive, which has let go, is not among them any more.
     """
-    rules = {ResourceName(rule.name): rule for rule in reversed(now.facts.desired.rules)}
+    rules = {ResourceName(rule.name): rule for rule in reversed(now.snapshot.desired.rules)}
     served = rules.keys() | now.by_resource.keys() | now.extras.keys()
     result: dict[ResourceName, Resource] = {}
     for name in dict.fromkeys((*before.resources, *reversed(rules), *now.by_resource)):
@@ -248,12 +249,12 @@ def _resource(
 ) -> Resource:
     old = before.resources.get(name)
     if isinstance(rule, NodeRule):
-        touched |= (rule.path in before.facts.host.nodes) != (rule.path in now.facts.host.nodes)
+        touched |= (rule.path in before.snapshot.host.nodes) != (rule.path in now.snapshot.host.nodes)
     if old is not None and not touched:
         return old
     extras = now.extras.get(name, ())
     if isinstance(rule, NodeRule):
-        fresh = shares.resource(rule, now.facts.host.nodes)
+        fresh = shares.resource(rule, now.snapshot.host.nodes)
         fresh = replace(fresh, devices=(*fresh.devices, *extras))
     else:
         kind = old.kind if old is not None else Kind.PCI

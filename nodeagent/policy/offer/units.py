@@ -9,21 +9,22 @@ the offers of all others; the result equals a decision from scratch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, pci_order
 from nodeagent.model.resource import Device, Isolation, Reason, ReasonCode
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, matches
-from nodeagent.policy.offer.matches import Match, Names
+from nodeagent.policy.offer.matches import Match
 
 Unit = GroupNumber | str
 """What is decided at once: a group, or the id of a part that has none."""
 
 Taken = tuple[HostDevice, Match]
+NOTHING: Mapping[str, Match] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,6 @@ class Offer:
     match: Match
     device: Device
     host_devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What offers depend on."""
-
-    host: Host
-    desired: Desired
-    names: Names = field(default_factory=dict)
-    holders: Mapping[str, Holder] = field(default_factory=dict)
-    holders_known: bool = False
-    settling: frozenset[str] = frozenset()
-    matched: Mapping[str, Match] = field(default_factory=dict)  # of the turn before
 
 
 def unit_of(host_device: HostDevice) -> Unit:
@@ -60,35 +48,32 @@ def units(host: Host) -> dict[Unit, None]:
     return found | dict.fromkeys(host.groups)
 
 
-def decide(unit: Unit, facts: Facts) -> tuple[Offer, ...]:
-    """The offers of one unit, in address order."""
-    state = _state(unit, facts)
+def decide(unit: Unit, snapshot: Snapshot, matched: Mapping[str, Match] = NOTHING) -> tuple[Offer, ...]:
+    """The offers of one unit, in address order; ``matched`` is what was offered before."""
+    state = _state(unit, snapshot)
     host_devices: tuple[HostDevice, ...] = state.members
     if state.mdevs:
         host_devices = (*host_devices, *state.mdevs)
     offers: list[Offer] = []
     bundles: dict[ResourceName, list[Taken]] = {}
     for host_device in host_devices:
-        found = _match(host_device, state, facts)
+        found = _match(host_device, state, snapshot) or matched.get(host_device.id)
         if found is None:
             continue
         if found.rule.isolation is Isolation.BUNDLE:
             bundles.setdefault(found.resource, []).append((host_device, found))
         else:
-            offers.append(_offer([(host_device, found)], state, facts))
-    return (*offers, *(_offer(bundle, state, facts) for bundle in bundles.values()))
+            offers.append(_offer([(host_device, found)], state, snapshot))
+    return (*offers, *(_offer(bundle, state, snapshot) for bundle in bundles.values()))
 
 
-def _match(host_device: HostDevice, state: health.UnitState, facts: Facts) -> Match | None:
-    """The claim of now; else the one of before: what was offered stays listed while it exists."""
-    return matches.match_of(host_device, state.group, facts.desired, facts.names) or facts.matched.get(
-        host_device.id
-    )
+def _match(host_device: HostDevice, state: health.UnitState, snapshot: Snapshot) -> Match | None:
+    return matches.match_of(host_device, state.group, snapshot.desired, snapshot.names)
 
 
-def _state(unit: Unit, facts: Facts) -> health.UnitState:
-    group = None if isinstance(unit, str) else facts.host.groups.get(unit)
-    functions, mdevs = _members(unit, group, facts.host)
+def _state(unit: Unit, snapshot: Snapshot) -> health.UnitState:
+    group = None if isinstance(unit, str) else snapshot.host.groups.get(unit)
+    functions, mdevs = _members(unit, group, snapshot.host)
     ids: list[str] = [*(function.address for function in functions), *(mdev.uuid for mdev in mdevs)]
     if group is not None:
         ids = [*group.members, groups.whole(group.number)]
@@ -96,11 +81,17 @@ def _state(unit: Unit, facts: Facts) -> health.UnitState:
         group=group,
         members=functions,
         mdevs=mdevs,
-        holders={found: facts.holders[found] for found in ids if found in facts.holders},
-        holders_known=facts.holders_known,
-        settling=facts.settling.intersection(ids) if facts.settling else frozenset(),
-        nodes=facts.host.nodes,
-        iommu=facts.host.iommu,
+        holders={
+            found: snapshot.allocations.holders[found]
+            for found in ids
+            if found in snapshot.allocations.holders
+        },
+        holders_known=snapshot.allocations.complete,
+        settling=snapshot.reservations.settling.intersection(ids)
+        if snapshot.reservations.settling
+        else frozenset(),
+        nodes=snapshot.host.nodes,
+        iommu=snapshot.host.iommu,
     )
 
 
@@ -124,14 +115,14 @@ def _members(unit: Unit, group: Group | None, host: Host) -> tuple[tuple[PciFunc
     return ((), (host_device,)) if isinstance(host_device, Mdev) else ((host_device,), ())
 
 
-def _offer(taken: Sequence[Taken], state: health.UnitState, facts: Facts) -> Offer:
+def _offer(taken: Sequence[Taken], state: health.UnitState, snapshot: Snapshot) -> Offer:
     ids = tuple(host_device.id for host_device, _ in taken)
     first, found = taken[0]
     reasons = (health.reason(host_device, state, _handout(match, ids)) for host_device, match in taken)
     device = Device(
         id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),
-        numa=_numa(first, facts),
+        numa=_numa(first, snapshot),
     )
     return Offer(found, device, ids)
 
@@ -140,12 +131,12 @@ def _handout(found: Match, ids: tuple[str, ...]) -> health.Handout:
     return health.Handout(found.rule.isolation, found.rule.iommufd, found.resource, ids, found.type_id)
 
 
-def _numa(host_device: HostDevice, facts: Facts) -> int | None:
+def _numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
     """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
     if isinstance(host_device, Mdev) and host_device.leaving:
-        holder = facts.holders.get(host_device.uuid)
+        holder = snapshot.allocations.holders.get(host_device.uuid)
         return holder.numa if holder is not None else None
-    return announced_numa(host_device.numa_node, facts.host.numa_nodes)
+    return announced_numa(host_device.numa_node, snapshot.host.numa_nodes)
 
 
 def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
@@ -153,25 +144,25 @@ def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
     return node if node is not None and node in present else None
 
 
-def held_elsewhere(device_id: str, holder: Holder, facts: Facts) -> Device:
+def held_elsewhere(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
     """A device that a pod holds under a resource that would not list it any more: gone, or no longer fitting.
 
     Dropping such an id can crash the kubelet (seen on 1.36.2), so it stays listed until it is released.
     """
-    host_device = facts.host.device(device_id)
+    host_device = snapshot.host.device(device_id)
     if host_device is None:
         ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
         return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
-    reason = health.reason(host_device, _state(unit_of(host_device), facts), health.Handout())
-    left = _other_type(host_device, holder, facts) or _excluded(holder)
-    return Device(DeviceId(device_id), reason or left, _numa(host_device, facts))
+    reason = health.reason(host_device, _state(unit_of(host_device), snapshot), health.Handout())
+    left = _other_type(host_device, holder, snapshot) or _excluded(holder)
+    return Device(DeviceId(device_id), reason or left, _numa(host_device, snapshot))
 
 
-def _other_type(host_device: HostDevice, holder: Holder, facts: Facts) -> Reason | None:
+def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
     """Why a rule by type does not offer the part any more, if it is for its type."""
     kind = matches.type_of(host_device)
-    rules = [rule for rule in facts.desired.rules if rule.name == holder.resource]
-    if kind is None or not rules or any(selectors.picks(rule, host_device, facts.names) for rule in rules):
+    rules = [rule for rule in snapshot.desired.rules if rule.name == holder.resource]
+    if kind is None or not rules or any(selectors.picks(rule, host_device, snapshot.names) for rule in rules):
         return None
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,

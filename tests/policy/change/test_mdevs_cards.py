@@ -14,8 +14,9 @@ from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import mdevs
-from nodeagent.policy.offer import turn, units
+from nodeagent.policy.offer import turn
 from nodeagent.render import scan
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import (
@@ -196,7 +197,7 @@ def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, m
     here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
     plan = mdevs.plan(here, wanted("222"), basis(MdevKernel([])))
     assert [step.action for step in plan.steps] == [SetVgpuType("0000:65:00.4", "222")] * makes
-    assert ("GRID T4-1B" in scan.text(turn.first(units.Facts(here, Desired())))) == makes
+    assert ("GRID T4-1B" in scan.text(turn.first(Snapshot(here, Desired())))) == makes
 
 
 def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:

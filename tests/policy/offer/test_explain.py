@@ -21,13 +21,13 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import explain, turn
 from nodeagent.policy.offer.explain import Explanation
-from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, facts, function, holders, host, mdev, vgpu
+from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, function, holders, host, mdev, snapshot, vgpu
 
 A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
 
 
 def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A) -> Explanation:
-    found = explain.explain(address, turn.first(facts(host(*functions), wish)))
+    found = explain.explain(address, turn.first(snapshot(host(*functions), wish)))
     assert found is not None
     return found
 
@@ -45,7 +45,7 @@ def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all(
     bundle = Desired(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
     host_devices = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
     here = host(*host_devices, nodes=NODES | {"/dev/iommu"})
-    found = explain.explain(B, turn.first(facts(here, bundle)))
+    found = explain.explain(B, turn.first(snapshot(here, bundle)))
     assert found is not None
     assert found.nodes == (
         "/dev/vfio/vfio",
@@ -115,20 +115,20 @@ def test_each_member_of_a_group_has_a_role(found: PciFunction, role: str) -> Non
 
 
 def test_the_holder_is_named() -> None:
-    found = explain.explain(A, turn.first(facts(host(function(enable=1)), holders=holders(A))))
+    found = explain.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
     assert found.holder == "ns/vm"
     assert found.verdict.endswith("Healthy")
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
-    assert explain.explain(B, turn.first(facts(host(function())))) is None
+    assert explain.explain(B, turn.first(snapshot(host(function())))) is None
 
 
 def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     other = MdevRule("a.b/two", (MdevSelector(types=("nvidia-223",)), MdevSelector(names=("GRID T4-2Q",))))
     wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
-    found = explain.explain(UUID, turn.first(facts(host(mdev()), wish)))
+    found = explain.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
     assert found is not None
     assert found.verdict == "not offered"
     assert found.rules == (
@@ -152,8 +152,8 @@ def test_a_vf_without_a_vgpu_type_says_so() -> None:
 
 
 def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
-    before = turn.first(facts(host(function())))
-    now = turn.following(before, facts(host(function(vendor="8086"))))
+    before = turn.first(snapshot(host(function())))
+    now = turn.following(before, snapshot(host(function(vendor="8086"))))
     found = explain.explain(A, now)
     assert found is not None
     assert found.verdict == f"offered as {GPU}, Healthy"

@@ -14,7 +14,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
-from tests.policy.samples import GPU, NODES, facts, function, host
+from tests.policy.samples import GPU, NODES, function, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
@@ -22,7 +22,9 @@ ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
 
 def decided(*functions: Any, nodes: frozenset[str] = NODES, **options: Any) -> Decision:
     rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), **options)
-    return turn.first(facts(host(*functions, nodes=nodes), Desired(Discovery(enabled=False), rules=(rule,))))
+    return turn.first(
+        snapshot(host(*functions, nodes=nodes), Desired(Discovery(enabled=False), rules=(rule,)))
+    )
 
 
 def granted(decision: Decision, *device_ids: str, name: str = GPU) -> Grant:
@@ -114,7 +116,7 @@ def test_an_unhealthy_device_is_refused_with_its_reason_and_what_to_do() -> None
 
 def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2, permissions="rw")
-    here = turn.first(facts(host(nodes=frozenset({"/dev/kvm"})), Desired(rules=(rule,))))
+    here = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Desired(rules=(rule,))))
     assert granted(here, "kvm-1", "kvm-0", name=rule.name) == Grant(nodes=(DeviceNode("/dev/kvm", "rw"),))
     with pytest.raises(Refused):
         granted(here, "kvm-2", name=rule.name)
@@ -122,14 +124,14 @@ def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
 
 def test_a_resource_that_has_lost_its_rule_refuses() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm")
-    before = turn.first(facts(host(nodes=frozenset({"/dev/kvm"})), Desired(rules=(rule,))))
-    after = turn.following(before, facts(host(), Desired()))
+    before = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Desired(rules=(rule,))))
+    after = turn.following(before, snapshot(host(), Desired()))
     with pytest.raises(Refused, match="not offered any more"):
         grants.grant(before.resources[ResourceName(rule.name)], ["kvm-0"], after)
 
 
 def test_a_device_that_has_just_gone_is_refused() -> None:
     before = decided(function(A))
-    after = turn.following(before, facts(host(), before.facts.desired))
+    after = turn.following(before, snapshot(host(), before.snapshot.desired))
     with pytest.raises(Refused, match="not offered any more"):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)

@@ -15,7 +15,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Kind, Reason, ReasonCode
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
-from tests.policy.samples import NODES, UUID, facts, function, holders, host, mdev, vgpu
+from tests.policy.samples import NODES, UUID, function, holders, host, mdev, snapshot, vgpu
 
 OTHER = UUID[:-1] + "d"
 T4_1Q = "nvidia.com/GRID_T4-1Q"
@@ -27,11 +27,11 @@ RULED = Desired(Discovery(enabled=False), rules=(RULE,))
 
 
 def decided(*host_devices: Any, wish: Desired = ALL, **other: Any) -> Decision:
-    return turn.first(facts(host(*host_devices), wish, names=NAMES, **other))
+    return turn.first(snapshot(host(*host_devices), wish, names=NAMES, **other))
 
 
 def after(before: Decision, now: Host, **other: Any) -> Decision:
-    return turn.following(before, facts(now, before.facts.desired, names=NAMES, **other))
+    return turn.following(before, snapshot(now, before.snapshot.desired, names=NAMES, **other))
 
 
 def reasons(decision: Decision) -> dict[str, dict[str, ReasonCode | None]]:
@@ -120,13 +120,13 @@ def test_an_mdev_without_its_nodes_is_unhealthy(missing: str) -> None:
         here = replace(here, groups=bare)
     else:
         here = replace(here, nodes=frozenset())
-    found = reason(turn.first(facts(here, ALL, names=NAMES)))
+    found = reason(turn.first(snapshot(here, ALL, names=NAMES)))
     assert found is not None
     assert found.code is ReasonCode.NODE_MISSING
 
 
 def test_an_mdev_needs_no_iommu() -> None:
-    assert reason(turn.first(facts(replace(host(mdev()), iommu=False), ALL, names=NAMES))) is None
+    assert reason(turn.first(snapshot(replace(host(mdev()), iommu=False), ALL, names=NAMES))) is None
 
 
 def test_a_held_mdev_stays_as_it_is_and_one_held_under_another_name_waits() -> None:
@@ -161,7 +161,7 @@ def test_a_held_mdev_of_another_type_is_listed_until_its_release() -> None:
         RULE.name: {UUID: ReasonCode.MDEV_TYPE_CHANGED},
         "example.com/two": {UUID: ReasonCode.GROUP_HELD},
     }
-    free = after(now, now.facts.host)
+    free = after(now, now.snapshot.host)
     assert reasons(free) == {"example.com/two": {UUID: None}}
 
 
@@ -181,7 +181,7 @@ def test_an_mdev_whose_removal_waits_is_going_away_until_it_has_gone(held: Any) 
 def test_a_holder_keeps_an_mdev_listed_that_was_on_its_way_out_before_the_start() -> None:
     rule = MdevRule(T4_1Q, (MdevSelector(types=("nvidia-222",)),))
     held = holders(UUID, resource=T4_1Q)
-    found = turn.first(facts(leaving(), Desired(rules=(rule,)), holders=held))
+    found = turn.first(snapshot(leaving(), Desired(rules=(rule,)), holders=held))
     assert reasons(found) == {T4_1Q: {UUID: ReasonCode.GOING_AWAY}}
 
 
@@ -217,7 +217,7 @@ def test_the_node_of_its_own_is_given_only_where_iommufd_is_asked_for(
     iommufd: Iommufd, paths: list[str]
 ) -> None:
     here = host(mdev(vfio_device="vfio3", cdev=True), nodes=NODES | {"/dev/iommu"})
-    found = turn.first(facts(here, Desired(rules=(replace(RULE, iommufd=iommufd),))))
+    found = turn.first(snapshot(here, Desired(rules=(replace(RULE, iommufd=iommufd),))))
     given = grants.grant(found.resources[ResourceName(RULE.name)], [UUID], found)
     assert [node.path for node in given.nodes] == paths
 
@@ -297,5 +297,5 @@ def test_a_parent_does_not_change_what_its_mdevs_are() -> None:
     before = decided(function(driver="nvidia"), mdev())
     now = after(before, host(mdev()))
     assert now.resources[ResourceName(T4_1Q)] is before.resources[ResourceName(T4_1Q)]
-    assert isinstance(now.facts.host.device(UUID), Mdev)
-    assert now.facts.host.device(PciAddress("0000:65:00.0")) is None
+    assert isinstance(now.snapshot.host.device(UUID), Mdev)
+    assert now.snapshot.host.device(PciAddress("0000:65:00.0")) is None

@@ -11,7 +11,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Isolation, Kind, ReasonCode, Resource
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
-from tests.policy.samples import GPU, NODES, RULE, WISH, facts, function, holders, host, ids
+from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ALL = Desired()  # discovery alone
@@ -26,14 +26,14 @@ def listed(decision: Decision, name: str = GPU) -> dict[str, ReasonCode | None]:
 
 
 def turns(*hosts: Host, wish: Desired = WISH) -> Decision:
-    decision = turn.first(facts(hosts[0], wish))
+    decision = turn.first(snapshot(hosts[0], wish))
     for each in hosts[1:]:
-        decision = turn.following(decision, facts(each, wish))
+        decision = turn.following(decision, snapshot(each, wish))
     return decision
 
 
 def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
-    found = turn.first(facts(host())).resources
+    found = turn.first(snapshot(host())).resources
     assert dict(found) == {ResourceName(GPU): Resource(ResourceName(GPU), Kind.PCI)}
 
 
@@ -50,10 +50,10 @@ def test_a_device_that_comes_is_listed_and_one_that_goes_is_dropped() -> None:
 
 
 def test_a_device_that_goes_while_a_pod_holds_it_stays_until_its_release() -> None:
-    decision = turn.first(facts(host(function(A)), holders=holders(A)))
-    decision = turn.following(decision, facts(host(), holders=holders(A)))
+    decision = turn.first(snapshot(host(function(A)), holders=holders(A)))
+    decision = turn.following(decision, snapshot(host(), holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.GONE}
-    assert listed(turn.following(decision, facts(host()))) == {}
+    assert listed(turn.following(decision, snapshot(host()))) == {}
 
 
 def test_a_discovered_device_that_changes_its_driver_stays_listed_with_the_reason() -> None:
@@ -79,39 +79,39 @@ def test_names_that_are_learnt_later_make_nobody_forget_what_was_offered() -> No
     decision = turns(host(function(A)), taken, wish=ALL)
     names = {"10de": "NVIDIA Corporation", "10de:20f1": "GA100 [A100]"}
     more = replace(taken, functions={**taken.functions, **host(function(B, 2, device="20f1")).functions})
-    after = turn.following(decision, facts(more, ALL, names=names))
+    after = turn.following(decision, snapshot(more, ALL, names=names))
     assert listed(after, T4) == {A: ReasonCode.DRIVER_CHANGED}
     assert "nvidia.com/GA100_A100" in after.resources
 
 
 def test_new_names_keep_a_resource_that_is_empty_and_end_what_was_released() -> None:
-    decision = turn.first(facts(host(function(A)), ALL, holders=holders(A, resource=T4)))
-    decision = turn.following(decision, facts(host(), ALL, holders=holders(A, resource=T4)))
+    decision = turn.first(snapshot(host(function(A)), ALL, holders=holders(A, resource=T4)))
+    decision = turn.following(decision, snapshot(host(), ALL, holders=holders(A, resource=T4)))
     assert listed(decision, T4) == {A: ReasonCode.GONE}
-    assert listed(turn.following(decision, facts(host(), ALL, names={"1": "x"})), T4) == {}
+    assert listed(turn.following(decision, snapshot(host(), ALL, names={"1": "x"})), T4) == {}
 
 
 def test_a_resource_whose_rule_is_gone_goes_and_takes_its_memories_along() -> None:
-    decision = turn.first(facts(host(function(A))))
-    assert dict(turn.following(decision, facts(host(function(A)), Desired())).resources).keys() == {T4}
+    decision = turn.first(snapshot(host(function(A))))
+    assert dict(turn.following(decision, snapshot(host(function(A)), Desired())).resources).keys() == {T4}
 
 
 def test_a_resource_whose_rule_is_gone_waits_for_the_pod_that_holds_of_it() -> None:
     here, rest = host(function(A, 1), function(B, 2)), Desired(Discovery(enabled=False))
-    decision = turn.first(facts(here, holders=holders(A)))
-    decision = turn.following(decision, facts(here, rest, holders=holders(A)))
+    decision = turn.first(snapshot(here, holders=holders(A)))
+    decision = turn.following(decision, snapshot(here, rest, holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
-    assert dict(turn.following(decision, facts(here, rest)).resources) == {}
+    assert dict(turn.following(decision, snapshot(here, rest)).resources) == {}
 
 
 def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_release() -> None:
     here, name = host(function(A)), "example.com/new"
     moved = Desired(rules=(PciRule(name, RULE.selectors),))
-    decision = turn.first(facts(here, holders=holders(A)))
-    decision = turn.following(decision, facts(here, moved, holders=holders(A)))
+    decision = turn.first(snapshot(here, holders=holders(A)))
+    decision = turn.following(decision, snapshot(here, moved, holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
     assert listed(decision, name) == {A: ReasonCode.GROUP_HELD}
-    decision = turn.following(decision, facts(here, moved))
+    decision = turn.following(decision, snapshot(here, moved))
     assert listed(decision, name) == {A: None}
     assert list(decision.resources) == [name]
 
@@ -119,8 +119,8 @@ def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_r
 def test_a_held_function_that_disappears_into_a_bundle_stays_listed() -> None:
     here = host(function(A), function(B))
     bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
-    decision = turn.first(facts(here, holders=holders(B)))
-    decision = turn.following(decision, facts(here, bundle, holders=holders(B)))
+    decision = turn.first(snapshot(here, holders=holders(B)))
+    decision = turn.following(decision, snapshot(here, bundle, holders=holders(B)))
     assert listed(decision) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.EXCLUDED}
 
 
@@ -136,9 +136,9 @@ def test_a_change_touches_only_its_own_group_and_resource() -> None:
     wish = Desired(WISH.discovery, rules=rules)
     one, two, nic = function(A, 1), function(B, 2), function(C, 3, vendor="8086")
     here = host(one, two, nic)
-    before = turn.first(facts(here, wish))
+    before = turn.first(snapshot(here, wish))
     held = replace(here, functions={**here.functions, two.address: replace(two, enable=1)})
-    after = turn.following(before, facts(held, wish, holders=before.facts.holders))
+    after = turn.following(before, snapshot(held, wish, holders=before.snapshot.allocations.holders))
     assert listed(after) == {A: None, B: ReasonCode.HELD_OUTSIDE}
     for name in ("example.com/nic", KVM.name):
         assert after.resources[ResourceName(name)] is before.resources[ResourceName(name)]
@@ -149,26 +149,26 @@ def test_a_change_touches_only_its_own_group_and_resource() -> None:
 
 def test_what_changes_nothing_for_the_kubelet_changes_no_object() -> None:
     here = host(function(A))
-    before = turn.first(facts(here))
+    before = turn.first(snapshot(here))
     awake = host(function(A, power_state="D0"))
-    after = turn.following(before, facts(awake))
+    after = turn.following(before, snapshot(awake))
     assert after.resources[ResourceName(GPU)] is before.resources[ResourceName(GPU)]
 
 
 def test_a_holder_is_felt_by_the_whole_group_and_nowhere_else() -> None:
     here = host(function(A, 1), function(B, 1), function(C, 2))
-    before = turn.first(facts(here))
-    after = turn.following(before, facts(here, holders=holders(A)))
+    before = turn.first(snapshot(here))
+    after = turn.following(before, snapshot(here, holders=holders(A)))
     assert listed(after) == {A: None, B: ReasonCode.GROUP_HELD, C: None}
-    by_number = turn.following(before, facts(here, holders=holders("2", resource="kubevirt/other")))
+    by_number = turn.following(before, snapshot(here, holders=holders("2", resource="kubevirt/other")))
     assert listed(by_number) == {A: None, B: None, C: ReasonCode.GROUP_HELD}
 
 
 def test_a_group_may_be_shared_by_one_pod_until_it_has_settled() -> None:
     here = host(function(A), function(B))
-    decision = turn.first(facts(here, holders=holders(A), settling=frozenset({A})))
+    decision = turn.first(snapshot(here, holders=holders(A), settling=frozenset({A})))
     assert listed(decision) == {A: None, B: None}
-    settled = turn.following(decision, facts(here, holders=decision.facts.holders))
+    settled = turn.following(decision, snapshot(here, holders=decision.snapshot.allocations.holders))
     assert listed(settled) == {A: None, B: ReasonCode.GROUP_HELD}
 
 
@@ -182,21 +182,21 @@ def test_a_node_comes_and_goes_with_its_path() -> None:
 
 def test_new_numbers_for_a_node_are_heard_while_a_pod_holds_a_share() -> None:
     held = holders("kvm-1", resource=KVM.name)
-    before = turn.first(facts(host(), Desired(rules=(KVM,)), holders=held))
-    more = turn.following(before, facts(host(), Desired(rules=(replace(KVM, count=3),)), holders=held))
+    before = turn.first(snapshot(host(), Desired(rules=(KVM,)), holders=held))
+    more = turn.following(before, snapshot(host(), Desired(rules=(replace(KVM, count=3),)), holders=held))
     assert list(listed(more, KVM.name)) == ["kvm-0", "kvm-1", "kvm-2"]
-    fewer = turn.following(before, facts(host(), Desired(rules=(replace(KVM, count=1),)), holders=held))
+    fewer = turn.following(before, snapshot(host(), Desired(rules=(replace(KVM, count=1),)), holders=held))
     assert listed(fewer, KVM.name) == {"kvm-0": ReasonCode.NODE_MISSING, "kvm-1": ReasonCode.EXCLUDED}
 
 
 def test_a_node_whose_rule_is_gone_offers_no_share_but_the_one_that_is_held() -> None:
     here = host(nodes=NODES | {KVM.path})
     held = holders("kvm-1", resource=KVM.name)
-    before = turn.first(facts(here, Desired(rules=(KVM,)), holders=held))
-    after = turn.following(before, facts(here, Desired(), holders=held))
+    before = turn.first(snapshot(here, Desired(rules=(KVM,)), holders=held))
+    after = turn.following(before, snapshot(here, Desired(), holders=held))
     assert listed(after, KVM.name) == {"kvm-1": ReasonCode.EXCLUDED}
     assert after.resources[ResourceName(KVM.name)].kind is Kind.NODE
-    assert dict(turn.following(after, facts(here, Desired())).resources) == {}
+    assert dict(turn.following(after, snapshot(here, Desired())).resources) == {}
 
 
 def test_options_of_a_rule_reach_the_resource() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.desired import (
     Desired,
     Discovery,
@@ -27,9 +27,9 @@ from nodeagent.model.desired import (
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import ByUnit, Decision
-from nodeagent.policy.offer.units import Facts
 from tests.policy.samples import NODES, function, mdev
 
 ADDRESSES = tuple(PciAddress(f"0000:6{number}:00.0") for number in range(5))
@@ -94,7 +94,7 @@ def grouped(
     return {number: Group(number, tuple(found), node=number != bare) for number, found in members.items()}
 
 
-def changed(before: Facts, step: tuple[str, Any]) -> Facts:
+def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
     """The facts after one change; parts that did not change stay the same objects, as a scan keeps them."""
     what, value = step
     host = before.host
@@ -118,6 +118,10 @@ def changed(before: Facts, step: tuple[str, Any]) -> Facts:
         )
     if what in ("nodes", "iommu", "numa_nodes"):
         return replace(before, host=replace(host, **{what: value}))
+    if what in ("holders", "knowledge"):
+        return replace(before, allocations=replace(before.allocations, **{what: value}))
+    if what == "settling":
+        return replace(before, reservations=Reservations(value))
     return replace(before, **{what: value})
 
 
@@ -164,12 +168,14 @@ steps = st.one_of(
     st.tuples(st.just("numa_nodes"), st.frozensets(st.integers(0, 1))),
     st.tuples(st.just("holders"), holdings),
     st.tuples(st.just("settling"), st.frozensets(st.sampled_from(HELD), max_size=2)),
-    st.tuples(st.just("holders_known"), st.booleans()),
+    st.tuples(st.just("knowledge"), st.sampled_from(Knowledge)),
     st.tuples(st.just("desired"), wishes),
     st.tuples(st.just("names"), st.sampled_from([{}, {"10de": "NVIDIA Corporation"}])),
 )
-START = Facts(
-    Host(nodes=NODES, iommu=True, numa_nodes=frozenset({0, 1})), Desired(rules=RULES), holders_known=True
+START = Snapshot(
+    Host(nodes=NODES, iommu=True, numa_nodes=frozenset({0, 1})),
+    Desired(rules=RULES),
+    allocations=Allocations(knowledge=Knowledge.COMPLETE),
 )
 
 
@@ -182,8 +188,8 @@ def known(host: Host) -> set[str]:
 def anew(after: Decision) -> Decision:
     """Every unit decided and every resource built anew, from the memories of ``after`` alone."""
     served: dict[ResourceName, ByUnit] = {name: {} for name in after.resources}
-    begin = Facts(Host(), after.facts.desired, after.facts.names)
-    return turn.following(Decision(begin, by_resource=served, matched=after.matched), after.facts)
+    begin = Snapshot(Host(), after.snapshot.desired, after.snapshot.names)
+    return turn.following(Decision(begin, by_resource=served, matched=after.matched), after.snapshot)
 
 
 def seen(decision: Decision) -> dict[str, tuple[object, ...]]:
@@ -199,7 +205,7 @@ def seen(decision: Decision) -> dict[str, tuple[object, ...]]:
 def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, Any]]) -> None:
     decision = turn.first(START)
     for step in chain:
-        decision = turn.following(decision, changed(decision.facts, step))
+        decision = turn.following(decision, changed(decision.snapshot, step))
         scratch = anew(decision)
         assert decision.offers == scratch.offers
         assert decision.matched == scratch.matched
@@ -212,11 +218,11 @@ def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, 
 def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[tuple[str, Any]]) -> None:
     decision = turn.first(START)
     for step in chain:
-        before, decision = decision, turn.following(decision, changed(decision.facts, step))
-        fresh = turn.first(decision.facts)
+        before, decision = decision, turn.following(decision, changed(decision.snapshot, step))
+        fresh = turn.first(decision.snapshot)
         assert fresh.matched.items() <= decision.matched.items()
         remembered = decision.matched.keys() - fresh.matched.keys()
-        assert remembered <= before.matched.keys() & known(decision.facts.host)
+        assert remembered <= before.matched.keys() & known(decision.snapshot.host)
         assert fresh.resources.keys() <= decision.resources.keys()
         added = decision.resources.keys() - fresh.resources.keys()
         assert added <= before.resources.keys()
@@ -229,12 +235,12 @@ def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[
 def test_what_a_change_does_not_concern_stays_the_same_object(chain: list[tuple[str, Any]]) -> None:
     decision = turn.first(START)
     for step in chain:
-        facts = changed(decision.facts, step)
-        before, decision = decision, turn.following(decision, facts)
+        snapshot = changed(decision.snapshot, step)
+        before, decision = decision, turn.following(decision, snapshot)
         for name, resource in decision.resources.items():
             old = before.resources.get(name)
             assert resource is old or resource != old or step[0] == "desired"
-        again = turn.following(decision, facts)
+        again = turn.following(decision, snapshot)
         assert all(again.resources[name] is found for name, found in decision.resources.items())
         assert again.resources.keys() == decision.resources.keys()
 
@@ -244,11 +250,11 @@ def test_what_a_change_does_not_concern_stays_the_same_object(chain: list[tuple[
 def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[str, Any]]) -> None:
     decision = turn.first(START)
     for step in chain:
-        before, decision = decision, turn.following(decision, changed(decision.facts, step))
+        before, decision = decision, turn.following(decision, changed(decision.snapshot, step))
         for name, resource in decision.resources.items():
             ids = [device.id for device in resource.devices]
             assert len(set(ids)) == len(ids), name
-        for device_id, holder in decision.facts.holders.items():
+        for device_id, holder in decision.snapshot.allocations.holders.items():
             served = before.resources.get(holder.resource)
             if served is not None and served.device(device_id) is not None:
                 assert decision.resources[holder.resource].device(device_id) is not None

@@ -12,7 +12,7 @@ from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
 from nodeagent.policy.offer import units
-from tests.policy.samples import GPU, RULE, facts, function, holders, host, ids
+from tests.policy.samples import GPU, RULE, function, holders, host, ids, snapshot
 
 ONE = GroupNumber(1)
 PAIR = (function("0000:65:00.0"), function("0000:66:00.0"))
@@ -33,7 +33,7 @@ def wish(isolation: Isolation) -> Desired:
 def test_isolation_decides_what_a_device_stands_for(
     isolation: Isolation, devices: list[tuple[str, ...]]
 ) -> None:
-    found = units.decide(ONE, facts(host(*PAIR), wish(isolation)))
+    found = units.decide(ONE, snapshot(host(*PAIR), wish(isolation)))
     assert [offer.host_devices for offer in found] == devices
     assert [offer.device.id for offer in found] == [device[0] for device in devices]
     assert all(offer.device.healthy for offer in found)
@@ -43,34 +43,34 @@ def test_a_bundle_holds_only_what_its_own_rule_takes() -> None:
     audio = function("0000:65:00.1", pci_class="040300", vendor="1022")
     other = PciRule("example.com/audio", (PciSelector(vendors=("1022",)),))
     desired = Desired(Discovery(enabled=False), rules=(*wish(Isolation.BUNDLE).rules, other))
-    found = units.decide(ONE, facts(host(PAIR[0], audio, PAIR[1]), desired))
+    found = units.decide(ONE, snapshot(host(PAIR[0], audio, PAIR[1]), desired))
     by_name = {offer.match.resource: offer.host_devices for offer in found}
     assert by_name == {GPU: ("0000:65:00.0", "0000:66:00.0"), "example.com/audio": ("0000:65:00.1",)}
 
 
 def test_one_bad_function_makes_its_bundle_unhealthy() -> None:
     bad = replace(PAIR[1], driver=None, vfio=False)
-    (found,) = units.decide(ONE, facts(host(PAIR[0], bad), wish(Isolation.BUNDLE)))
+    (found,) = units.decide(ONE, snapshot(host(PAIR[0], bad), wish(Isolation.BUNDLE)))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.DRIVER_CHANGED
 
 
 def test_a_function_without_a_group_is_listed_with_the_reason() -> None:
     lonely = function(group=None)
-    (found,) = units.decide(units.unit_of(lonely), facts(host(lonely)))
+    (found,) = units.decide(units.unit_of(lonely), snapshot(host(lonely)))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.NO_GROUP
 
 
 def test_a_function_whose_group_could_not_be_read_is_not_forgotten() -> None:
-    (found,) = units.decide(ONE, facts(host(function(), groups={})))
+    (found,) = units.decide(ONE, snapshot(host(function(), groups={})))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.NO_GROUP
 
 
 @pytest.mark.parametrize(("node", "announced"), [(0, 0), (1, 1), (None, None), (7, None)])
 def test_only_a_numa_node_that_the_host_has_is_announced(node: int | None, announced: int | None) -> None:
-    (found,) = units.decide(ONE, facts(host(function(numa_node=node))))
+    (found,) = units.decide(ONE, snapshot(host(function(numa_node=node))))
     assert found.device.numa == announced
 
 
@@ -81,7 +81,7 @@ def test_units_are_groups_and_functions_without_one() -> None:
 
 def test_what_a_pod_holds_and_is_no_longer_there_is_listed_as_gone() -> None:
     holder = Holder("ns", "vm", ResourceName(GPU), numa=1)
-    device = units.held_elsewhere("0000:65:00.0", holder, facts(host()))
+    device = units.held_elsewhere("0000:65:00.0", holder, snapshot(host()))
     assert device.reason is not None
     assert (device.reason.code, device.numa) == (ReasonCode.GONE, 1)
     assert "ns/vm still has it" in device.reason.what
@@ -90,17 +90,17 @@ def test_what_a_pod_holds_and_is_no_longer_there_is_listed_as_gone() -> None:
 def test_what_a_pod_holds_and_fits_no_more_is_listed_as_excluded_or_with_what_is_worse() -> None:
     held = holders("0000:65:00.0")
     (holder,) = held.values()
-    fine = units.held_elsewhere("0000:65:00.0", holder, facts(host(PAIR[0]), holders=held))
+    fine = units.held_elsewhere("0000:65:00.0", holder, snapshot(host(PAIR[0]), holders=held))
     assert fine.reason is not None
     assert fine.reason.code is ReasonCode.EXCLUDED
     changed = function(driver="nvidia")
-    worse = units.held_elsewhere("0000:65:00.0", holder, facts(host(changed), holders=held))
+    worse = units.held_elsewhere("0000:65:00.0", holder, snapshot(host(changed), holders=held))
     assert worse.reason is not None
     assert worse.reason.code is ReasonCode.DRIVER_CHANGED
 
 
 def test_a_share_of_a_node_that_no_rule_names_is_excluded_and_not_called_gone() -> None:
-    device = units.held_elsewhere("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), facts(host()))
+    device = units.held_elsewhere("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
     assert device.reason is not None
     assert device.reason.code is ReasonCode.EXCLUDED
 
