@@ -31,7 +31,7 @@ from nodeagent.policy.offer import grants, prefer
 
 TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
 
-MakeEndpoint = Callable[[str, Listing, "ResourceAnswers"], Endpoint]
+MakeEndpoint = Callable[[str, Listing, "ResourceAnswers", Latest[None]], Endpoint]
 Give = Callable[[Mapping[str, Holder]], None]
 
 
@@ -190,7 +190,7 @@ class DevicePlugins:
     def hurry(self, grace: float) -> None:
         """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
         for running in self._running.values():
-            running.endpoint.grace = grace
+            running.endpoint.hurry(grace)
 
     async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
         before, self._shown = self._shown, resources
@@ -210,8 +210,7 @@ class DevicePlugins:
         name = resource.name
         listing = Listing(resource.devices)
         answers = ResourceAnswers(name, self._observe, self._reconcile, self._cdi, self._give, listing)
-        endpoint = self._make(name, listing, answers)
-        endpoint.on_end = self._burst.touch
+        endpoint = self._make(name, listing, answers, self._burst)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended

@@ -28,8 +28,9 @@ from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
@@ -53,6 +54,19 @@ def desired(*rules: Any) -> Desired:
     return Desired(Discovery(enabled=False), (), rules)
 
 
+class Fragile(RegisterWay):
+    """A way of registering that fails at the end of a life, if it is told to."""
+
+    breaks: frozenset[str] = frozenset()
+
+    async def hold(self, life: Life) -> End:
+        """As always; raises ValueError for a resource that ``breaks``."""
+        end = await super().hold(life)
+        if life.resource in self.breaks:
+            raise ValueError("made to fail")
+        return end
+
+
 @dataclass
 class Agent:
     """The parts, wired."""
@@ -66,6 +80,7 @@ class Agent:
     observe: Observer
     reconcile: Offering
     plugins: DevicePlugins
+    way: Fragile
     allocated: list[Mapping[str, Holder]] = field(default_factory=list)
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
@@ -99,20 +114,20 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     async with Kubelet(directory) as kubelet, anyio.create_task_group() as tasks:
         sockets = SocketDir(str(kubelet.state.plugins), watcher)
         sockets.open()
-        registrar, supervisor = Registrar(sockets.kubelet_path), Supervisor()
+        way, supervisor = Fragile(sockets, Registrar(sockets.kubelet_path)), Supervisor()
         allocated: list[Mapping[str, Holder]] = []
         plugins = DevicePlugins(
             observe,
             reconcile,
             CdiFiles(root.path("/run/cdi"), lambda: reconcile.decision),
             supervisor,
-            lambda name, listing, answers: Endpoint(name, listing, answers, sockets, registrar),
+            lambda name, listing, answers, ended: Endpoint(name, listing, answers, way, ended),
             allocated.append,
         )
         await observe.first()
         for run in (watcher.run, observe.run, reconcile.run, plugins.run):
             tasks.start_soon(run)
-        yield Agent(host, kubelet, sockets, *cells, supervisor, observe, reconcile, plugins, allocated)
+        yield Agent(host, kubelet, sockets, *cells, supervisor, observe, reconcile, plugins, way, allocated)
         tasks.cancel_scope.cancel()
     sockets.close()
     watcher.close()
@@ -292,15 +307,11 @@ async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> N
 async def test_a_resource_that_fails_is_served_again_and_the_others_go_on(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     await agent.kubelet.until_listed(KVM, 3)
-
-    def broken() -> None:
-        raise ValueError("made to fail")
-
-    agent.plugins.endpoints[GPU].on_end = broken
+    agent.way.breaks = frozenset({GPU})
     await agent.kubelet.restart()
     await agent.kubelet.until_listed(KVM, 3)
     await agent.kubelet.until(lambda: len(said(log.SUBSYSTEM_FAILED)) >= 1)
-    agent.plugins.endpoints[GPU].on_end = lambda: None
+    agent.way.breaks = frozenset()
     await agent.kubelet.until_listed(GPU, 2)
     assert {event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)} == {f"resource {GPU}"}
 
