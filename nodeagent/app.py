@@ -37,8 +37,9 @@ from nodeagent.config import Log, Settings, Timing
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.desired import Desired
 
@@ -73,6 +74,7 @@ class Agent:
         self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watcher)
         self.registrar = Registrar(self.directory.kubelet_path)
         self.registry = self._registry(settings)
+        self.way = self._way()
         self.observe = Observer(
             root,
             self.watcher,
@@ -242,12 +244,17 @@ class Agent:
         path = self.root.path(settings.kubelet.plugins_registry_dir)
         return SocketDir(path, self.watcher, exclusive=False)
 
-    def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
+    def _way(self) -> Way:
         if self.registry is not None:
-            from nodeagent.kubelet.plugin_watcher import RegistryEndpoint  # here: few nodes register that way
+            from nodeagent.kubelet.plugin_watcher import AnnounceWay  # here: few nodes register that way
 
-            return RegistryEndpoint(name, listing, answers, self.registry, self.registrar)
-        return Endpoint(name, listing, answers, self.directory, self.registrar)
+            return AnnounceWay(self.registry, self.registrar)
+        return RegisterWay(self.directory, self.registrar)
+
+    def _endpoint(
+        self, name: str, listing: Listing, answers: ResourceAnswers, ended: Latest[None]
+    ) -> Endpoint:
+        return Endpoint(name, listing, answers, self.way, ended)
 
     async def _serve_status(self) -> None:
         path = self.root.path(self.desire.settings.status_socket)

@@ -7,7 +7,7 @@ A resource that fails is built anew by its supervisor; the others go on. What th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -22,14 +22,13 @@ from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
 from nodeagent.model.ids import DeviceId, ResourceName, pci_address
 from nodeagent.model.resource import Device, Kind, Resource
 
 TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
-
-MakeEndpoint = Callable[[str, Listing, "ResourceAnswers"], Endpoint]
 
 
 class ResourceAnswers:
@@ -82,13 +81,13 @@ class DevicePlugins:
         granting: Granting,
         cdi: CdiFiles,
         supervisor: Supervisor,
-        make: MakeEndpoint,
+        way: Way,
     ) -> None:
         self._offering = offering
         self._granting = granting
         self._cdi = cdi
         self._supervisor = supervisor
-        self._make = make
+        self._way = way
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
         self._shown: Mapping[ResourceName, Resource] = {}
@@ -116,7 +115,7 @@ class DevicePlugins:
     def hurry(self, grace: float) -> None:
         """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
         for running in self._running.values():
-            running.endpoint.grace = grace
+            running.endpoint.hurry(grace)
 
     async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
         before, self._shown = self._shown, resources
@@ -135,8 +134,8 @@ class DevicePlugins:
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
         listing = Listing(resource.devices)
-        endpoint = self._make(name, listing, ResourceAnswers(name, self._granting, listing))
-        endpoint.on_end = self._burst.touch
+        answers = ResourceAnswers(name, self._granting, listing)
+        endpoint = Endpoint(name, listing, answers, self._way, self._burst)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended

@@ -27,9 +27,9 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.base.supervise import Supervisor
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
@@ -54,6 +54,19 @@ def desired(*rules: Any) -> Desired:
     return Desired(Discovery(enabled=False), (), rules)
 
 
+class Fragile(RegisterWay):
+    """A way of registering that fails at the end of a life, if it is told to."""
+
+    breaks: frozenset[str] = frozenset()
+
+    async def hold(self, life: Life) -> End:
+        """As always; raises ValueError for a resource that ``breaks``."""
+        end = await super().hold(life)
+        if life.resource in self.breaks:
+            raise ValueError("made to fail")
+        return end
+
+
 class Agent:
     """The parts, wired."""
 
@@ -70,13 +83,13 @@ class Agent:
             self.eyes.observer, self.offering, self.cdi, self.reservations, self.eyes.settings
         )
         self.directory = SocketDir(str(kubelet.state.plugins), self.eyes.watcher)
-        registrar = Registrar(self.directory.kubelet_path)
+        self.way = Fragile(self.directory, Registrar(self.directory.kubelet_path))
         self.plugins = DevicePlugins(
             self.offering,
             self.granting,
             self.cdi,
             Supervisor(),
-            lambda name, listing, answers: Endpoint(name, listing, answers, self.directory, registrar),
+            self.way,
         )
 
     @property
@@ -296,15 +309,11 @@ async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> N
 async def test_a_resource_that_fails_is_served_again_and_the_others_go_on(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     await agent.kubelet.until_listed(KVM, 3)
-
-    def broken() -> None:
-        raise ValueError("made to fail")
-
-    agent.plugins.endpoints[GPU].on_end = broken
+    agent.way.breaks = frozenset({GPU})
     await agent.kubelet.restart()
     await agent.kubelet.until_listed(KVM, 3)
     await agent.kubelet.until(lambda: len(said(log.SUBSYSTEM_FAILED)) >= 1)
-    agent.plugins.endpoints[GPU].on_end = lambda: None
+    agent.way.breaks = frozenset()
     await agent.kubelet.until_listed(GPU, 2)
     assert {event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)} == {f"resource {GPU}"}
 

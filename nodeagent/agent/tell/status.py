@@ -20,6 +20,7 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet.deviceplugin.standing import Registration
 from nodeagent.model.resource import Device, Resource
 
 if TYPE_CHECKING:
@@ -98,14 +99,14 @@ def _host(agent: Parts) -> dict[str, Any]:
 
 
 def _resource(resource: Resource, endpoint: Endpoint | None) -> dict[str, Any]:
-    standing = endpoint.standing if endpoint else None
+    registration = endpoint.registration if endpoint else Registration()
     return {
         "name": resource.name,
         "devices": [_device(device) for device in resource.devices],
         "healthy": sum(device.healthy for device in resource.devices),
-        "registered": bool(standing and standing.registered),
-        "registrations": standing.registrations if standing else 0,
-        "error": standing.last_error if standing else None,
+        "registered": registration.registered,
+        "registrations": registration.registrations,
+        "error": registration.last_error,
     }
 
 

@@ -39,17 +39,22 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 
 @pytest.fixture
-async def agent(host: SimulatedHost) -> AsyncIterator[Agent]:
+async def kubelet(host: SimulatedHost) -> AsyncIterator[Kubelet]:
+    async with Kubelet(host.directory) as running:
+        yield running
+
+
+@pytest.fixture
+async def agent(host: SimulatedHost, kubelet: Kubelet) -> AsyncIterator[Agent]:
     """A daemon that has looked and decided, but does not run."""
-    async with Kubelet(host.directory):
-        found = Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, {})
-        found.directory.open()
-        await found.observe.first()
-        await found.allocations.one_turn()
-        found.reconcile.one_turn()
-        yield found
-        found.directory.close()
-        found.watcher.close()
+    found = Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, {})
+    found.directory.open()
+    await found.observe.first()
+    await found.allocations.one_turn()
+    found.reconcile.one_turn()
+    yield found
+    found.directory.close()
+    found.watcher.close()
 
 
 async def test_a_healthy_node_has_no_problems(agent: Agent) -> None:
@@ -84,16 +89,15 @@ async def test_holders_are_named(agent: Agent) -> None:
     assert status.document(agent)["holders"] == {"x": {"pod": "ns/p", "resource": GPU}}
 
 
-async def test_a_resource_that_is_not_registered_says_why(agent: Agent) -> None:
+async def test_a_resource_that_is_not_registered_says_why(agent: Agent, kubelet: Kubelet) -> None:
+    kubelet.fault("refuse-register", "the name is taken")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(agent.plugins.run)
-        with anyio.fail_after(5):
-            while GPU not in agent.plugins.endpoints:
-                await anyio.lowlevel.checkpoint()
-        agent.plugins.endpoints[GPU].standing.last_error = "the name is taken"
+        refused = kubelet.statistics.registrations
+        await kubelet.until(lambda: len(refused) >= 2)
         told = status.document(agent)
         tasks.cancel_scope.cancel()
-    assert f"{GPU}: not registered: the name is taken" in told["problems"]
+    assert f"{GPU}: not registered: UNKNOWN: the name is taken" in told["problems"]
 
 
 async def test_what_the_kernel_refuses_on_a_card_is_a_problem(agent: Agent, tmp_path: Path) -> None:
