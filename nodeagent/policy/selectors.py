@@ -33,7 +33,10 @@ def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
     """
     if isinstance(rule, NodeRule):
         return False
-    return any(_picks(selector, host_device, names) for selector in rule.selectors)
+    for selector in rule.selectors:  # noqa: SIM110 - a generator costs more than most of its answers
+        if _picks(selector, host_device, names):
+            return True
+    return False
 
 
 def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:

@@ -200,8 +200,9 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> Iterator[str]:
     ):
         yield from holders
         return
+    old, new = before.snapshot.host, now.snapshot.host
     for unit in changed.units:
-        for host in (before.snapshot.host, now.snapshot.host):
+        for host in (new,) if old is new else (old, new):
             yield from (each for each in units.ids_in(unit, host) if each in holders)
 
 

@@ -39,11 +39,12 @@ def _held_as_another(holder: Holder) -> Reason:
 
 def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Something is open in the group, and no pod of this node has it."""
-    if _accounted(function, unit, use):
-        return None
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
-    for member in watched:
-        if groups.in_use(member) and not _accounted(member, unit, use):
+    opened = [member for member in watched if groups.in_use(member)]
+    if not opened or _accounted(function, unit, use):
+        return None
+    for member in opened:
+        if not _accounted(member, unit, use):
             if unit.complete:
                 return _held_outside(member, function)
             if member is not function:
