@@ -223,17 +223,12 @@ class Agent:
                     self.desire.cell,
                     self.allocations.cell,
                     self.reservations,
-                    labels=self._labels,
                     recheck=self._pause,
                     on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
                 )
             else:
                 seen, _ = await self.desire.cell.newer(seen)
         await self.effects.run()
-
-    def _labels(self) -> dict[str, str]:
-        """The node's labels, as far as the configuration tells them."""
-        return dict(self.desire.settings.node.labels)
 
     def _registry(self, settings: Settings) -> SocketDir | None:
         """The directory for registration, where that way was chosen."""
