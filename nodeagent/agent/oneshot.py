@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import card_states
+from nodeagent.policy.change import ledgers
 from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.turn import Decision
@@ -69,23 +69,13 @@ def remembered(root: Root) -> Ledger:
     return ledger.read(root.path(ledger.PATH))
 
 
-def to_plan(
-    seen: Snapshot, machine_id: str, labels: Iterable[tuple[str, str]], known: Ledger | None = None
-) -> card_states.Basis:
-    """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
+def to_plan(seen: Snapshot, machine_id: str, known: Ledger | None = None) -> Snapshot:
+    """The same, with what mdevs, vGPUs and VFs are planned from beside it.
 
-    What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
+    What processes have open is not probed: a step that the daemon would put off may be among the plan's.
     """
-    known = ledger.learned(known or Ledger(), seen.host, seen.names)
-    return card_states.Basis(
-        machine_id,
-        labels=dict(labels),
-        holders=seen.allocations.holders,
-        holders_known=seen.allocations.complete,
-        made=known.types,
-        vgpu_names=known.names,
-        vgpu_listed=known.listed,
-    )
+    ledger = ledgers.learned(known or Ledger(), seen.host, seen.names)
+    return replace(seen, machine_id=machine_id, ledger=ledger)
 
 
 def _names(root: Root, host: Host) -> dict[str, str]:

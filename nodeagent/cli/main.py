@@ -202,7 +202,7 @@ def _scan(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from nodeagent.agent import oneshot
-    from nodeagent.policy.change import mdevs, sriov
+    from nodeagent.policy.change import plan as changes
     from nodeagent.render import plan as shown
 
     root = _root(options)
@@ -211,13 +211,11 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"nodeagent: {warning}", file=sys.stderr)
     seen = _inspected(options, loaded=loaded).snapshot
     record = oneshot.remembered(root) if options.host is None else None
-    basis = oneshot.to_plan(seen, _machine_id(options, root, loaded), loaded.node.labels, record)
-    plan = mdevs.plan(seen.host, loaded.desired.mdevs, basis)
-    vfs = sriov.plan(seen.host, loaded.desired.sriov, basis)
+    plan = changes.plan(oneshot.to_plan(seen, _machine_id(options, root, loaded), record))
     manage = loaded.desired.mdevs.manage
     if options.output == "json":
-        return _print(json.dumps(shown.document(plan, vfs, manage), indent=2))
-    return _print(shown.text(plan, vfs, manage))
+        return _print(json.dumps(shown.document(plan, manage), indent=2))
+    return _print(shown.text(plan, manage))
 
 
 def _machine_id(options: argparse.Namespace, root: Root, loaded: config.Settings) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.config import records
@@ -43,8 +44,9 @@ def settings(
     """The Settings of a full set of values and of what was imported from files of other tools."""
     wanted = mdevs(values, imported)
     return records.Settings(
-        desired=merge.merged(
-            discovery(values), rules(values), aliases(values), wanted, tuple(_sriov(values))
+        desired=replace(
+            merge.merged(discovery(values), rules(values), aliases(values), wanted, tuple(_sriov(values))),
+            labels=tuple(_labels(values).items()),
         ),
         kubelet=records.Kubelet(
             values["kubelet.registration"],

@@ -169,6 +169,7 @@ class Desired:
     rules: tuple[Rule, ...] = ()
     mdevs: MdevsWanted = field(default_factory=MdevsWanted)
     sriov: tuple[SriovRule, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()  # of the node, as far as the operator tells them
 
     @property
     def node_paths(self) -> tuple[str, ...]:

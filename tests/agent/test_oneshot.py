@@ -106,5 +106,5 @@ async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
 @pytest.mark.parametrize("known", list(Knowledge))
 def test_a_plan_is_made_with_what_is_known_of_the_holders(known: Knowledge) -> None:
     held = {"x": Holder("ns", "p", ResourceName("example.com/gpu"))}
-    planned = oneshot.to_plan(Snapshot(Host(), Desired(), {}, Allocations(held, known)), "m", ())
-    assert (planned.holders, planned.holders_known) == (held, known is Knowledge.COMPLETE)
+    planned = oneshot.to_plan(Snapshot(Host(), Desired(), {}, Allocations(held, known)), "m")
+    assert (planned.allocations, planned.machine_id) == (Allocations(held, known), "m")

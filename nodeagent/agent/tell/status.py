@@ -120,13 +120,13 @@ def _changes(effects: ChangeLoop) -> dict[str, Any]:
         ],
         "underWay": [step.action.describe() for step in effects.writer.under_way],
         "waiting": [
-            {"card": each.card, "action": each.action.describe(), "why": each.why}
+            {"card": each.action.card, "action": each.action.describe(), "why": each.why}
             for each in effects.plan.waiting
         ],
         "failing": [
             {
-                "card": failure.step.card,
-                "type": failure.step.type_id,
+                "card": failure.step.action.card,
+                "type": failure.step.action.type_id,
                 "action": failure.step.action.describe(),
                 "what": failure.error.what,
                 "hint": failure.error.hint,
@@ -178,5 +178,5 @@ def _of_changes(effects: ChangeLoop) -> list[str]:
     """What the kernel refuses, what it does not answer, and what cannot be meant."""
     failures = reversed(effects.writer.retries.failures.values())
     late = (f"the kernel does not answer: {step.action.describe()}" for step in effects.writer.late)
-    first = {each.step.place: f"{each.step.card}: {each.error.what}" for each in failures}
+    first = {each.step.place: f"{each.step.action.card}: {each.error.what}" for each in failures}
     return [*effects.plan.problems, *late, *reversed(first.values())]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -88,7 +89,7 @@ async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Pa
         changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-223", 8))
-            key = CreateMdev(FIRST, "nvidia-223", "any").attempt
+            key = CreateMdev(FIRST, FIRST, "nvidia-223", "any").attempt
             retries = changing.effects.writer.retries
             await changing.until(lambda: key in retries.failures and retries.failures[key].count >= 3)
             assert "Input/output error" in retries.failures[key].error.what
@@ -318,8 +319,7 @@ async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
         types = (WantedType("GRID T4-2B"),)
         changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
         await changing.until_counts((FIRST, "nvidia-223", 8))
-        changing.labels = {"zone": "b"}
-        changing.wake.touch()
+        changing.desired.set(replace(changing.desired.get(), labels=(("zone", "b"),)))
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
 

@@ -104,7 +104,7 @@ async def test_what_the_kernel_refuses_on_a_card_is_a_problem(agent: Agent, tmp_
     async with node(tmp_path / "split", t4(FIRST), "GRID T4-8A") as changing:
         agent.effects = changing.effects
         for uuid in ("one", "two"):
-            step = Step(RemoveMdev(uuid, FIRST, "nvidia-228"), FIRST, "nvidia-228", "not wanted")
+            step = Step(RemoveMdev(FIRST, FIRST, "nvidia-228", uuid), "not wanted")
             changing.effects.writer.retries.refused(step, KernelRefused(f"no {uuid}"), 0.0)
         told = status.document(agent)
         assert [each["what"] for each in told["changes"]["failing"]] == ["no one", "no two"]
