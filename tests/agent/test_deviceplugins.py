@@ -40,6 +40,7 @@ from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.conftest import Said
+from tests.sim import fifos
 
 GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
 ONE, TWO = nodes.address(0), nodes.address(1)
@@ -147,7 +148,7 @@ async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
 async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     for address in (ONE, TWO):
-        agent.host.hang(address, "enable")
+        fifos.hang(agent.host, address, "enable")
     async with anyio.create_task_group() as pods:
         pods.start_soon(agent.kubelet.admit, Pod("ns", "p", [{GPU: 1}]))
         listing = agent.plugins.endpoints[GPU].listing
@@ -162,7 +163,7 @@ async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agen
             await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) > 1)
         assert len(agent.kubelet.statistics.accepted(GPU)) == 1
         for address in (ONE, TWO):
-            agent.host.unhang(address, "enable")
+            fifos.unhang(agent.host, address, "enable")
         await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) == 2)
     await agent.kubelet.until_listed(GPU, 2)
 

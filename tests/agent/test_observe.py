@@ -19,9 +19,10 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import files, nodes
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.conftest import Said
+from tests.sim import fifos
 
 ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
 LATER = 3600.0
@@ -65,7 +66,7 @@ def function(observe: Observer, address: PciAddress = ONE) -> PciFunction:
 
 
 async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHost) -> None:
-    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
     async with observing(host) as observe:
         assert len(observe.host.get().functions) == 3
         assert observe.names.get() == {"10de": "NVIDIA Corporation", "10de:1000": "Made-up Card"}
@@ -73,7 +74,7 @@ async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHo
 
 async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_name(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
-    host.pci_ids("10de  NVIDIA Corporation\n8086  Intel Corporation\n")
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n8086  Intel Corporation")
     for address, vendor, driver in ((ONE, "10de", "nvidia"), (TWO, "8086", "i915")):
         host.add_function(address, vendor=vendor, device="1000", pci_class="030000", driver=driver, group=1)
     vgpu_on(host, "0\n", "1147 : NVIDIA A40-1B\n")
@@ -202,11 +203,11 @@ async def test_what_has_changed_is_in_the_host_before_the_answer(host: Simulated
 
 async def test_a_glance_that_gets_no_answer_is_shown_by_the_host_meanwhile(host: SimulatedHost) -> None:
     async with observing(host) as observe, anyio.create_task_group() as tasks:
-        host.hang(ONE, "enable")
+        fifos.hang(host, ONE, "enable")
         tasks.start_soon(observe.glance, [ONE])
         found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
-        host.unhang(ONE, "enable")
+        fifos.unhang(host, ONE, "enable")
         await until(observe, lambda found: found.functions[ONE].unreadable is None)
 
 
@@ -254,12 +255,12 @@ async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
 
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
     async with observing(host) as observe:
-        host.hang(ONE, "vendor")
+        fifos.hang(host, ONE, "vendor")
         observe.wake()
         found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         assert observe.stuck == (ONE,)
-        host.unhang(ONE, "vendor")
+        fifos.unhang(host, ONE, "vendor")
         await until(observe, lambda found: found.functions[ONE].unreadable is None)
 
 
@@ -269,7 +270,7 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
     release = host.path("/proc/sys/kernel/osrelease")
     host.write_file("/proc/sys/kernel/osrelease", "6.12")
     async with observing(host) as observe:
-        files.replace_by_fifo(release)
+        fifos.replace_by_fifo(release)
         host.unplug(TWO)
         seen = observe.looked.version
         observe.wake()
@@ -277,14 +278,14 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
             await observe.looked.newer(seen)
         assert TWO in observe.host.get().functions
         assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
-        files.replace_fifo(release, b"6.12\n")
+        fifos.replace_fifo(release, b"6.12\n")
         await until(observe, lambda found: TWO not in found.functions)
 
 
 async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host: SimulatedHost) -> None:
     release = host.path("/proc/sys/kernel/osrelease")
     async with observing(host) as observe:
-        files.replace_by_fifo(release)
+        fifos.replace_by_fifo(release)
         seen = observe.looked.version
         observe.wake()
         with anyio.fail_after(5):
@@ -292,7 +293,7 @@ async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host
         host.bind(ONE, "nouveau")
         with anyio.fail_after(5), pytest.raises(KernelRefused):
             await observe.glance([ONE])
-        files.replace_fifo(release, b"6.12\n")
+        fifos.replace_fifo(release, b"6.12\n")
         await until(observe, lambda found: found.functions[ONE].driver == "nouveau")
         await observe.glance([ONE])
 
@@ -308,12 +309,12 @@ async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedH
 
 async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: SimulatedHost) -> None:
     host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
-    host.hang(ONE, "aer_dev_fatal")
+    fifos.hang(host, ONE, "aer_dev_fatal")
     async with observing(host) as observe:
         host.bind(TWO, "nouveau")
         observe.wake(frozenset({TWO}))
         await until(observe, lambda found: found.functions[TWO].driver == "nouveau")
-    host.unhang(ONE, "aer_dev_fatal")
+    fifos.unhang(host, ONE, "aer_dev_fatal")
 
 
 async def test_a_wake_that_is_told_by_the_kernel_door_is_kept(host: SimulatedHost) -> None:
