@@ -27,6 +27,10 @@ class Tree:
         """The path in this process of a host path."""
         return self.directory + path
 
+    def real(self, path: str) -> str:
+        """The host path to which links lead from a host path."""
+        return os.path.realpath(self.path(path)).removeprefix(os.path.realpath(self.directory))
+
     def link(self, path: str, to: str) -> None:
         """A relative link between two host paths, as the kernel makes them."""
         files.link(self.path(path), os.path.relpath(to, path.rpartition("/")[0]))

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
-from nodeagent.sim import files
+from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import FIRST, SECOND, Changing, node, restarted, t4
 from tests.sim import fifos
@@ -28,7 +28,9 @@ async def test_a_card_that_is_slow_to_tell_its_types_at_the_start_keeps_its_inst
             await changing.until_counts((FIRST, "nvidia-222", 16))
             await changing.until_at_rest()
         before = changing.cards.writes
-        slow = changing.cards.create_file(FIRST, "nvidia-223").replace("/create", "/available_instances")
+        slow = refusals.create_file(changing.cards.host, FIRST, "nvidia-223").replace(
+            "/create", "/available_instances"
+        )
         fifos.replace_by_fifo(slow)
         async with restarted(changing):
             assert changing.observe.host.get().mdev_parents == {}
