@@ -42,6 +42,7 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.agent.parts import Eyes
 from tests.conftest import Said
+from tests.sim import fifos
 
 GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
 ONE, TWO = nodes.address(0), nodes.address(1)
@@ -166,7 +167,7 @@ async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
 async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     for address in (ONE, TWO):
-        agent.host.hang(address, "enable")
+        fifos.hang(agent.host, address, "enable")
     async with anyio.create_task_group() as pods:
         pods.start_soon(agent.kubelet.admit, Pod("ns", "p", [{GPU: 1}]))
         await agent.eyes.until(lambda host: any(each.unreadable for each in host.functions.values()))
@@ -178,7 +179,7 @@ async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agen
             await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) > 1)
         assert len(agent.kubelet.statistics.accepted(GPU)) == 1
         for address in (ONE, TWO):
-            agent.host.unhang(address, "enable")
+            fifos.unhang(agent.host, address, "enable")
         await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) == 2)
     await agent.kubelet.until_listed(GPU, 2)
 

@@ -18,10 +18,11 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import files, nodes
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import Eyes, settings
 from tests.conftest import Said
+from tests.sim import fifos
 
 ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
 
@@ -36,7 +37,7 @@ def function(eyes: Eyes, address: PciAddress = ONE) -> PciFunction:
 
 
 async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHost) -> None:
-    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
     async with Eyes(host).open() as eyes:
         assert len(eyes.now.functions) == 3
         assert eyes.snapshots.now.names == {"10de": "NVIDIA Corporation", "10de:1000": "Made-up Card"}
@@ -44,7 +45,7 @@ async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHo
 
 async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_name(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
-    host.pci_ids("10de  NVIDIA Corporation\n8086  Intel Corporation\n")
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n8086  Intel Corporation")
     for address, vendor, driver in ((ONE, "10de", "nvidia"), (TWO, "8086", "i915")):
         host.add_function(address, vendor=vendor, device="1000", pci_class="030000", driver=driver, group=1)
     vgpu_on(host, "0\n", "1147 : NVIDIA A40-1B\n")
@@ -180,11 +181,11 @@ async def test_what_has_changed_is_in_the_host_before_the_answer(host: Simulated
 
 async def test_a_glance_that_gets_no_answer_is_shown_by_the_host_meanwhile(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes, anyio.create_task_group() as tasks:
-        host.hang(ONE, "enable")
+        fifos.hang(host, ONE, "enable")
         tasks.start_soon(eyes.observer.recheck, [ONE])
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
-        host.unhang(ONE, "enable")
+        fifos.unhang(host, ONE, "enable")
         await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 
 
@@ -236,12 +237,12 @@ async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
 
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        host.hang(ONE, "vendor")
+        fifos.hang(host, ONE, "vendor")
         eyes.wakes.wake()
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         assert eyes.observer.stuck == (ONE,)
-        host.unhang(ONE, "vendor")
+        fifos.unhang(host, ONE, "vendor")
         await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 
 
@@ -251,7 +252,7 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
     release = host.path("/proc/sys/kernel/osrelease")
     host.write_file("/proc/sys/kernel/osrelease", "6.12")
     async with Eyes(host).open() as eyes:
-        files.replace_by_fifo(release)
+        fifos.replace_by_fifo(release)
         host.unplug(TWO)
         seen = eyes.observer.scanned.version
         eyes.wakes.wake()
@@ -259,14 +260,14 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
             await eyes.observer.scanned.newer(seen)
         assert TWO in eyes.now.functions
         assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
-        files.replace_fifo(release, b"6.12\n")
+        fifos.replace_fifo(release, b"6.12\n")
         await eyes.until(lambda found: TWO not in found.functions)
 
 
 async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host: SimulatedHost) -> None:
     release = host.path("/proc/sys/kernel/osrelease")
     async with Eyes(host).open() as eyes:
-        files.replace_by_fifo(release)
+        fifos.replace_by_fifo(release)
         seen = eyes.observer.scanned.version
         eyes.wakes.wake()
         with anyio.fail_after(5):
@@ -274,7 +275,7 @@ async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host
         host.bind(ONE, "nouveau")
         with anyio.fail_after(5), pytest.raises(KernelRefused):
             await eyes.observer.recheck([ONE])
-        files.replace_fifo(release, b"6.12\n")
+        fifos.replace_fifo(release, b"6.12\n")
         await eyes.until(lambda found: found.functions[ONE].driver == "nouveau")
         await eyes.observer.recheck([ONE])
 
@@ -290,9 +291,9 @@ async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedH
 
 async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: SimulatedHost) -> None:
     host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
-    host.hang(ONE, "aer_dev_fatal")
+    fifos.hang(host, ONE, "aer_dev_fatal")
     async with Eyes(host).open() as eyes:
         host.bind(TWO, "nouveau")
         eyes.wakes.wake_one(TWO)
         await eyes.until(lambda found: found.functions[TWO].driver == "nouveau")
-    host.unhang(ONE, "aer_dev_fatal")
+    fifos.unhang(host, ONE, "aer_dev_fatal")

@@ -31,7 +31,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 
 async def test_a_look_decides_as_the_daemon_would(host: SimulatedHost) -> None:
-    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
     decision = await oneshot.inspect(Root(host.directory), config.load(host.directory, {}, {}))
     (resource,) = decision.resources.values()
     assert resource.name == "nvidia.com/MADEUP_CARD"

@@ -16,6 +16,7 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
+from nodeagent.sim import refusals
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
@@ -88,7 +89,7 @@ async def test_where_no_room_is_said_nothing_is_written(cards: SimulatedCards) -
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EINVAL])
 async def test_the_errno_and_the_path_of_a_refusal_are_told(cards: SimulatedCards, number: int) -> None:
-    cards.fail(T4, "nvidia-228", number)
+    refusals.fail(cards.host, T4, "nvidia-228", number)
     error = await refusal(cards, CREATE)
     assert error.errno == number
     assert error.path == f"/sys/class/mdev_bus/{T4}/mdev_supported_types/nvidia-228/create"
@@ -98,7 +99,7 @@ async def test_the_errno_and_the_path_of_a_refusal_are_told(cards: SimulatedCard
 
 @pytest.mark.shows("HP-16")
 async def test_a_write_without_error_and_without_effect_is_a_refusal(cards: SimulatedCards) -> None:
-    path = Path(cards.host.path(cards.real(f"/sys/class/mdev_bus/{T4}")))
+    path = Path(cards.host.path(cards.host.tree.real(f"/sys/class/mdev_bus/{T4}")))
     create = path / "mdev_supported_types/nvidia-228/create"
     create.unlink()
     create.symlink_to("/dev/null")
