@@ -24,9 +24,12 @@ from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.standing import Registration
 from nodeagent.model.allocation import Grant
 from nodeagent.model.ids import DeviceId, ResourceName, pci_address
 from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.model.shares import ResourcesShare
+from nodeagent.model.status import ResourceStatus
 
 TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
 
@@ -98,6 +101,15 @@ class DevicePlugins:
         """The endpoints by resource."""
         return {name: running.endpoint for name, running in self._running.items()}
 
+    def status(self) -> ResourcesShare:
+        """The resources, and how each stands with the kubelet."""
+        endpoints = self.endpoints
+        resources = self._offering.resources.get().values()
+        return ResourcesShare(
+            tuple(_status(resource, endpoints.get(resource.name)) for resource in resources),
+            self._cdi.problems,
+        )
+
     async def run(self) -> None:
         """Follow the Resources, for ever."""
         seen = -1
@@ -164,6 +176,13 @@ class DevicePlugins:
             await self._burst.newer(seen)
             await anyio.sleep(TIDY)
             memory.tidy()
+
+
+def _status(resource: Resource, endpoint: Endpoint | None) -> ResourceStatus:
+    standing = endpoint.registration if endpoint is not None else Registration()
+    return ResourceStatus.of(
+        resource, standing.registered, standing.registrations, standing.last_error
+    )
 
 
 def _log_changes(before: Resource | None, now: Resource) -> None:

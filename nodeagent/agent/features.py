@@ -39,6 +39,11 @@ class LateFeature:
         self._core = core
         self._feature = feature
 
+    def status(self) -> object:
+        """What its components say; None as long as there are none, or none has anything to tell."""
+        speaking = (component for component in self.components if isinstance(component, Speaks))
+        return next((component.status() for component in speaking), None)
+
     async def run(self) -> None:
         """Wait, load, run; for ever: a feature that is wanted no more has nothing to do."""
         seen = -1

@@ -25,6 +25,7 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Timing
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.shares import HoldersShare
 
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
@@ -98,6 +99,10 @@ class Holders:
         self._releases = releases
         self._rescans = rescans
         self._failures = 0
+
+    def status(self) -> HoldersShare:
+        """Who holds what, and what is wrong with the answer."""
+        return HoldersShare(self._snapshots.now.allocations, self.error)
 
     def ask_soon(self) -> None:
         """Something has changed that the kubelet may know of."""

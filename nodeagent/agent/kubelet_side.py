@@ -16,6 +16,7 @@ from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.allocation import Holder
+from nodeagent.model.shares import DirectoryShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class KubeletSide:
     def directories(self) -> tuple[SocketDir, ...]:
         """The directories in which sockets are made."""
         return (self.directory,) if self.registry is None else (self.directory, self.registry)
+
+    def status(self) -> DirectoryShare:
+        """The kubelet's socket, and whether it is there."""
+        return DirectoryShare(self.directory.kubelet_path, self.directory.kubelet.get() is not None)
 
     def open(self) -> None:
         """Lock the directories and clear own leftovers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import anyio
@@ -28,6 +28,7 @@ from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address
+from nodeagent.model.status import EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 
@@ -67,6 +68,11 @@ class Observer:
     def stuck(self) -> tuple[str, ...]:
         """What cannot be read at this moment."""
         return self._runner.stuck
+
+    def status(self) -> HostStatus:
+        """The host in numbers."""
+        events = EventsStatus(**asdict(self._events.statistics))
+        return HostStatus.of(self._snapshots.now.host, self.stuck, events)
 
     async def first(self) -> None:
         """The first scan, before anything is offered."""

@@ -9,7 +9,8 @@ what it took. Knows nothing of devices, nor of what the daemon consists of.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
 
 
 class Component(Protocol):
@@ -21,3 +22,10 @@ class Component(Protocol):
 
     async def run(self) -> None:
         """Live, until cancelled; to return means that there is nothing left to do, which is no failure."""
+
+
+class Task(NamedTuple):
+    """A component that is no more than its name and its run."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
