@@ -21,11 +21,13 @@ from nodeagent import __version__
 from nodeagent.agent import releases
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.config_loop import ConfigLoop
+from nodeagent.agent.desire import Desire
 from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
 from nodeagent.agent.holders import HoldersLoop
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import Reservations
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import status
 from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
@@ -33,7 +35,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
-from nodeagent.config import Log, Settings, Timing
+from nodeagent.config import Log, Settings, Sources, Timing
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
@@ -41,6 +43,8 @@ from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.desired import Desired
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import merge
 
 if TYPE_CHECKING:
     from nodeagent.agent.changing.loop import ChangeLoop
@@ -69,7 +73,12 @@ class Agent:
         self.supervisor = Supervisor()
         self.watcher = Watcher()
         self.notifier = Notifier.from_environ(environ)
-        self.desire = ConfigLoop(settings, root.prefix, flags, environ, self.wake.touch, set_log)
+        self.settings = Latest(settings)
+        self.desire = ConfigLoop(self.settings, Sources(root.prefix, flags, environ), self.watcher, set_log)
+        desired = merge.merge(settings.configuration)
+        self.snapshots = Snapshots(Snapshot(desired=desired))
+        self.merging = Desire(self.settings, self.snapshots)
+        self.desired: Latest[Desired] = Latest(desired, self.wake.touch)
         self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watcher)
         self.registrar = Registrar(self.directory.kubelet_path)
         self.registry = self._registry(settings)
@@ -77,7 +86,7 @@ class Agent:
             root,
             self.watcher,
             resync=lambda: self._timing().resync,
-            node_paths=settings.desired.node_paths,
+            node_paths=desired.node_paths,
             on_change=self.wake.touch,
         )
         self.reservations = Reservations(self.wake.touch)
@@ -93,7 +102,7 @@ class Agent:
         self.reconcile = Offering(
             self.wake,
             self.observe.host,
-            self.desire.cell,
+            self.desired,
             self.observe.names,
             self.allocations.cell,
             self.reservations.settling,
@@ -102,7 +111,7 @@ class Agent:
         self.plugins = DevicePlugins(
             self.observe,
             self.reconcile,
-            CdiFiles(root.path(settings.cdi_spec_dir), lambda: self.reconcile.decision),
+            CdiFiles(root.path(settings.cdi.spec_dir), lambda: self.reconcile.decision),
             self.supervisor,
             self._endpoint,
             self.allocations.give,
@@ -132,7 +141,6 @@ class Agent:
             self.watcher.close()
 
     async def _start(self, group: TaskGroup) -> None:
-        self.desire.watch(self.watcher)
         watchers = [
             ("inotify", self.watcher.run),
             ("refused watches", self.watcher.keep_trying),
@@ -151,7 +159,9 @@ class Agent:
             ("plugins", self.plugins.run),
             ("observe", self.observe.run),
             ("allocations", self.allocations.run),
-            ("configuration", self.desire.run),
+            (self.desire.name, self.desire.run),
+            (self.merging.name, self.merging.run),
+            ("desired", self._follow_desired),
             ("reconcile", self.reconcile.run),
             ("effects", self._change_host),
             *self._followers(),
@@ -178,19 +188,25 @@ class Agent:
                 partial(kubelet.follow, lambda _: allocations.kubelet_changed(), kubelet.version),
             ),
             ("checkpoint", partial(checkpoint.follow, lambda _: allocations.wake(), checkpoint.version)),
-            ("nodes", partial(self.desire.cell.follow, lambda wanted: observe.set_nodes(wanted.node_paths))),
-            ("settings", partial(self.desire.cell.follow, self._look_again, self.desire.cell.version)),
+            ("nodes", partial(self.desired.follow, lambda wanted: observe.set_nodes(wanted.node_paths))),
+            ("settings", partial(self.settings.follow, self._look_again, self.settings.version)),
             ("awaited", partial(awaited.follow, lambda ids: allocations.await_releases(bool(ids)))),
             ("releases", partial(releases.while_any, awaited, self._pause, observe.refresh)),
         )
 
     def _timing(self) -> Timing:
-        return self.desire.settings.timing
+        return self.settings.get().timing
 
     def _pause(self) -> float:
         return self._timing().holders
 
-    def _look_again(self, _: Desired) -> None:
+    async def _follow_desired(self) -> None:
+        seen = -1
+        while True:
+            seen, snapshot = await self.snapshots.newer(seen)
+            self.desired.set(snapshot.desired)
+
+    def _look_again(self, _: Settings) -> None:
         """After other settings: who waits, does so by the old ones."""
         self.observe.wake(None)
         self.allocations.wake()
@@ -215,25 +231,20 @@ class Agent:
         """Change the host as the operator wishes; a node without such wishes never loads the code for it."""
         seen = -1
         while self.effects is None:
-            if self.desire.cell.get().changes_host:
+            if self.desired.get().changes_host:
                 self.effects = (await threads.call(_effects_class))(
                     self.root,
                     self.observe,
                     self.wake,
-                    self.desire.cell,
+                    self.desired,
                     self.allocations.cell,
                     self.reservations,
-                    labels=self._labels,
                     recheck=self._pause,
                     on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
                 )
             else:
-                seen, _ = await self.desire.cell.newer(seen)
+                seen, _ = await self.desired.newer(seen)
         await self.effects.run()
-
-    def _labels(self) -> dict[str, str]:
-        """The node's labels, as far as the configuration tells them."""
-        return dict(self.desire.settings.node.labels)
 
     def _registry(self, settings: Settings) -> SocketDir | None:
         """The directory for registration, where that way was chosen."""
@@ -250,7 +261,7 @@ class Agent:
         return Endpoint(name, listing, answers, self.directory, self.registrar)
 
     async def _serve_status(self) -> None:
-        path = self.root.path(self.desire.settings.status_socket)
+        path = self.root.path(self.settings.get().status.socket)
         hint = "make its directory writable, or choose another with --status-socket"
         await jsonsocket.serve(path, lambda: status.document(self), hint)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import merge
 from nodeagent.policy.change import card_states
 from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
@@ -36,20 +37,20 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
     Who holds what, and what stays listed because it was offered, is known only if a daemon runs here.
     Raises KernelRefused if nothing can be read.
     """
-    node_paths = settings.desired.node_paths
-    host = saved or await ScanRunner(root).look(None, Host(), node_paths)
+    desired = merge.merge(settings.configuration)
+    host = saved or await ScanRunner(root).look(None, Host(), desired.node_paths)
     names = await threads.call(_names, root, host)
-    told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
+    told = {} if saved is not None else await threads.call(_told, root.path(settings.status.socket))
     snapshot = Snapshot(
         host,
-        settings.desired,
+        desired,
         names,
         Allocations(
             _holders(told),
             Knowledge.COMPLETE if told.get("kubelet", {}).get("holdersKnown") is True else Knowledge.UNKNOWN,
         ),
     )
-    return turn.first(snapshot, _listed(told, host, settings.desired))
+    return turn.first(snapshot, _listed(told, host, desired))
 
 
 async def with_hints(root: Root, decision: Decision, address: PciAddress) -> Decision:
@@ -69,9 +70,7 @@ def remembered(root: Root) -> Ledger:
     return ledger.read(root.path(ledger.PATH))
 
 
-def to_plan(
-    seen: Snapshot, machine_id: str, labels: Iterable[tuple[str, str]], known: Ledger | None = None
-) -> card_states.Basis:
+def to_plan(seen: Snapshot, machine_id: str, known: Ledger | None = None) -> card_states.Basis:
     """The same facts, as far as mdevs, vGPUs and VFs are planned from them.
 
     What processes have open is not looked at: a step that the daemon would put off may be among the plan's.
@@ -79,7 +78,7 @@ def to_plan(
     known = ledger.learned(known or Ledger(), seen.host, seen.names)
     return card_states.Basis(
         machine_id,
-        labels=dict(labels),
+        labels=dict(seen.desired.labels),
         holders=seen.allocations.holders,
         holders_known=seen.allocations.complete,
         made=known.types,

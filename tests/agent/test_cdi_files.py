@@ -40,7 +40,7 @@ def host(tmp_path: Path) -> str:
 @pytest.fixture
 async def decision(host: str) -> Decision:
     """A decision with one resource that asks for a file."""
-    return await oneshot.inspect(Root(host), config.load(host, {}, {}))
+    return await oneshot.inspect(Root(host), config.load(config.Sources(host, {}, {})))
 
 
 @pytest.fixture

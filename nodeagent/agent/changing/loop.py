@@ -49,7 +49,6 @@ class Wishes:
     desired: Desired
     allocations: Allocations
     machine: str
-    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,6 @@ class ChangeLoop:
         allocations: Latest[Allocations],
         reservations: Reservations,
         *,
-        labels: Callable[[], Mapping[str, str]] = dict,
         recheck: Callable[[], float] = lambda: 5.0,
         deadline: float = DEADLINE,
         backoff: Backoff = BACKOFF,
@@ -104,7 +102,6 @@ class ChangeLoop:
         self._desired = desired
         self._allocations = allocations
         self._reservations = reservations
-        self._labels = labels
         self._on_waiting = on_waiting
         self._recheck = recheck
         self._asking = Probe(root)
@@ -173,7 +170,7 @@ class ChangeLoop:
         )
 
     def _wishes(self) -> Wishes:
-        return Wishes(self._desired.get(), self._allocations.get(), self._machine, self._labels())
+        return Wishes(self._desired.get(), self._allocations.get(), self._machine)
 
     def _busy(self) -> frozenset[str]:
         """Devices whose write has not returned, or was not looked at yet."""
@@ -282,7 +279,7 @@ def _basis(inputs: Inputs) -> Basis:
     wishes = inputs.wishes
     return Basis(
         machine_id=wishes.machine,
-        labels=wishes.labels,
+        labels=dict(wishes.desired.labels),
         holders=wishes.allocations.holders,
         holders_known=wishes.allocations.complete,
         in_use=inputs.in_use,

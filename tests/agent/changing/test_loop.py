@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 import os
@@ -316,10 +317,10 @@ async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
     override = NodeTypes((("zone", "b"),), (WantedType("nvidia-228"),))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run():
         types = (WantedType("GRID T4-2B"),)
-        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
+        plain = Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,)))
+        changing.desired.set(plain)
         await changing.until_counts((FIRST, "nvidia-223", 8))
-        changing.labels = {"zone": "b"}
-        changing.wake.touch()
+        changing.desired.set(dataclasses.replace(plain, labels=(("zone", "b"),)))
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
 

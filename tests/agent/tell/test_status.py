@@ -42,7 +42,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 async def agent(host: SimulatedHost) -> AsyncIterator[Agent]:
     """A daemon that has looked and decided, but does not run."""
     async with Kubelet(host.directory):
-        found = Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, {})
+        found = Agent(Root(host.directory), config.load(config.Sources(host.directory, {}, {})), {}, {})
         found.directory.open()
         await found.observe.first()
         await found.allocations.one_turn()
