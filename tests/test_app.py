@@ -55,7 +55,7 @@ def configure(host: SimulatedHost, text: str) -> None:
 
 
 def status_socket(host: SimulatedHost) -> str:
-    return host.path(config.load(host.directory, {}, {}).status_socket)
+    return host.path(config.load(config.Sources(host.directory, {}, {})).status.socket)
 
 
 async def status(host: SimulatedHost) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _exists(path: str) -> bool:
 
 
 def made(host: SimulatedHost, **environ: str) -> Agent:
-    return Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, environ)
+    return Agent(Root(host.directory), config.load(config.Sources(host.directory, {}, {})), {}, environ)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import ledgers
+from nodeagent.policy import merge
 from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.turn import Decision
@@ -36,20 +37,20 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
     Who holds what, and what stays listed because it was offered, is known only if a daemon runs here.
     Raises KernelRefused if nothing can be read.
     """
-    node_paths = settings.desired.node_paths
-    host = saved or await ScanRunner(root).look(None, Host(), node_paths)
+    desired = merge.merge(settings.configuration)
+    host = saved or await ScanRunner(root).look(None, Host(), desired.node_paths)
     names = await threads.call(_names, root, host)
-    told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
+    told = {} if saved is not None else await threads.call(_told, root.path(settings.status.socket))
     snapshot = Snapshot(
         host,
-        settings.desired,
+        desired,
         names,
         Allocations(
             _holders(told),
             Knowledge.COMPLETE if told.get("kubelet", {}).get("holdersKnown") is True else Knowledge.UNKNOWN,
         ),
     )
-    return turn.first(snapshot, _listed(told, host, settings.desired))
+    return turn.first(snapshot, _listed(told, host, desired))
 
 
 async def with_hints(root: Root, decision: Decision, address: PciAddress) -> Decision:

@@ -21,6 +21,7 @@ from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.kernel.root import Root
 
 if TYPE_CHECKING:
+    from nodeagent.model.desired import Desired
     from nodeagent.policy.offer.turn import Decision
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
@@ -131,7 +132,7 @@ def _root(options: argparse.Namespace) -> Root:
 
 def _settings(options: argparse.Namespace, root: Root) -> tuple[config.Settings, Mapping[str, str]]:
     flags = config.flags_from(options)
-    return config.load(root.prefix, flags, os.environ), flags
+    return config.load(config.Sources(root.prefix, flags, os.environ)), flags
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -211,14 +212,14 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"nodeagent: {warning}", file=sys.stderr)
     seen = _inspected(options, loaded=loaded).snapshot
     record = oneshot.remembered(root) if options.host is None else None
-    plan = changes.plan(oneshot.to_plan(seen, _machine_id(options, root, loaded), record))
-    manage = loaded.desired.mdevs.manage
+    plan = changes.plan(oneshot.to_plan(seen, _machine_id(options, root, seen.desired), record))
+    manage = seen.desired.mdevs.manage
     if options.output == "json":
         return _print(json.dumps(shown.document(plan, manage), indent=2))
     return _print(shown.text(plan, manage))
 
 
-def _machine_id(options: argparse.Namespace, root: Root, loaded: config.Settings) -> str:
+def _machine_id(options: argparse.Namespace, root: Root, desired: Desired) -> str:
     """Of the host that is planned for; "" where only VFs are planned, which go without."""
     from nodeagent.kernel import identity
 
@@ -231,7 +232,7 @@ def _machine_id(options: argparse.Namespace, root: Root, loaded: config.Settings
         )
     found = identity.machine_id(root)
     unknown = "/etc/machine-id is empty or missing: which mdevs are ours cannot be told"
-    if not found and (loaded.desired.mdevs.manage or not loaded.desired.sriov):
+    if not found and (desired.mdevs.manage or not desired.sriov):
         raise ConfigError(unknown, "make it with systemd-machine-id-setup, or give --machine-id")
     if not found:
         print(f"nodeagent: {unknown}", file=sys.stderr)
@@ -262,7 +263,7 @@ def _status(options: argparse.Namespace) -> int:
     from nodeagent.render import status
 
     root = _root(options)
-    path = root.path(_settings(options, root)[0].status_socket)
+    path = root.path(_settings(options, root)[0].status.socket)
     try:
         document = jsonsocket.ask(path)
     except (OSError, ValueError) as error:

@@ -30,9 +30,13 @@ def host(tmp_path: Path) -> SimulatedHost:
     return nodes.many(tmp_path, 2)
 
 
+def loaded(host: SimulatedHost) -> config.Settings:
+    return config.load(config.Sources(host.directory, {}, {}))
+
+
 async def test_a_look_decides_as_the_daemon_would(host: SimulatedHost) -> None:
-    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
-    decision = await oneshot.inspect(Root(host.directory), config.load(host.directory, {}, {}))
+    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
+    decision = await oneshot.inspect(Root(host.directory), loaded(host))
     (resource,) = decision.resources.values()
     assert resource.name == "nvidia.com/MADEUP_CARD"
     assert len(resource.devices) == 2
@@ -40,9 +44,7 @@ async def test_a_look_decides_as_the_daemon_would(host: SimulatedHost) -> None:
 
 
 async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHost) -> None:
-    decision = await oneshot.inspect(
-        Root(host.directory), config.load(host.directory, {}, {}), Host(iommu=True)
-    )
+    decision = await oneshot.inspect(Root(host.directory), loaded(host), Host(iommu=True))
     assert decision.snapshot.host.functions == {}
 
 
@@ -60,11 +62,11 @@ async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHos
 async def test_a_running_daemon_says_who_holds_what(
     host: SimulatedHost, told: object, known: bool, holders: dict[str, str]
 ) -> None:
-    root, loaded = Root(host.directory), config.load(host.directory, {}, {})
+    root, settings = Root(host.directory), loaded(host)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: told)
+        tasks.start_soon(jsonsocket.serve, root.path(settings.status.socket), lambda: told)
         await anyio.wait_all_tasks_blocked()
-        decision = await oneshot.inspect(root, loaded)
+        decision = await oneshot.inspect(root, settings)
         tasks.cancel_scope.cancel()
     assert decision.snapshot.allocations.complete is known
     assert {name: str(holder) for name, holder in decision.snapshot.allocations.holders.items()} == holders
@@ -72,12 +74,12 @@ async def test_a_running_daemon_says_who_holds_what(
 
 async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host: SimulatedHost) -> None:
     host.bind(ONE, "nouveau")
-    root, loaded = Root(host.directory), config.load(host.directory, {}, {})
+    root, settings = Root(host.directory), loaded(host)
     listed = {"resources": [{"name": "a.b/gpu", "devices": [{"id": ONE}, {"id": "gone"}]}]}
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonsocket.serve, root.path(loaded.status_socket), lambda: listed, "")
+        tasks.start_soon(jsonsocket.serve, root.path(settings.status.socket), lambda: listed, "")
         await anyio.wait_all_tasks_blocked()
-        told = await oneshot.with_hints(root, await oneshot.inspect(root, loaded), ONE)
+        told = await oneshot.with_hints(root, await oneshot.inspect(root, settings), ONE)
         tasks.cancel_scope.cancel()
     found = explain.explain(ONE, told)
     assert found is not None
@@ -87,7 +89,7 @@ async def test_what_the_daemon_lists_is_offered_whatever_would_take_it_now(host:
 
 async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None:
     root = Root(host.directory)
-    decision = await oneshot.inspect(root, config.load(host.directory, {}, {}))
+    decision = await oneshot.inspect(root, loaded(host))
     assert decision.snapshot.host.functions[ONE].hints is None
     host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 2")
     found = (await oneshot.with_hints(root, decision, ONE)).snapshot.host.functions
@@ -99,7 +101,7 @@ async def test_hints_are_read_for_one_function_only(host: SimulatedHost) -> None
 
 async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
     root = Root(host.directory)
-    decision = await oneshot.inspect(root, config.load(host.directory, {}, {}))
+    decision = await oneshot.inspect(root, loaded(host))
     assert await oneshot.with_hints(root, decision, PciAddress("0000:ff:00.0")) is decision
 
 
@@ -107,4 +109,4 @@ async def test_an_unknown_function_has_no_hints(host: SimulatedHost) -> None:
 def test_a_plan_is_made_with_what_is_known_of_the_holders(known: Knowledge) -> None:
     held = {"x": Holder("ns", "p", ResourceName("example.com/gpu"))}
     planned = oneshot.to_plan(Snapshot(Host(), Desired(), {}, Allocations(held, known)), "m")
-    assert (planned.allocations, planned.machine_id) == (Allocations(held, known), "m")
+    assert (planned.holders, planned.holders_known) == (held, known is Knowledge.COMPLETE)

@@ -53,7 +53,7 @@ def configure(host: SimulatedHost, text: str) -> Path:
 def daemon(host: SimulatedHost, document: dict[str, Any]) -> Iterator[None]:
     """A socket that tells this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
-        path = host.path(config.load(host.directory, {}, {}).status_socket)
+        path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket)
         task = portal.start_task_soon(jsonsocket.serve, path, lambda: document)
         portal.call(anyio.wait_all_tasks_blocked)
         yield
