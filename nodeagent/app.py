@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of the daemon's components, and the only root task group: from its start to its end.
 
-Order of the start: lock the node, listen, scan the host and ask who holds what, decide, then serve. Order of the
-end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
+Order of the start: lock the node, listen, scan the host and ask who holds what, decide, then serve. Order of
+the end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
-from nodeagent.agent.config_loop import ConfigLoop, SetLog
+from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.agent.desire import Desire
 from nodeagent.agent.features import FEATURES, LateFeature
 from nodeagent.agent.observe import warn_of_old_errors
@@ -29,11 +30,12 @@ from nodeagent.base.component import Component, Task
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
-from nodeagent.config import Settings, Sources
+from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
 
-HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
+
+SetLog = Callable[[Log], None]
 
 
 class Daemon:
@@ -47,7 +49,6 @@ class Daemon:
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log)
         self.notifier = Notifier.from_environ(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
-        self.teller = Teller(self.core, self.kubelet, self.config, self.features)
 
     @property
     def ears(self) -> Sequence[Component]:
@@ -74,7 +75,7 @@ class Daemon:
             Desire(self.core.settings, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
-            *sockets.of(self.core, self.teller),
+            Task("old errors", partial(warn_of_old_errors, self.core.root, self.core.snapshots)),
             Watchdog(self.notifier),
         )
 
@@ -97,26 +98,19 @@ class Daemon:
     async def _start(self, group: TaskGroup) -> None:
         self._keep(self.ears, group)
         async with anyio.create_task_group() as first:
-            first.start_soon(self._first_scan)
-            first.start_soon(self._first_holders)
+            first.start_soon(core.first_scan, self.core)
+            first.start_soon(self.kubelet.holders.first)
         self.core.offering.one_turn()
-        self._keep(self.components, group)
-        host = self.core.snapshots.now.host
-        group.start_soon(warn_of_old_errors, self.core.root, host, name="old errors")
-        tell_of_the_host(host)
+        components = self.components
+        self._keep(
+            [*components, *sockets.of(self.core, Teller(self.core, [self.kubelet, *components]))], group
+        )
+        tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 
     def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:
         for component in components:
             group.start_soon(self.core.supervisor.run, component, name=component.name)
-
-    async def _first_scan(self) -> None:
-        await self.core.events.listening(self.core.settings.get().timing.resync)
-        await self.core.observer.first()
-
-    async def _first_holders(self) -> None:
-        with anyio.move_on_after(HOLDERS_AT_START):
-            await self.kubelet.holders.one_turn()
 
     async def _obey(self, signals: AsyncIterator[signal.Signals], group: TaskGroup) -> None:
         async for number in signals:

@@ -63,3 +63,9 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         releases,
         Offering(snapshots, releases),
     )
+
+
+async def first_scan(core: Core) -> None:
+    """The first scan, as soon as no change can be missed any more."""
+    await core.events.listening(core.settings.get().timing.resync)
+    await core.observer.first()

@@ -180,9 +180,7 @@ class DevicePlugins:
 
 def _status(resource: Resource, endpoint: Endpoint | None) -> ResourceStatus:
     standing = endpoint.registration if endpoint is not None else Registration()
-    return ResourceStatus.of(
-        resource, standing.registered, standing.registrations, standing.last_error
-    )
+    return ResourceStatus.of(resource, standing.registered, standing.registrations, standing.last_error)
 
 
 def _log_changes(before: Resource | None, now: Resource) -> None:

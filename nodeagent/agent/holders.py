@@ -28,6 +28,7 @@ from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.shares import HoldersShare
 
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
+AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
 _RETRY = Backoff(first=0.5, limit=10.0)
@@ -112,6 +113,11 @@ class Holders:
         """A new kubelet is there: for a while it may not name all holders."""
         self.doubt.kubelet_changed(anyio.current_time())
         self.ask_soon()
+
+    async def first(self) -> None:
+        """The first answer, before anything is offered, if it does not take too long."""
+        with anyio.move_on_after(AT_START):
+            await self.one_turn()
 
     async def run(self) -> None:
         """Ask whenever there is a hint or the time has come, for ever."""

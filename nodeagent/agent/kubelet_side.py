@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The components towards the kubelet: its directories, who holds what, granting, device plugins, CDI files."""
+"""The components towards the kubelet: its directories, holders, granting, device plugins, CDI files."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def build(core: Core) -> KubeletSide:
         registry = SocketDir(path, core.watcher, exclusive=False)
     registrar = Registrar(directory.kubelet_path)
     kubelet = PodResources(root.path(settings.kubelet.pod_resources))
-    holders = Holders(
-        kubelet, core.snapshots, core.reservations, core.settings, core.releases, core.observer
-    )
+    holders = Holders(kubelet, core.snapshots, core.reservations, core.settings, core.releases, core.observer)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
     granting = Granting(core.observer, core.offering, cdi, core.reservations, core.settings)
     way = _way(directory, registry, registrar)

@@ -150,10 +150,10 @@ class Observer:
         self._hung = stuck
 
 
-async def warn_of_old_errors(root: Root, host: Host) -> None:
+async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
     """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
     with anyio.move_on_after(DEADLINE):
-        for address, count in await threads.call(_fatal_errors, root, host):
+        for address, count in await threads.call(_fatal_errors, root, snapshots.now.host):
             text = f"{count} fatal ones were counted before nodeagent started"
             log.event(log.AER_WARNING, pci_address=address, text=text)
 

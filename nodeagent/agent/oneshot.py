@@ -22,8 +22,8 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import ledgers
 from nodeagent.policy import merge
+from nodeagent.policy.change import ledgers
 from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.turn import Decision

@@ -20,7 +20,7 @@ class Component(Protocol):
     def name(self) -> str:
         """What people call it; no two components of a daemon share a name."""
 
-    async def run(self) -> None:
+    def run(self) -> Awaitable[None]:
         """Live, until cancelled; to return means that there is nothing left to do, which is no failure."""
 
 

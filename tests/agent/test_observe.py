@@ -283,7 +283,7 @@ async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host
 async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:
     host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
     async with Eyes(host).open() as eyes:
-        await observe.warn_of_old_errors(Root(host.directory), eyes.now)
+        await observe.warn_of_old_errors(Root(host.directory), eyes.snapshots)
     event = said(log.AER_WARNING)[0]
     assert event["pci_address"] == ONE
     assert str(event["text"]).startswith("2 fatal")
