@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features: components whose code is loaded when what is desired of the node first asks for it.
 
-A node that asks for nothing of the kind starts sooner, stays smaller, and has no code in memory that writes to
-sysfs. A feature is a module with ``components(core)``, which returns them.
+A node that asks for nothing of the kind starts sooner, stays smaller, and has no code in memory that writes
+to sysfs. A feature is a module with ``components(core)``, which returns them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.core import Core
+from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import threads
 from nodeagent.base.component import Component
 from nodeagent.model.desired import Desired
