@@ -8,6 +8,7 @@ end: take no more events, end the endpoints (each in bounded time), remove the s
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
 import time
@@ -26,8 +27,9 @@ from nodeagent.agent.holders import HoldersLoop
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import Reservations
-from nodeagent.agent.tell import status
-from nodeagent.base import jsonsocket, log, memory, threads
+from nodeagent.agent.tell import serve, status
+from nodeagent.agent.tell.in_force import InForce
+from nodeagent.base import log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -40,7 +42,9 @@ from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.model import plain
 from nodeagent.model.desired import Desired
+from nodeagent.model.status import Status
 
 if TYPE_CHECKING:
     from nodeagent.agent.changing.loop import ChangeLoop
@@ -156,6 +160,7 @@ class Agent:
             ("effects", self._change_host),
             *self._followers(),
             ("status socket", self._serve_status),
+            ("snapshot socket", self._serve_snapshot),
             ("systemd", self._feed_watchdog),
         ):
             group.start_soon(self.supervisor.keep, name, run, name=name)
@@ -251,8 +256,19 @@ class Agent:
 
     async def _serve_status(self) -> None:
         path = self.root.path(self.desire.settings.status_socket)
-        hint = "make its directory writable, or choose another with --status-socket"
-        await jsonsocket.serve(path, lambda: status.document(self), hint)
+        await serve.serve_status(
+            path, lambda: plain.load(Status, json.loads(json.dumps(status.document(self))))
+        )
+
+    async def _serve_snapshot(self) -> None:
+        path = self.root.path(self.desire.settings.status_socket)
+        await serve.serve_snapshot(path, self._in_force)
+
+    def _in_force(self) -> InForce:
+        decision, settings = self.reconcile.decision, self.desire.settings
+        return InForce(
+            decision.snapshot, decision.matched, settings.values, settings.warnings, settings.node.labels
+        )
 
     async def _feed_watchdog(self) -> None:
         interval = self.notifier.watchdog_interval

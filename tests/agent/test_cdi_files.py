@@ -18,6 +18,7 @@ from nodeagent.base import log
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import cdi
 from nodeagent.model.ids import ResourceName
+from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.sim import nodes
 from tests.conftest import Said
@@ -40,7 +41,7 @@ def host(tmp_path: Path) -> str:
 @pytest.fixture
 async def decision(host: str) -> Decision:
     """A decision with one resource that asks for a file."""
-    return await oneshot.inspect(Root(host), config.load(host, {}, {}))
+    return turn.first(await oneshot.snapshot(Root(host), config.load(host, {}, {}).desired))
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``nodeagent plan`` adds to a Snapshot that lacks it, and the plans that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.kernel import identity
+from nodeagent.policy.change import card_states, mdevs, sriov
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nodeagent.kernel.root import Root
+    from nodeagent.model.desired import Desired
+    from nodeagent.model.snapshot import Snapshot
+
+UNKNOWN = "/etc/machine-id is empty or missing: which mdevs are ours cannot be told"
+
+
+def complete(snapshot: Snapshot, root: Root, given: str | None) -> tuple[Snapshot, str]:
+    """The Snapshot with the machine id of the host that is planned for; and what is wrong with that, or "".
+
+    :raises ConfigError: if the one given is none, or if none is known and mdevs are to be planned.
+    """
+    machine_id = _given(given) if given is not None else snapshot.machine_id or identity.machine_id(root)
+    if not machine_id and _must_be_known(snapshot.desired):
+        raise ConfigError(UNKNOWN, "make it with systemd-machine-id-setup, or give --machine-id")
+    return replace(snapshot, machine_id=machine_id), "" if machine_id else UNKNOWN
+
+
+def _given(text: str) -> str:
+    if machine_id := identity.written(text):
+        return machine_id
+    raise ConfigError(
+        f'--machine-id: "{text}" is no machine id',
+        "give the 32 hexadecimal digits that stand in /etc/machine-id of that host",
+    )
+
+
+def _must_be_known(desired: Desired) -> bool:
+    """False where only VFs are planned, which go without."""
+    return desired.mdevs.manage or not desired.sriov
+
+
+def changes(snapshot: Snapshot, labels: Iterable[tuple[str, str]]) -> tuple[mdevs.Plan, sriov.Plan]:
+    """What is to be done to mdevs and vGPUs, and to VFs."""
+    basis = card_states.Basis(
+        snapshot.machine_id,
+        labels=dict(labels),
+        holders=snapshot.allocations.holders,
+        holders_known=snapshot.allocations.complete,
+        in_use=snapshot.open,
+        failed=snapshot.failures,
+        made=snapshot.ledger.types,
+        vgpu_names=snapshot.ledger.names,
+        vgpu_listed=snapshot.ledger.listed,
+    )
+    desired = snapshot.desired
+    return mdevs.plan(snapshot.host, desired.mdevs, basis), sriov.plan(snapshot.host, desired.sriov, basis)
