@@ -102,9 +102,8 @@ class Daemon:
             first.start_soon(self.kubelet.holders.first)
         self.core.offering.one_turn()
         components = self.components
-        self._keep(
-            [*components, *sockets.of(self.core, Teller(self.core, [self.kubelet, *components]))], group
-        )
+        teller = Teller(self.core, [self.kubelet, *components])
+        self._keep([*components, *sockets.of(self.core, teller)], group)
         tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 

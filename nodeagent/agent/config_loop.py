@@ -18,6 +18,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.config import Log, Settings, Sources, table
+from nodeagent.model.shares import ConfigurationShare
 
 QUIET = 0.1  # seconds without a change that end a burst: editors write in several steps
 AGAIN = 30.0  # seconds until a refused configuration is read again
@@ -44,6 +45,10 @@ class ConfigLoop:
         self._watched: frozenset[str] = frozenset()
         self._wake: Latest[None] = Latest(None)
         self._watch(settings.get().watched)
+
+    def status(self) -> ConfigurationShare:
+        """Why newer settings are not in force."""
+        return ConfigurationShare(self.error)
 
     def wake(self) -> None:
         """Read the configuration again soon (SIGHUP)."""

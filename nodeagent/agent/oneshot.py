@@ -1,85 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a node without a daemon: for ``scan``, ``explain`` and ``plan``. Changes nothing."""
+"""One Snapshot of a node without a daemon, for ``scan``, ``explain`` and ``plan``. Changes nothing.
+
+Who holds what is not known here, nor what is open: only a daemon asks for that. A saved host is taken as it
+is; what this machine remembers of its own devices says nothing of another's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import anyio
 
 from nodeagent.agent.changing import ledger
-from nodeagent.base import jsonsocket, threads
-from nodeagent.config import Settings
-from nodeagent.kernel import pciids
+from nodeagent.base import threads
+from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.runner import ScanRunner
-from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
-from nodeagent.model.ids import PciAddress, ResourceName, vgpu_key
+from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import merge
 from nodeagent.policy.change import ledgers
-from nodeagent.policy.offer import matches, turn
-from nodeagent.policy.offer.matches import Match
-from nodeagent.policy.offer.turn import Decision
 
 HINTS_LIMIT = 1.0  # seconds for one device's hints
 
 
-async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> Decision:
-    """Decide as the daemon would, from a saved host or a look at the present one.
+async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> Snapshot:
+    """All that can be known of a saved host, or of the present one, which is scanned.
 
-    Who holds what, and what stays listed because it was offered, is known only if a daemon runs here.
-    Raises KernelRefused if nothing can be read.
+    :raises KernelRefused: if nothing can be read.
     """
-    desired = merge.merge(settings.configuration)
     host = saved or await ScanRunner(root).look(None, Host(), desired.node_paths)
     names = await threads.call(_names, root, host)
-    told = {} if saved is not None else await threads.call(_told, root.path(settings.status.socket))
-    snapshot = Snapshot(
+    known = Ledger() if saved is not None else await threads.call(ledger.read, root.path(ledger.PATH))
+    return Snapshot(
         host,
         desired,
         names,
-        Allocations(
-            _holders(told),
-            Knowledge.COMPLETE if told.get("kubelet", {}).get("holdersKnown") is True else Knowledge.UNKNOWN,
-        ),
+        ledger=ledgers.learned(known, host, names),
+        machine_id=await threads.call(identity.machine_id, root),
     )
-    return turn.first(snapshot, _listed(told, host, desired))
 
 
-async def with_hints(root: Root, decision: Decision, address: PciAddress) -> Decision:
-    """The same outcome, with the costly facts of one function read in addition."""
-    host = decision.snapshot.host
-    function = host.functions.get(address)
+async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
+    """The same with the costly facts of one function read in addition, as far as they come in time."""
+    function = before.host.functions.get(address)
     if function is None:
-        return decision
+        return before
     with anyio.move_on_after(HINTS_LIMIT):
         function = replace(function, hints=await threads.call(hints.read, root, address))
-    snapshot = replace(decision.snapshot, host=replace(host, functions={**host.functions, address: function}))
-    return turn.first(snapshot, decision.matched)
+    return replace(before, host=replace(before.host, functions={**before.host.functions, address: function}))
 
 
-def remembered(root: Root) -> Ledger:
-    """What the daemon of this node remembers of vGPU types."""
-    return ledger.read(root.path(ledger.PATH))
-
-
-def to_plan(seen: Snapshot, machine_id: str, known: Ledger | None = None) -> Snapshot:
-    """The same, with what mdevs, vGPUs and VFs are planned from beside it.
-
-    What processes have open is not probed: a step that the daemon would put off may be among the plan's.
-    """
-    ledger = ledgers.learned(known or Ledger(), seen.host, seen.names)
-    return replace(seen, machine_id=machine_id, ledger=ledger)
-
-
-def _names(root: Root, host: Host) -> dict[str, str]:
+def _names(root: Root, host: Host) -> Mapping[str, str]:
     ids = (
         (function.vendor, function.device)
         for function in host.functions.values()
@@ -87,30 +63,3 @@ def _names(root: Root, host: Host) -> dict[str, str]:
     )
     types = {vgpu_key(number): name for number, name in ledger.named(root, host).items() if name}
     return {**pciids.names(root, ids), **types}
-
-
-def _told(path: str) -> Mapping[str, Any]:
-    """What a running daemon tells; {} if there is none."""
-    try:
-        document = jsonsocket.ask(path)
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _listed(document: Mapping[str, Any], host: Host, desired: Desired) -> dict[str, Match]:
-    """The matches behind the devices that the daemon lists."""
-    found: dict[str, Match] = {}
-    for resource in document.get("resources", ()):
-        present = (host.device(device["id"]) for device in resource["devices"])
-        name = ResourceName(resource["name"])
-        found |= {each.id: matches.listed(name, each, desired) for each in present if each is not None}
-    return found
-
-
-def _holders(document: Mapping[str, Any]) -> dict[str, Holder]:
-    found: dict[str, Holder] = {}
-    for device_id, held in document.get("holders", {}).items():
-        namespace, _, pod = str(held.get("pod", "")).rpartition("/")
-        found[device_id] = Holder(namespace, pod, ResourceName(str(held.get("resource", ""))))
-    return found

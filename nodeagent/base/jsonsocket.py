@@ -15,25 +15,33 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
-from nodeagent.base import sockets
+from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused
+
+T = TypeVar("T")
 
 LIMIT = 5.0  # seconds for one answer
 
 
-async def serve(path: str, answer: Callable[[], object], hint: str = "") -> None:
-    """Serve until cancelled; raises KernelRefused, with the hint, if the socket cannot be had."""
+async def serve(path: str, take: Callable[[], T], document: Callable[[T], object], hint: str) -> None:
+    """Serve until cancelled.
+
+    For each connection a value is taken on the event loop; a thread makes the document of it, so it must be
+    frozen.
+
+    :raises KernelRefused: with the hint, if the socket cannot be had.
+    """
 
     async def reply(stream: SocketStream) -> None:
         async with stream:
             if sockets.is_trusted(stream.extra(SocketAttribute.raw_socket)):
                 with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
-                    await stream.send(json.dumps(answer()).encode())
+                    await stream.send(await threads.call(_written, take(), document))
 
     try:
         file = _listening(Path(path))
@@ -47,8 +55,15 @@ async def serve(path: str, answer: Callable[[], object], hint: str = "") -> None
         file.remove()
 
 
+def _written(value: T, document: Callable[[T], object]) -> bytes:
+    return json.dumps(document(value)).encode()
+
+
 def _listening(path: Path) -> sockets.SocketFile:
-    """Make the socket; it gets its name only when it listens: whoever finds it can ask. Raises OSError."""
+    """Make the socket; it gets its name only when it listens: whoever finds it can ask.
+
+    :raises OSError: if it cannot be had.
+    """
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     _must_be_free(path)
@@ -66,7 +81,10 @@ def _listening(path: Path) -> sockets.SocketFile:
 
 
 def _must_be_free(path: Path) -> None:
-    """Raise OSError (EADDRINUSE) for anything but a socket on which nobody listens, which may be replaced."""
+    """Let only a socket pass on which nobody listens: that may be replaced.
+
+    :raises OSError: EADDRINUSE for anything else.
+    """
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
@@ -76,7 +94,11 @@ def _must_be_free(path: Path) -> None:
 
 
 def ask(path: str) -> Any:
-    """The document that a server at ``path`` gives; blocks; raises OSError or ValueError."""
+    """The document that a server at ``path`` gives; blocks.
+
+    :raises OSError: if nobody answers.
+    :raises ValueError: if the answer is no JSON, such as none at all.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(LIMIT)
         with sockets.shortened(path) as address:

@@ -7,24 +7,26 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nodeagent.config import Settings, Value
+    from collections.abc import Iterable
+
+    from nodeagent.config import Value
 
 HEAD = ("SETTING", "VALUE", "FROM")
 WIDEST = 48  # characters; a longer value pushes only its own source aside
 
 
-def text(settings: Settings) -> str:
+def text(values: Iterable[Value]) -> str:
     """Aligned columns, one setting per line; lists, maps and texts with blanks as JSON."""
-    rows = [HEAD, *(_row(value) for value in settings.values)]
+    rows = [HEAD, *map(_row, values)]
     widths = [min(WIDEST, max(len(row[column]) for row in rows)) for column in (0, 1)]
     lines = [f"{key:{widths[0]}}  {value:{widths[1]}}  {source}" for key, value, source in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def as_json(settings: Settings) -> str:
-    """The same as one JSON object: key → value and source. Ends with a newline."""
-    values = {item.key: {"value": item.value, "source": item.source} for item in settings.values}
-    return json.dumps({"settings": values, "warnings": list(settings.warnings)}, indent=2) + "\n"
+def as_json(values: Iterable[Value], warnings: Iterable[str]) -> str:
+    """The same as one JSON object: key → value and source; and what is odd, in whole lines."""
+    settings = {item.key: {"value": item.value, "source": item.source} for item in values}
+    return json.dumps({"settings": settings, "warnings": list(warnings)}, indent=2)
 
 
 def _row(item: Value) -> tuple[str, str, str]:

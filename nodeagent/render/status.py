@@ -1,47 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``nodeagent status`` prints of the document that the daemon gives."""
+"""What ``nodeagent status`` prints of a Status."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from nodeagent.model.status import HolderStatus, ResourceStatus, Status
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD")
 
 
-def text(document: Mapping[str, Any]) -> str:
+def text(status: Status) -> str:
     """The resources, who holds what, and what needs a person."""
-    kubelet, host = document["kubelet"], document["host"]
+    kubelet, host = status.kubelet, status.host
     lines = [
-        f"nodeagent {document['version']}, pid {document['pid']}, up {document['uptimeSeconds']:.0f} s",
-        f"kubelet {'present' if kubelet['present'] else 'away'} at {kubelet['socket']}",
-        f"pod-resources: {kubelet['podResources']}",
-        f"host: {host['functions']} functions, {host['groups']} groups; events by {host['events']['source']}",
+        f"nodeagent {status.version}, pid {status.pid}, up {status.uptime_seconds:.0f} s",
+        f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
+        f"pod-resources: {kubelet.pod_resources}",
+        f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
         "",
-        table(_HEAD, [_row(each, document["holders"]) for each in document["resources"]])
-        if document["resources"]
+        table(_HEAD, [_row(each, status.holders) for each in status.resources])
+        if status.resources
         else "no resources",
     ]
-    lines += [""] if document["holders"] else []
-    lines += [f"{device} held by {held['pod']}" for device, held in document["holders"].items()]
-    lines += [f"waiting on {each['card']}: {each['action']}: {each['why']}" for each in _waiting(document)]
-    lines += ["", "all is well"] if not document["problems"] else ["", "to look at:"]
-    return "\n".join([*lines, *(f"  {problem}" for problem in document["problems"])])
+    lines += [""] if status.holders else []
+    lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
+    lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
+    lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
+    return "\n".join([*lines, *(f"  {problem}" for problem in status.problems)])
 
 
-def _waiting(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Changes of the host that wait for somebody to let go."""
-    return list(document.get("changes", {}).get("waiting", ()))
-
-
-def _row(resource: Mapping[str, Any], holders: Mapping[str, Any]) -> tuple[str, ...]:
-    ids = {device["id"] for device in resource["devices"]}
+def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:
+    ids = {device.id for device in resource.devices}
+    held = sum(device in ids and holder.resource == resource.name for device, holder in holders.items())
     return (
-        resource["name"],
+        resource.name,
         str(len(ids)),
-        str(resource["healthy"]),
-        "yes" if resource["registered"] else "no",
-        str(sum(device in ids and held["resource"] == resource["name"] for device, held in holders.items())),
+        str(resource.healthy),
+        "yes" if resource.registered else "no",
+        str(held),
     )

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,10 +27,14 @@ NOBODY = 65534
 @asynccontextmanager
 async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonsocket.serve, str(path), answer)
+        tasks.start_soon(jsonsocket.serve, str(path), answer, as_it_is, "")
         await anyio.wait_all_tasks_blocked()
         yield
         tasks.cancel_scope.cancel()
+
+
+def as_it_is(value: object) -> object:
+    return value
 
 
 async def ask(path: Path) -> object:
@@ -41,6 +46,21 @@ async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Pat
     path = tmp_path / "s.sock"
     async with serving(path, lambda: {"number": next(numbers)}):
         assert [await ask(path) for _ in range(2)] == [{"number": 0}, {"number": 1}]
+
+
+async def test_the_value_is_taken_on_the_loop_and_written_in_a_thread(tmp_path: Path) -> None:
+    path, seen = tmp_path / "s.sock", list[int]()
+
+    def note(value: object) -> object:
+        seen.append(threading.get_ident())
+        return value
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonsocket.serve, str(path), lambda: note("taken"), note, "")
+        await anyio.wait_all_tasks_blocked()
+        assert await ask(path) == "taken"
+        tasks.cancel_scope.cancel()
+    assert [ident == threading.get_ident() for ident in seen] == [True, False]
 
 
 async def test_a_large_document_arrives_whole(tmp_path: Path) -> None:
@@ -100,7 +120,7 @@ async def test_a_socket_that_is_served_under_our_process_number_is_not_taken(tmp
         other.bind(f"{path}.{os.getpid()}")
         other.listen()
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await jsonsocket.serve(str(path), lambda: None)
+            await jsonsocket.serve(str(path), lambda: None, as_it_is, "")
     assert os.listdir(tmp_path) == [f"s.sock.{os.getpid()}"]
 
 
@@ -108,7 +128,7 @@ async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -
     path = tmp_path / "s.sock"
     async with serving(path, lambda: "first"):
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await jsonsocket.serve(str(path), lambda: "second")
+            await jsonsocket.serve(str(path), lambda: "second", as_it_is, "")
         assert await ask(path) == "first"
 
 
@@ -124,7 +144,7 @@ async def test_who_is_too_busy_to_accept_is_not_taken_for_dead(tmp_path: Path) -
                 peer.setblocking(False)
                 peer.connect(str(path))
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use") as caught:
-            await jsonsocket.serve(str(path), lambda: None)
+            await jsonsocket.serve(str(path), lambda: None, as_it_is, "")
     assert caught.value.errno == errno.EADDRINUSE
     assert path.exists()
 
@@ -140,7 +160,7 @@ async def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     path.write_text("precious")
     with pytest.raises(KernelRefused, match="Address already in use") as caught:
-        await jsonsocket.serve(str(path), lambda: None)
+        await jsonsocket.serve(str(path), lambda: None, as_it_is, "")
     assert caught.value.path == str(path)
     assert path.read_text() == "precious"
 
@@ -157,7 +177,9 @@ async def test_a_socket_that_somebody_put_in_its_place_is_left_alone(tmp_path: P
 async def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelRefused, match="cannot be served") as caught:
-        await jsonsocket.serve(str(tmp_path / "file" / "s.sock"), lambda: None, "use --status-socket")
+        await jsonsocket.serve(
+            str(tmp_path / "file" / "s.sock"), lambda: None, as_it_is, "use --status-socket"
+        )
     assert "--status-socket" in caught.value.hint
 
 

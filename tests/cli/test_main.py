@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ import pytest
 from nodeagent import __version__, config
 from nodeagent.base import jsonsocket
 from nodeagent.cli import main
+from nodeagent.model import plain
+from nodeagent.render import status
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.render.statuses import WELL
 
 ONE = nodes.address(0)
 Run = Callable[..., tuple[int, str, str]]
@@ -50,33 +54,27 @@ def configure(host: SimulatedHost, text: str) -> Path:
 
 
 @contextmanager
-def daemon(host: SimulatedHost, document: dict[str, Any]) -> Iterator[None]:
-    """A socket that tells this document, in a thread with a loop of its own."""
+def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]:
+    """A socket that gives this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
-        path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket)
-        task = portal.start_task_soon(jsonsocket.serve, path, lambda: document)
+        path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket) + suffix
+        task = portal.start_task_soon(jsonsocket.serve, path, lambda: answer, lambda value: value, "")
         portal.call(anyio.wait_all_tasks_blocked)
         yield
         task.cancel()
 
 
-def told(*problems: str) -> dict[str, Any]:
-    device = {"id": ONE, "healthy": not problems, "numa": 0}
-    return {
-        "version": "1",
-        "pid": 7,
-        "uptimeSeconds": 61.0,
-        "kubelet": {"socket": "/k.sock", "present": True, "podResources": "answers"},
-        "host": {"functions": 2, "groups": 2, "events": {"source": "tree"}},
-        "resources": [{"name": "a/b", "devices": [device], "healthy": 1, "registered": True}],
-        "holders": {ONE: {"pod": "ns/p", "resource": "a/b"}},
-        "problems": list(problems),
-    }
+def notice(host: SimulatedHost) -> str:
+    """The line that says whose settings count."""
+    return (
+        f"nodeagent: no daemon answers at {host.path('/run/nodeagent/status.sock')} "
+        "(No such file or directory): this is what one with the settings of this shell would do\n"
+    )
 
 
-def test_scan_shows_all_devices(run: Run) -> None:
+def test_scan_shows_all_devices(run: Run, host: SimulatedHost) -> None:
     code, out, err = run("scan")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, notice(host))
     assert all(nodes.address(number) in out for number in (0, 1))
 
 
@@ -149,20 +147,49 @@ def test_a_saved_host_that_is_none_is_a_mistake(run: Run, tmp_path: Path) -> Non
 
 
 def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
-    with daemon(host, told()):
+    document = plain.dump(WELL)
+    with daemon(host, document):
         code, text, _ = run("status")
         assert code == 0
-        assert "all is well" in text
-        assert f"{ONE} held by ns/p" in text
+        assert text == f"{status.text(WELL)}\n"
         code, out, _ = run("status", "-o", "json")
-        assert (code, json.loads(out)) == (0, told())
+        assert (code, json.loads(out)) == (0, document)
 
 
 def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
-    with daemon(host, told("a/b: something is wrong")):
+    with daemon(host, plain.dump(replace(WELL, problems=("a/b: something is wrong",)))):
         code, text, _ = run("status")
     assert code == 3
     assert text.endswith("to look at:\n  a/b: something is wrong\n")
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {**plain.dump(WELL), "pid": "seven"}], ids=str)
+def test_a_status_of_another_make_costs_two_lines(run: Run, host: SimulatedHost, document: Any) -> None:
+    with daemon(host, document):
+        code, out, err = run("status")
+    assert (code, out) == (1, "")
+    first, second = err.splitlines()
+    assert "cannot be read" in first
+    assert "another version" in second
+
+
+def test_what_a_newer_daemon_says_beyond_is_passed_over(run: Run, host: SimulatedHost) -> None:
+    document = {**plain.dump(WELL), "weather": "fine"}
+    with daemon(host, document):
+        assert run("status")[:2] == (0, f"{status.text(WELL)}\n")
+        assert json.loads(run("status", "-o", "json")[1]) == document
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"format": "nodeagent-snapshot/v1"}], ids=str)
+def test_an_answer_that_cannot_be_read_is_none_and_says_why(
+    run: Run, host: SimulatedHost, answer: Any
+) -> None:
+    with daemon(host, answer, ".snapshot"):
+        code, out, err = run("scan")
+    assert (code, ONE in out) == (0, True)
+    (line,) = err.splitlines()
+    assert line.startswith("nodeagent: no daemon answers at ")
+    assert "its answer" in line or "no saved host" in line
 
 
 def test_config_shows_values_and_where_they_come_from(run: Run, host: SimulatedHost) -> None:
@@ -192,11 +219,11 @@ def test_config_prints_the_schema(run: Run) -> None:
     assert "resources" in json.loads(out)["properties"]
 
 
-def test_warnings_go_to_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_go_to_stderr(run: Run, host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODEAGENT_TIMING_SETLE", "3s")
     code, out, err = run("config", "-o", "json")
     assert code == 0
-    assert err.startswith("nodeagent: env NODEAGENT_TIMING_SETLE is not a setting")
+    assert err.startswith(f"{notice(host)}nodeagent: env NODEAGENT_TIMING_SETLE is not a setting")
     assert json.loads(out)["warnings"]
 
 
@@ -207,7 +234,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"nodeagent {__version__}\n"
 
 
-@pytest.mark.parametrize("verb", ["run", "scan", "explain", "status", "config", "demo"])
+@pytest.mark.parametrize("verb", ["run", "scan", "plan", "explain", "status", "config", "demo"])
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main([verb, "--help"])
@@ -230,5 +257,5 @@ def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
     command = [sys.executable, "-m", "nodeagent", "--root", host.directory, "config"]
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, notice(host))
     assert "T4\\xe9" in done.stdout

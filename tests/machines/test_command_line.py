@@ -19,6 +19,10 @@ from tests.looking import Looks
 from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
+NOTICE = (
+    "nodeagent: no daemon answers at {root}/run/nodeagent/status.sock (No such file or directory): "
+    "this is what one with the settings of this shell would do\n"
+)
 NAMES = sorted(path.stem for path in HOSTS.glob("*.json"))
 
 
@@ -48,10 +52,10 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def test_scan_and_explain_answer_on_every_captured_host(name: str, tmp_path: Path, command: Command) -> None:
     materialise(HOSTS / f"{name}.json", tmp_path)
     said = command("--root", tmp_path, "scan")
-    assert (said.code, said.err) == (0, "")
+    assert (said.code, said.err) == (0, NOTICE.format(root=tmp_path))
     assert "0000:01:00.0" in said.out
     told = command("--root", tmp_path, "explain", "01:00.0")
-    assert (told.code, told.err) == (0, "")
+    assert (told.code, told.err) == (0, NOTICE.format(root=tmp_path))
     assert told.out.startswith("0000:01:00.0  ")
 
 
@@ -86,7 +90,8 @@ def test_a_file_that_is_no_saved_host_costs_two_lines(content: str, tmp_path: Pa
 
 def test_this_machine_can_be_scanned(command: Command) -> None:
     said = command("scan")
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0
+    assert "Traceback" not in said.err
     document = json.loads(command("scan", "-o", "json").out)
     assert document["format"] == "nodeagent-host/v1"
     assert f"{len(document['functions'])} functions" in said.out
@@ -162,7 +167,7 @@ def plant(root: Path, tree: dict[str, Any]) -> None:
 def test_a_foreign_tree_is_told_as_it_is(tree: dict[str, Any], tmp_path: Path, command: Command) -> None:
     plant(tmp_path, tree)
     said = command("--root", tmp_path, "scan")
-    assert (said.code, said.err) == (0, "")
+    assert (said.code, said.err) == (0, NOTICE.format(root=tmp_path))
     assert "IOMMU groups" in said.out
     told = command("--root", tmp_path, "explain", "01:00.0")
     assert told.code == (0 if "0000:01:00.0" in said.out else 1)

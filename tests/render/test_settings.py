@@ -20,7 +20,7 @@ def loaded(tmp_path: Path) -> config.Settings:
 
 
 def test_text_has_a_line_for_each_setting_in_aligned_columns(tmp_path: Path) -> None:
-    head, *rows = settings.text(loaded(tmp_path)).splitlines()
+    head, *rows = settings.text(loaded(tmp_path).values).splitlines()
     assert len(rows) == len(config.load(config.Sources("/nonexistent", {}, {})).values)
     settle = next(row for row in rows if row.startswith("timing.settle "))
     assert settle.split() == ["timing.settle", "2s", "config.yaml:1"]
@@ -30,7 +30,7 @@ def test_text_has_a_line_for_each_setting_in_aligned_columns(tmp_path: Path) -> 
 
 
 def test_json_has_plain_values_with_their_sources(tmp_path: Path) -> None:
-    shown = json.loads(settings.as_json(loaded(tmp_path)))
+    shown = json.loads(settings.as_json(loaded(tmp_path).values, ()))
     assert shown["settings"]["timing.settle"] == {"value": "2s", "source": "config.yaml:1"}
     assert shown["settings"]["resources"]["value"] == [{"name": "a.b/c", "pci": [{"vendors": ["10de"]}]}]
     assert shown["warnings"] == []

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in force as plain data and back: the document of the snapshot socket. Loaded when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.agent.tell.in_force import InForce
+from nodeagent.base.errors import ConfigError
+from nodeagent.config.records import Value
+from nodeagent.model import plain, snapshot_json
+from nodeagent.policy.offer.matches import Match
+
+FORMAT = "nodeagent-snapshot/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """All but the Snapshot, which has a form of its own."""
+
+    matched: Mapping[str, Match]
+    values: tuple[Value, ...]
+    warnings: tuple[str, ...]
+
+
+def dump(in_force: InForce) -> dict[str, Any]:
+    """The plain data."""
+    rest = _Rest(in_force.matched, in_force.values, in_force.warnings)
+    return {"format": FORMAT, "snapshot": snapshot_json.dump(in_force.snapshot), **plain.dump(rest)}
+
+
+def load(data: Any) -> InForce:
+    """What ``dump`` made the data of. :raises ConfigError: if it is nothing of the kind."""
+    if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+        raise ConfigError(f"its answer is not of the format {FORMAT}")
+    try:
+        rest = plain.load(_Rest, data)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"its answer cannot be read: {error}") from error
+    snapshot = snapshot_json.load(data.get("snapshot"))
+    return InForce(snapshot, rest.matched, rest.values, rest.warnings)

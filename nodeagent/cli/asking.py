@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verb goes by: what is in force in the running daemon, or else what the settings of this shell make.
+
+The daemon is found without a valid configuration: it may run well on its old settings while the file is
+being mended. Whose settings count is a line of its own, to be said before the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nodeagent import config
+from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.kernel.root import Root
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nodeagent.agent.tell.in_force import InForce
+    from nodeagent.model.host import Host
+    from nodeagent.model.ids import PciAddress
+
+SOCKET = "status.socket"
+
+
+def root_of(options: argparse.Namespace) -> Root:
+    """The root of all host paths. :raises ConfigError: if there is no such directory."""
+    prefix = str(options.root)
+    if not Path(prefix).is_dir():
+        raise ConfigError(
+            f"--root {prefix}: no such directory", "give the directory that holds sys/ and dev/"
+        )
+    return Root(str(Path(prefix).absolute()))
+
+
+def sources(options: argparse.Namespace, root: Root) -> config.Sources:
+    """Where the settings of this shell come from."""
+    return config.Sources(root.prefix, config.flags_from(options), os.environ)
+
+
+def settings(options: argparse.Namespace, root: Root) -> config.Settings:
+    """The settings of this shell. :raises ConfigError: if they cannot be meant."""
+    return config.load(sources(options, root))
+
+
+def socket_path(options: argparse.Namespace, root: Root) -> str:
+    """Where a daemon would answer. :raises ConfigError: if the flag for it is wrong."""
+    from nodeagent.config import single
+
+    return root.path(single.value(SOCKET, root.prefix, config.flags_from(options), os.environ))
+
+
+def status(options: argparse.Namespace, root: Root) -> Any:
+    """The document of the status socket. :raises NodeagentError: if no daemon answers."""
+    from nodeagent.base import jsonsocket
+
+    path = socket_path(options, root)
+    try:
+        return jsonsocket.ask(path)
+    except (OSError, ValueError) as error:
+        raise NodeagentError(
+            f"no daemon answers at {path}: {_why(error)}",
+            "start it with: systemctl start nodeagent (or nodeagent run)",
+        ) from error
+
+
+def daemon(options: argparse.Namespace, root: Root) -> tuple[InForce | None, str]:
+    """What is in force in the daemon, None if there is none; and what to say first, "" for nothing."""
+    from nodeagent.agent.tell import in_force_json, serve
+    from nodeagent.base import jsonsocket
+
+    path = socket_path(options, root)
+    try:
+        in_force = in_force_json.load(jsonsocket.ask(serve.snapshot_path(path)))
+    except (OSError, ValueError, ConfigError) as error:
+        return None, (
+            f"no daemon answers at {path} ({_why(error)}): "
+            "this is what one with the settings of this shell would do"
+        )
+    return in_force, _unused(config.flags_from(options))
+
+
+def present(options: argparse.Namespace, root: Root) -> tuple[InForce, str]:
+    """What is in force in the daemon; without one, what is in this shell, on the present host."""
+    in_force, first_line = daemon(options, root)
+    return in_force or of_shell(options, root), first_line
+
+
+def of_shell(options: argparse.Namespace, root: Root, saved: Host | None = None) -> InForce:
+    """What is in force with the settings of this shell, on a saved host or on the present one."""
+    import anyio
+
+    from nodeagent.agent import oneshot
+    from nodeagent.agent.tell.in_force import InForce
+    from nodeagent.policy import merge
+
+    own = settings(options, root)
+    desired = merge.merge(own.configuration)
+    snapshot = anyio.run(oneshot.snapshot, root, desired, saved)
+    return InForce(snapshot, {}, own.values, own.warnings)
+
+
+def with_hints(in_force: InForce, root: Root, address: PciAddress) -> InForce:
+    """The same, with the costly facts of one function of the present host."""
+    import anyio
+
+    from nodeagent.agent import oneshot
+
+    return replace(in_force, snapshot=anyio.run(oneshot.with_hints, root, in_force.snapshot, address))
+
+
+def saved_host(path: str) -> Host:
+    """The host of a file. :raises ConfigError: if it is none."""
+    from nodeagent.model import host_json
+
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
+    return host_json.load(document)
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _unused(flags: Mapping[str, str]) -> str:
+    """The line on flags that count for nothing; that of the socket has led to the daemon."""
+    from nodeagent.config import table
+
+    unused = [table.BY_KEY[key].flag or key for key in flags if key != SOCKET]
+    return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""

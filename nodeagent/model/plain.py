@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen dataclasses as plain data (what JSON holds) and back. Pure, and knows none of the classes.
+
+Keys are the field names in camel case. A field that has a default is left out while it has it, so what says
+nothing costs nothing, and an older reader finds its way through newer data. Tuples and frozensets are lists,
+enumerations their values; where a field may hold one of several dataclasses, the key ``kind`` tells which.
+Reading is strict on types and lenient on unknown keys. A mapping's keys are texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+KIND = "kind"
+_SIMPLE = (str, int, bool, float, NoneType)
+
+
+class _Field(NamedTuple):
+    """A field of a dataclass. ``tagged``: what it holds says of which class it is."""
+
+    name: str
+    key: str
+    type: Any
+    default: Any
+    tagged: bool
+
+
+def dump(value: object) -> dict[str, Any]:
+    """The plain data of a dataclass instance."""
+    result: dict[str, Any] = {}
+    for field in _fields(type(value)):
+        item = getattr(value, field.name)
+        if type(item) is not type(field.default) or item != field.default:  # False is not 0 here
+            result[field.key] = _plain(item, field.tagged)
+    return result
+
+
+def load(wanted: type[T], data: Any) -> T:
+    """The instance that ``dump`` made ``data`` of.
+
+    :raises TypeError: if a value is of another type, or missing.
+    :raises ValueError: if an enumeration or a union has no such member.
+    """
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{wanted.__name__} cannot be {data!r:.60}")
+    given = (field for field in _fields(wanted) if field.key in data)
+    return wanted(**{field.name: value(field.type, data[field.key], field.key) for field in given})
+
+
+def value(wanted: Any, data: Any, name: str) -> Any:
+    """The value of any type that a field may have; ``name`` is for messages. Raises as ``load`` does."""
+    if isinstance(wanted, NewType):
+        return value(wanted.__supertype__, data, name)
+    if wanted is Any or type(data) is wanted:
+        return data
+    origin = get_origin(wanted)
+    if origin in (UnionType, Union):
+        return _either(get_args(wanted), data, name)
+    if origin is not None:
+        return _collection(origin, get_args(wanted), data, name)
+    if is_dataclass(wanted) and isinstance(wanted, type):
+        return load(wanted, data)
+    if issubclass(wanted, Enum):
+        return wanted(data)
+    if wanted is float and type(data) is int:
+        return float(data)
+    raise TypeError(f"{name} cannot be {data!r:.60}")
+
+
+def camel(name: str) -> str:
+    """``numa_node`` as ``numaNode``."""
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
+def _plain(item: Any, tagged: bool) -> Any:
+    if type(item) in _SIMPLE:
+        return item
+    if isinstance(item, Enum):
+        return item.value
+    if isinstance(item, Mapping):
+        return {key: _plain(each, tagged) for key, each in item.items()}
+    if isinstance(item, frozenset):
+        return sorted(item)
+    if isinstance(item, tuple):
+        return [_plain(each, tagged) for each in item]
+    if not is_dataclass(item):
+        return item  # of a field that may hold any plain data
+    return {KIND: _kind(type(item)), **dump(item)} if tagged else dump(item)
+
+
+def _collection(origin: Any, inner: tuple[Any, ...], data: Any, name: str) -> Any:
+    if issubclass(origin, Mapping) and isinstance(data, Mapping):
+        return {key: value(inner[1], each, f"{name}.{key}") for key, each in data.items()}
+    if not isinstance(data, list | tuple) or issubclass(origin, Mapping):
+        raise TypeError(f"{name} cannot be {data!r:.60}")
+    types = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(data)
+    if len(types) != len(data):
+        raise TypeError(f"{name} cannot be {data!r:.60}")
+    return origin(value(each, item, name) for each, item in zip(types, data, strict=True))
+
+
+def _either(types: tuple[Any, ...], data: Any, name: str) -> Any:
+    if len(classes := _classes(types)) > 1 and isinstance(data, Mapping):
+        for each in classes:
+            if data.get(KIND) == _kind(each):
+                return load(each, data)
+        raise ValueError(f"{name} cannot be of the kind {data.get(KIND)!r:.60}")
+    for each in types:
+        if each is type(data):
+            return data
+    others = [each for each in types if each not in _SIMPLE or each is float]
+    if len(others) != 1 or data is None:
+        raise TypeError(f"{name} cannot be {data!r:.60}")
+    return value(others[0], data, name)
+
+
+def _fields(of: Any) -> tuple[_Field, ...]:
+    return _fields_of(of)
+
+
+@cache
+def _fields_of(of: Any) -> tuple[_Field, ...]:
+    hints = get_type_hints(of)
+    return tuple(
+        _Field(each.name, camel(each.name), hints[each.name], _default(each), _tagged(hints[each.name]))
+        for each in fields(of)
+    )
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _tagged(wanted: Any) -> bool:
+    """True if one of several dataclasses may stand there, be it inside a tuple or a mapping."""
+    inner = get_args(wanted)
+    union = get_origin(wanted) in (UnionType, Union)
+    return (union and len(_classes(inner)) > 1) or any(map(_tagged, inner))
+
+
+def _classes(types: tuple[Any, ...]) -> list[type]:
+    return [each for each in types if is_dataclass(each) and isinstance(each, type)]
+
+
+def _kind(of: type) -> str:
+    return of.__name__[0].lower() + of.__name__[1:]

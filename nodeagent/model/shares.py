@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each component says of itself, and how a Status is joined of that. Pure.
+
+A share is a frozen value of what one component alone knows; its ``problems`` are whole lines for people.
+Their order in a Status is that of ``_problems``: what hinders the daemon comes before what hinders a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.status import (
+    ANSWERS,
+    NO_CHANGES,
+    ChangesStatus,
+    HolderStatus,
+    HostStatus,
+    KubeletStatus,
+    ResourceStatus,
+    Status,
+)
+
+RUNNING_AGAIN = "running again"
+_NAMED = 5  # directories that one problem names
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessShare:
+    """The process itself; ``root`` is the prefix of all host paths."""
+
+    version: str
+    pid: int
+    uptime_seconds: float
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorShare:
+    """Subsystem → why it failed last; "" means that it runs again."""
+
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not run."""
+        return tuple(f"{name}: {text}" for name, text in self.failures.items() if text)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationShare:
+    """Why the newest configuration is not in force (two lines), or None."""
+
+    error: str | None = None
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The first line of the error."""
+        if not self.error:
+            return ()
+        return (f"the new configuration is not in force: {self.error.splitlines()[0]}",)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersShare:
+    """Who holds what, and why that cannot be asked, or None."""
+
+    allocations: Allocations = field(default_factory=Allocations)
+    error: str | None = None
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That the kubelet does not answer."""
+        return (f"who holds what is not known: {self.error}",) if self.error else ()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchesShare:
+    """The directories that cannot be watched."""
+
+    unwatched: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That the kernel gives no more watches."""
+        if not self.unwatched:
+            return ()
+        others = " and others" if self.unwatched[_NAMED:] else ""
+        line = (
+            f"changes are seen late, or not at all, in {', '.join(self.unwatched[:_NAMED])}{others}: "
+            "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
+        )
+        return (line,)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryShare:
+    """The kubelet's socket, and whether it is there."""
+
+    socket: str
+    present: bool
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That the kubelet is away."""
+        return () if self.present else (f"the kubelet is away: no {self.socket}",)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesShare:
+    """The resources with their devices; ``trouble`` are lines on resources that cannot be served."""
+
+    resources: tuple[ResourceStatus, ...] = ()
+    trouble: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is not registered, and each device that is Unhealthy."""
+        return tuple(line for resource in self.resources for line in _of_resource(resource))
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What all components say at one moment."""
+
+    process: ProcessShare
+    directory: DirectoryShare
+    host: HostStatus
+    supervisor: SupervisorShare = field(default_factory=SupervisorShare)
+    configuration: ConfigurationShare = field(default_factory=ConfigurationShare)
+    holders: HoldersShare = field(default_factory=HoldersShare)
+    watches: WatchesShare = field(default_factory=WatchesShare)
+    resources: ResourcesShare = field(default_factory=ResourcesShare)
+    changes: ChangesStatus = NO_CHANGES
+
+
+def joined(shares: Shares) -> Status:
+    """The Status of all shares."""
+    process, directory, holders = shares.process, shares.directory, shares.holders
+    return Status(
+        version=process.version,
+        pid=process.pid,
+        uptime_seconds=process.uptime_seconds,
+        root=process.root,
+        kubelet=KubeletStatus(
+            directory.socket, directory.present, holders.error or ANSWERS, holders.allocations.complete
+        ),
+        host=shares.host,
+        resources=shares.resources.resources,
+        changes=shares.changes,
+        holders={
+            device_id: HolderStatus(str(holder), holder.resource)
+            for device_id, holder in holders.allocations.holders.items()
+        },
+        subsystems={name: text or RUNNING_AGAIN for name, text in shares.supervisor.failures.items()},
+        problems=tuple(_problems(shares)),
+    )
+
+
+def _problems(shares: Shares) -> Iterator[str]:
+    yield from shares.supervisor.problems
+    yield from shares.configuration.problems
+    yield from shares.holders.problems
+    yield from shares.watches.problems
+    yield from shares.resources.trouble
+    yield from _of_changes(shares.changes)
+    yield from shares.directory.problems
+    yield from shares.resources.problems
+
+
+def _of_resource(resource: ResourceStatus) -> Iterator[str]:
+    if resource.error:
+        yield f"{resource.name}: not registered: {resource.error}"
+    for device in resource.devices:
+        if not device.healthy:
+            yield f"{resource.name}: {device.id} is Unhealthy: {device.what}"
+
+
+def _of_changes(changes: ChangesStatus) -> Iterator[str]:
+    """What cannot be meant, what the kernel does not answer, and what it refuses: once per card and type."""
+    yield from changes.problems
+    yield from (f"the kernel does not answer: {action}" for action in changes.late)
+    first: dict[tuple[str, str | None], str] = {}
+    for failing in reversed(changes.failing):
+        first[failing.card, failing.type] = f"{failing.card}: {failing.what}"
+    yield from reversed(first.values())
