@@ -17,7 +17,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.wakes import Wakes
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
-from nodeagent.config import Settings, Timing
+from nodeagent.config import Settings, Sources, Timing
 from nodeagent.kernel.root import Root
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
@@ -29,7 +29,9 @@ LATER = 3600.0
 
 def settings(settle: float = 1.0, resync: float = LATER, holders: float = 60.0) -> Latest[Settings]:
     """The default settings with these times, in seconds."""
-    return Latest(replace(config.load("/nonexistent", {}, {}), timing=Timing(settle, resync, holders)))
+    return Latest(
+        replace(config.load(Sources("/nonexistent", {}, {})), timing=Timing(settle, resync, holders))
+    )
 
 
 @dataclass

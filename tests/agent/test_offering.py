@@ -133,7 +133,7 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     middle.publish(desired=Desired(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
     middle.offering.one_turn()
     assert releases.awaited(middle.offering.decision) == frozenset()
-    held = {addresses[0]: Holder("ns", "p", ResourceName("example.com/gpu"))}
+    held = {str(addresses[0]): Holder("ns", "p", ResourceName("example.com/gpu"))}
     middle.publish(allocations=Allocations(held, Knowledge.COMPLETE))
     middle.offering.one_turn()
     assert releases.awaited(middle.offering.decision) == set(addresses)

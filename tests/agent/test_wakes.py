@@ -25,7 +25,7 @@ def test_the_first_scan_is_of_everything_and_what_comes_after_it_is_for_the_next
     assert waiting.take() == frozenset()
     waiting.wake(frozenset({"a", "b"}))
     waiting.wake_one("c")
-    assert waiting.take() == {"a", "b", "c"}
+    assert waiting.take() == frozenset({"a", "b", "c"})
     waiting.wake_one("a")
     waiting.wake_one(None)
     waiting.wake_one("b")
@@ -48,7 +48,7 @@ async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
         began = anyio.current_time()
         waiting.wake_one("a")
     assert ended[0] - began < wakes.QUIET / 2
-    assert waiting.take() == {"a"}
+    assert waiting.take() == frozenset({"a"})
 
 
 async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_burst() -> None:

@@ -38,8 +38,8 @@ class Teller:
     def status(self) -> Status:
         """Everything at this moment."""
         places = _places()
-        shares = (*self._own(), *self._told())
-        return joined(Shares(**{places[type(share)]: share for share in shares}))
+        shares: dict[str, Any] = {places[type(share)]: share for share in (*self._own(), *self._told())}
+        return joined(Shares(**shares))
 
     def _told(self) -> Iterator[object]:
         for component in self._components:
@@ -55,7 +55,7 @@ class Teller:
 
 
 @cache
-def _places() -> Mapping[type, Any]:
+def _places() -> Mapping[type, str]:
     """Type of a share → its place among all."""
     types = get_type_hints(Shares)
     return {types[each.name]: each.name for each in fields(Shares)}
