@@ -101,14 +101,15 @@ def _touched_by_nodes(before: Decision, snapshot: Snapshot) -> dict[ResourceName
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
     """The matches of before; another device that has come to the same address has none."""
-    old = before.snapshot.host
+    old, matched = before.snapshot.host, before.matched
     changed = host.changes_since(old)
-    matched = before.matched.keys()
-    replaced = {each for each in changed.functions & matched if not _same_device(each, old, host)}
-    lost = replaced | {each for each in changed.mdevs & matched if host.device(each) is None}
+    lost: set[str] = {
+        each for each in changed.functions if each in matched and not _same_device(each, old, host)
+    }
+    lost |= {each for each in changed.mdevs if each in matched and host.device(each) is None}
     if not lost:
-        return before.matched
-    return {device_id: match for device_id, match in before.matched.items() if device_id not in lost}
+        return matched
+    return {device_id: match for device_id, match in matched.items() if device_id not in lost}
 
 
 def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
@@ -195,9 +196,8 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> Iterator[str]:
     """The ids that may be orphans now or were before: of another holder, unit or resource."""
     yield from changed.held
     holders = now.snapshot.allocations.holders
-    if len(changed.rebuilt) + len(changed.judged) > len(holders) or len(now.by_resource) > len(
-        before.by_resource
-    ):
+    mostly = len(changed.rebuilt) + len(changed.judged) > len(holders)
+    if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may have orphans of old
         yield from holders
         return
     old, new = before.snapshot.host, now.snapshot.host
