@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From offers to the Resources that the kubelet is told of: only what was touched is built anew. Pure."""
+"""From offers to the Resources that the kubelet is offered: only what was touched is built anew. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.model.resource import Device, Kind, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import kinds, shares, units
 from nodeagent.policy.offer.orphans import Orphans
 from nodeagent.policy.offer.units import Offer, UnitId
 
 ByUnit = Mapping[UnitId, tuple[Offer, ...]]
-Resources = Mapping[ResourceName, Resource]
 
 
 class Change(NamedTuple):
