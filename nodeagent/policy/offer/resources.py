@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
+from nodeagent.model.desired import NodeRule, Rule
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Device, Kind, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import kinds, shares, units
 from nodeagent.policy.offer.orphans import Orphans
 from nodeagent.policy.offer.units import Offer, UnitId
+from nodeagent.policy.selectors import DeviceRule
 
 ByUnit = Mapping[UnitId, tuple[Offer, ...]]
 
@@ -82,7 +83,7 @@ def _resource(
 
 
 def _of_devices(
-    empty: Resource, rule: PciRule | MdevRule | None, by_unit: ByUnit, orphans: tuple[Device, ...]
+    empty: Resource, rule: DeviceRule | None, by_unit: ByUnit, orphans: tuple[Device, ...]
 ) -> Resource:
     offers = [offer for each in by_unit.values() for offer in each]
     rule = offers[0].match.rule if offers else rule

@@ -218,6 +218,15 @@ def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
     assert ids(decision.resources[ResourceName(GPU)].devices) == [A]
 
 
+def test_a_resource_that_comes_lists_what_a_pod_holds_of_it_already() -> None:
+    """After a restart of the daemon, say: the pod's device has gone, and another one of its name comes."""
+    held = holders(B, resource=T4)
+    before = turn.first(snapshot(host(), ALL, holders=held))
+    assert before.resources == {}
+    after = turn.following(before, snapshot(host(function(A)), ALL, holders=held))
+    assert listed(after, T4) == {A: None, B: ReasonCode.GONE}
+
+
 class Unwalkable(dict[Any, Any]):
     """A table that can be asked for one thing, but not be walked."""
 
