@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nodeagent.model.desired import MdevRule, PciRule
 from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Names, Snapshot
@@ -17,6 +16,7 @@ from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
+from nodeagent.policy.selectors import DeviceRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _rules(host_device: HostDevice, offer: Offer | None, snapshot: Snapshot) -> 
     return tuple(said) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
 
 
-def _label(rule: PciRule | MdevRule | None) -> str:
+def _label(rule: DeviceRule | None) -> str:
     if rule is None:
         return "discovery"
     return f"rule {rule.name} ({rule.place})" if rule.place else f"rule {rule.name}"

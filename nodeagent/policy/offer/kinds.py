@@ -20,8 +20,9 @@ from nodeagent.policy.offer import discovery, nodes
 from nodeagent.policy.offer.checks import devices, holding, vfio
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from nodeagent.policy.offer.discovery import Label
+from nodeagent.policy.selectors import DeviceRule
 
-D = TypeVar("D", PciFunction, Mdev)
+D = TypeVar("D", bound=HostDevice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class DeviceKind(Generic[D]):
     """
 
     kind: Kind  # of the variable that carries its ids
-    rule: type[PciRule | MdevRule]  # the rules that are for it
+    rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
     refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
     label: Callable[[D, Names], Label]
@@ -89,6 +90,6 @@ def of(host_device: HostDevice) -> DeviceKind[Any]:
     return _KINDS[type(host_device)]
 
 
-def of_rule(rule: PciRule | MdevRule) -> Kind:
+def of_rule(rule: DeviceRule) -> Kind:
     """What the devices of a rule's resource are."""
     return _OF_RULES[type(rule)]
