@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs beside a running daemon: its settings and its verdicts count; without one, the first line tells."""
+"""The verbs beside a running daemon: its settings and verdicts count; without one, the first line tells."""
 
 from __future__ import annotations
 
