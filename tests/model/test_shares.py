@@ -12,6 +12,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Kind, Reason, ReasonCode, Resource
 from nodeagent.model.status import (
+    NO_CHANGES,
     CardStatus,
     ChangesStatus,
     EventsStatus,
@@ -114,7 +115,7 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
         "nextTrySeconds": 1.5,
     }
     assert (changes["problems"], changes["writes"]) == (["cannot be meant"], 4)
-    assert plain.dump(shares.joined(replace(ALL, changes=shares.NO_CHANGES)))["changes"] == {
+    assert plain.dump(shares.joined(replace(ALL, changes=NO_CHANGES)))["changes"] == {
         "cards": [],
         "underWay": [],
         "waiting": [],
