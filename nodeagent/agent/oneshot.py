@@ -35,13 +35,24 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
     """
     host = saved or await ScanRunner(root).look(None, Host(), desired.node_paths)
     names = await threads.call(_names, root, host)
-    known = Ledger() if saved is not None else await threads.call(ledger.read, root.path(ledger.PATH))
+    if saved is None:
+        return await threads.call(with_memory, root, Snapshot(host, desired, names))
     return Snapshot(
         host,
         desired,
         names,
-        ledger=ledgers.learned(known, host, names),
+        ledger=ledgers.learned(Ledger(), host, names),
         machine_id=await threads.call(identity.machine_id, root),
+    )
+
+
+def with_memory(root: Root, before: Snapshot) -> Snapshot:
+    """The same with this machine's id and ledger, as far as they are not there. Blocks on files."""
+    known = before.ledger if before.ledger != Ledger() else ledger.read(root.path(ledger.PATH))
+    return replace(
+        before,
+        ledger=ledgers.learned(known, before.host, before.names),
+        machine_id=before.machine_id or identity.machine_id(root),
     )
 
 

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verb goes by: what is in force in the running daemon, or else what the settings of this shell make.
+"""Asking the running daemon: where it answers, how it is, and what is in force in it.
 
-The daemon is found without a valid configuration: it may run well on its old settings while the file is
-being mended. Whose settings count is a line of its own, to be said before the answer.
+It is found without a valid configuration: it may run well on its old settings while the file is being mended.
+Whose settings count is a line of its own, to be said before the answer.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     import argparse
 
     from nodeagent.agent.tell.in_force import InForce
-    from nodeagent.model.host import Host
-    from nodeagent.model.ids import PciAddress
 
 SOCKET = "status.socket"
 
@@ -83,46 +79,6 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[InForce | None, str
             "this is what one with the settings of this shell would do"
         )
     return in_force, _unused(config.flags_from(options))
-
-
-def present(options: argparse.Namespace, root: Root) -> tuple[InForce, str]:
-    """What is in force in the daemon; without one, what is in this shell, on the present host."""
-    in_force, first_line = daemon(options, root)
-    return in_force or of_shell(options, root), first_line
-
-
-def of_shell(options: argparse.Namespace, root: Root, saved: Host | None = None) -> InForce:
-    """What is in force with the settings of this shell, on a saved host or on the present one."""
-    import anyio
-
-    from nodeagent.agent import oneshot
-    from nodeagent.agent.tell.in_force import InForce
-    from nodeagent.policy import merge
-
-    own = settings(options, root)
-    desired = merge.merge(own.configuration)
-    snapshot = anyio.run(oneshot.snapshot, root, desired, saved)
-    return InForce(snapshot, {}, own.values, own.warnings)
-
-
-def with_hints(in_force: InForce, root: Root, address: PciAddress) -> InForce:
-    """The same, with the costly facts of one function of the present host."""
-    import anyio
-
-    from nodeagent.agent import oneshot
-
-    return replace(in_force, snapshot=anyio.run(oneshot.with_hints, root, in_force.snapshot, address))
-
-
-def saved_host(path: str) -> Host:
-    """The host of a file. :raises ConfigError: if it is none."""
-    from nodeagent.model import host_json
-
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
-    return host_json.load(document)
 
 
 def _why(error: Exception) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from nodeagent import __version__, config
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.cli import verbs
+from nodeagent.cli import output, verbs
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,14 +22,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return int(options.run(options))
     except ConfigError as error:
-        return _complain(error, verbs.USAGE)
+        return _complain(error, output.USAGE)
     except NodeagentError as error:
-        return _complain(error, verbs.FAILED)
+        return _complain(error, output.FAILED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
-        return verbs.FINE
+        return output.FINE
     except KeyboardInterrupt:
-        return verbs.FAILED
+        return output.FAILED
 
 
 def _complain(error: NodeagentError, code: int) -> int:

@@ -37,7 +37,7 @@ def dump(value: object) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for field in _fields(type(value)):
         item = getattr(value, field.name)
-        if type(item) is not type(field.default) or item != field.default:  # False is not 0 here
+        if item != field.default:
             result[field.key] = _plain(item, field.tagged)
     return result
 

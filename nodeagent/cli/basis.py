@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verb decides from: what is in force in the daemon; without one, this shell's settings and the host.
+
+A saved host is decided on with this shell's settings, and no daemon is asked: none has to do with it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nodeagent.agent import oneshot
+from nodeagent.agent.tell.in_force import InForce
+from nodeagent.base.errors import ConfigError
+from nodeagent.cli import asking
+from nodeagent.model import host_json
+from nodeagent.policy import merge
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nodeagent.model.host import Host
+    from nodeagent.model.ids import PciAddress
+
+
+def present(options: argparse.Namespace) -> tuple[InForce, str]:
+    """What is in force on the present host, and what to say first, "" for nothing."""
+    in_force, first_line = asking.daemon(options, asking.root_of(options))
+    return in_force or _of_shell(options), first_line
+
+
+def chosen(options: argparse.Namespace, costly: PciAddress | None = None) -> tuple[InForce, str]:
+    """The same, or what is in force on the saved host if the options name one.
+
+    ``costly`` is a function of the present host of which the costly facts are wanted, too.
+
+    :raises ConfigError: if the file holds no saved host.
+    """
+    if options.host is not None:
+        return _of_shell(options, _saved(options.host)), ""
+    in_force, first_line = present(options)
+    return in_force if costly is None else _with_hints(in_force, options, costly), first_line
+
+
+def _of_shell(options: argparse.Namespace, saved: Host | None = None) -> InForce:
+    root = asking.root_of(options)
+    own = asking.settings(options, root)
+    snapshot = anyio.run(oneshot.snapshot, root, merge.merge(own.configuration), saved)
+    return InForce(snapshot, {}, own.values, own.warnings)
+
+
+def _with_hints(in_force: InForce, options: argparse.Namespace, address: PciAddress) -> InForce:
+    root = asking.root_of(options)
+    return replace(in_force, snapshot=anyio.run(oneshot.with_hints, root, in_force.snapshot, address))
+
+
+def _saved(path: str) -> Host:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
+    return host_json.load(document)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen values as plain data and back: what is left out, which member of a union, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NewType
+
+import pytest
+
+from nodeagent.model import plain
+
+Address = NewType("Address", str)
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Cat:
+    name: str
+    lives: int = 9
+
+
+@dataclass(frozen=True)
+class Dog:
+    name: str
+
+
+@dataclass(frozen=True)
+class House:
+    street_name: str
+    floors: int | None
+    ratio: float = 0.5
+    open_now: bool = True
+    number: int | None = None
+    door: Colour | None = None
+    cat: Cat | None = None
+    guests: tuple[Cat | Dog, ...] = ()
+    rooms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    owners: Mapping[Address, Dog | Cat] = field(default_factory=dict)
+    pair: tuple[str, int | None] = ("a", None)
+    keys: frozenset[str] = frozenset()
+    anything: Any = None
+
+
+FULL = House(
+    "High Street",
+    0,
+    2.0,
+    False,
+    0,
+    Colour.BLUE,
+    Cat("Tom", 1),
+    (Dog("Rex"), Cat("Kit")),
+    {"up": (1, 2)},
+    {Address("x"): Dog("Rex")},
+    ("b", 3),
+    frozenset({"z", "a"}),
+    [1, {"two": None}],
+)
+
+
+@pytest.mark.parametrize("house", [FULL, House("x", None)], ids=["full", "plain"])
+def test_what_goes_out_comes_back_the_same(house: House) -> None:
+    assert plain.load(House, json.loads(json.dumps(plain.dump(house)))) == house
+
+
+def test_a_field_that_has_its_default_is_left_out_and_one_without_a_default_never_is() -> None:
+    assert plain.dump(House("x", None)) == {"streetName": "x", "floors": None}
+    document = plain.dump(House("x", 0, number=0, open_now=False))
+    assert document == {"streetName": "x", "floors": 0, "number": 0, "openNow": False}
+
+
+def test_the_kind_is_told_where_it_may_be_one_of_several_and_only_there() -> None:
+    document = plain.dump(FULL)
+    assert document["guests"] == [{"kind": "dog", "name": "Rex"}, {"kind": "cat", "name": "Kit"}]
+    assert document["owners"] == {"x": {"kind": "dog", "name": "Rex"}}
+    assert document["cat"] == {"name": "Tom", "lives": 1}
+    assert document["keys"] == ["a", "z"]
+
+
+def test_keys_that_are_not_known_here_are_passed_over() -> None:
+    data = {"streetName": "x", "floors": None, "weather": "fine", "cat": {"name": "Tom", "age": 3}}
+    assert plain.load(House, data) == House("x", None, cat=Cat("Tom"))
+
+
+def test_a_whole_number_will_do_for_a_fraction() -> None:
+    ratio = plain.load(House, {"streetName": "x", "floors": None, "ratio": 2}).ratio
+    assert (ratio, type(ratio)) == (2.0, float)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"streetName": None},
+        {"streetName": 7},
+        {"floors": "1"},
+        {"floors": True},
+        {"floors": 1.0},
+        {"openNow": 1},
+        {"ratio": "1"},
+        {"ratio": True},
+        {"door": "green"},
+        {"door": 1},
+        {"cat": "Tom"},
+        {"cat": {}},
+        {"guests": {"kind": "dog"}},
+        {"guests": [{"name": "Rex"}]},
+        {"guests": [{"kind": "bird", "name": "Rex"}]},
+        {"guests": ["Rex"]},
+        {"guests": [None]},
+        {"guests": "Rex"},
+        {"rooms": [1]},
+        {"rooms": {"up": 1}},
+        {"rooms": {"up": ["1"]}},
+        {"pair": ["a"]},
+        {"pair": ["a", 1, 2]},
+        {"pair": [1, 1]},
+        {"keys": "ab"},
+        {"keys": [1]},
+    ],
+    ids=str,
+)
+def test_what_is_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        plain.load(House, {"streetName": "x", "floors": None, **wrong})
+
+
+@pytest.mark.parametrize("data", [None, [], "House", {}, {"floors": 1}], ids=str)
+def test_what_is_no_such_thing_at_all_is_refused(data: Any) -> None:
+    with pytest.raises(TypeError):
+        plain.load(House, data)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Status joined of shares: its document key by key, and the order of what needs a person."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from nodeagent.model import plain, shares
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.host import Host
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.resource import Device, Kind, Reason, ReasonCode, Resource
+from nodeagent.model.status import (
+    NO_CHANGES,
+    CardStatus,
+    ChangesStatus,
+    EventsStatus,
+    FailingStatus,
+    HostStatus,
+    ResourceStatus,
+    Status,
+    WaitingStatus,
+)
+
+GPU = ResourceName("example.com/gpu")
+ONE, TWO = DeviceId("0000:01:00.0"), DeviceId("0000:02:00.0")
+RESOURCE = Resource(
+    GPU,
+    Kind.PCI,
+    (Device(ONE, numa=0), Device(TWO, Reason(ReasonCode.NODE_MISSING, "no node", "look"))),
+)
+FAILING = FailingStatus(ONE, "nvidia-222", "create mdev x", "no room", "wait", 2, 1.5)
+UNWATCHED = (
+    "changes are seen late, or not at all, in a, b, c, d, e and others: "
+    "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
+)
+ALL = shares.Shares(
+    shares.ProcessShare("0.1.0", 7, 61.4, "/"),
+    shares.DirectoryShare("/k.sock", False),
+    HostStatus.of(Host(iommu=True), ("0000:09:00.0",), EventsStatus("netlink", 5, 1, 2, 3)),
+    shares.SupervisorShare({"inotify": "no instance", "kubelet": ""}),
+    shares.ConfigurationShare("config.yaml:1: bad\nhint"),
+    shares.HoldersShare(Allocations({ONE: Holder("ns", "p", GPU)}, Knowledge.COMPLETE), "no answer in time"),
+    shares.WatchesShare(tuple("abcdef")),
+    shares.ResourcesShare((ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),), ("trouble",)),
+    ChangesStatus(
+        (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
+        ("create mdev y",),
+        (WaitingStatus(ONE, "remove mdev z", "held by ns/p"),),
+        (FAILING, replace(FAILING, what="no room either"), replace(FAILING, type=None, what="other")),
+        ("cannot be meant",),
+        4,
+        ("set the number of VFs",),
+    ),
+)
+
+
+def test_the_document_is_what_programs_have_always_read() -> None:
+    document = plain.dump(shares.joined(ALL))
+    assert list(document) == [
+        *("version", "pid", "uptimeSeconds", "root", "kubelet", "host", "resources", "changes"),
+        *("holders", "subsystems", "problems"),
+    ]
+    assert document["kubelet"] == {
+        "socket": "/k.sock",
+        "present": False,
+        "podResources": "no answer in time",
+        "holdersKnown": True,
+    }
+    assert document["host"] == {
+        "functions": 0,
+        "groups": 0,
+        "mdevs": 0,
+        "iommu": True,
+        "notReadable": ["0000:09:00.0"],
+        "events": {"source": "netlink", "events": 5, "lost": 1, "foreign": 2, "unwatched": 3},
+    }
+    assert document["resources"] == [
+        {
+            "name": "example.com/gpu",
+            "devices": [
+                {"id": ONE, "healthy": True, "numa": 0},
+                {
+                    "id": TWO,
+                    "healthy": False,
+                    "numa": None,
+                    "reason": "node-missing",
+                    "what": "no node",
+                    "hint": "look",
+                },
+            ],
+            "healthy": 1,
+            "registered": False,
+            "registrations": 3,
+            "error": "the name is taken",
+        }
+    ]
+    assert document["holders"] == {ONE: {"pod": "ns/p", "resource": "example.com/gpu"}}
+    assert document["subsystems"] == {"inotify": "no instance", "kubelet": "running again"}
+
+
+def test_what_is_changed_is_told_as_it_has_always_been() -> None:
+    changes = plain.dump(shares.joined(ALL))["changes"]
+    assert changes["cards"] == [{"card": ONE, "type": "nvidia-222", "instances": 1, "notes": ["a note"]}]
+    assert changes["underWay"] == ["create mdev y"]
+    assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "why": "held by ns/p"}]
+    assert changes["failing"][0] == {
+        "card": ONE,
+        "type": "nvidia-222",
+        "action": "create mdev x",
+        "what": "no room",
+        "hint": "wait",
+        "tries": 2,
+        "nextTrySeconds": 1.5,
+    }
+    assert (changes["problems"], changes["writes"]) == (["cannot be meant"], 4)
+    assert plain.dump(shares.joined(replace(ALL, changes=NO_CHANGES)))["changes"] == {
+        "cards": [],
+        "underWay": [],
+        "waiting": [],
+        "failing": [],
+        "problems": [],
+        "writes": 0,
+    }
+
+
+def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None:
+    assert shares.joined(ALL).problems == (
+        "inotify: no instance",
+        "the new configuration is not in force: config.yaml:1: bad",
+        "who holds what is not known: no answer in time",
+        UNWATCHED,
+        "trouble",
+        "cannot be meant",
+        "the kernel does not answer: set the number of VFs",
+        f"{ONE}: no room",
+        f"{ONE}: other",
+        "the kubelet is away: no /k.sock",
+        f"{GPU}: not registered: the name is taken",
+        f"{GPU}: {TWO} is Unhealthy: no node",
+    )
+
+
+def test_a_daemon_that_is_well_has_no_problems() -> None:
+    well = shares.Shares(ALL.process, shares.DirectoryShare("/k.sock", True), ALL.host)
+    status = shares.joined(well)
+    assert status.problems == ()
+    assert status.kubelet.pod_resources == "answers"
+
+
+def test_a_status_comes_back_as_it_was() -> None:
+    status = shares.joined(ALL)
+    assert plain.load(Status, json.loads(json.dumps(plain.dump(status)))) == status

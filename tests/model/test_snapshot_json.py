@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Snapshot leaves the process and comes back as it was, with each kind of rule that may be in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.model import snapshot_json
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
+from nodeagent.model.desired import (
+    CardTypes,
+    Desired,
+    Discovery,
+    MdevDefinition,
+    MdevRule,
+    MdevSelector,
+    MdevsWanted,
+    NodeRule,
+    NodeTypes,
+    PciRule,
+    PciSelector,
+    SriovRule,
+    WantedType,
+)
+from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
+from nodeagent.model.ledger import Ledger
+from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.snapshot import Snapshot
+
+ADDRESS, GROUP = PciAddress("0000:01:00.0"), GroupNumber(0)
+DESIRED = Desired(
+    Discovery(enabled=False, naming="id", classes=()),
+    (("a/b", "c/d"),),
+    (
+        PciRule("a/pci", (PciSelector(vendors=("10de",), numa_nodes=(0,)),), Isolation.NONE, place="c:1"),
+        MdevRule("a/mdev", (MdevSelector(types=("t-1",)),), iommufd=Iommufd.AUTO, cdi=True),
+        NodeRule("a/node", "/dev/kvm", 110),
+    ),
+    MdevsWanted(
+        True,
+        (WantedType("t-1", 4), WantedType("T4-1Q", short=True)),
+        (NodeTypes((("zone", "a"),), (WantedType("t-2"),)),),
+        excluded=("t-9",),
+        cards=(CardTypes((0,), (("10de", "1eb8", None, "12a2"),), (WantedType("t-3"),)),),
+        definitions=(MdevDefinition("u", "0000:01:00.0", "t-1"),),
+        defined=frozenset({"u", "a"}),
+        reserved=frozenset({"0000:01:00.0"}),
+    ),
+    (SriovRule((PciSelector(),), 0),),
+)
+FULL = Snapshot(
+    Host({ADDRESS: PciFunction(ADDRESS, group=GROUP, inode=7)}, {GROUP: Group(GROUP, (ADDRESS,))}),
+    DESIRED,
+    {"10de": "NVIDIA"},
+    Allocations({ADDRESS: Holder("ns", "p", ResourceName("a/pci"), 0)}, Knowledge.PARTIAL),
+    Reservations(frozenset({"x"}), frozenset({"y"})),
+    frozenset({"z"}),
+    Ledger({"vf": "1"}, {"1": "one"}, {"vf": ("1", "2")}),
+    {"attempt": "no room"},
+    "0" * 32,
+)
+
+
+@pytest.mark.parametrize("snapshot", [FULL, Snapshot()], ids=["full", "empty"])
+def test_a_snapshot_comes_back_as_it_was(snapshot: Snapshot) -> None:
+    assert snapshot_json.load(json.loads(json.dumps(snapshot_json.dump(snapshot)))) == snapshot
+
+
+def test_where_a_rule_was_written_comes_along_though_it_does_not_count() -> None:
+    rule = snapshot_json.load(snapshot_json.dump(FULL)).desired.rules[0]
+    assert isinstance(rule, PciRule)
+    assert rule.place == "c:1"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        {},
+        {"host": {}},
+        {**snapshot_json.dump(FULL), "open": 7},
+        {**snapshot_json.dump(FULL), "desired": {"rules": [{"kind": "usbRule", "name": "x"}]}},
+    ],
+    ids=range(6),
+)
+def test_what_is_no_snapshot_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError):
+        snapshot_json.load(wrong)
