@@ -23,7 +23,7 @@ from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
 
-ROUNDS = 5
+ROUNDS = 4
 FREE = 2  # devices of each resource that no pod holds
 FEW = 10
 WARM = 20  # calls of a round that do not count
