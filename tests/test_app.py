@@ -166,7 +166,7 @@ async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: K
         with anyio.fail_after(5):
             while not agent.allocations.cell.get().holders:
                 await agent.allocations.cell.newer(agent.allocations.cell.version)
-        kubelet.fault("pod-resources-empty", 60)
+        kubelet.faults.set("pod-resources-empty", 60)
         await kubelet.restart(away=0.1)
         await kubelet.until(lambda: len(kubelet.statistics.accepted(GPU)) == 2)
         await agent.allocations.one_turn()

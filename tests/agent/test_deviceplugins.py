@@ -98,7 +98,7 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     observe = Observer(root, watcher, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
     reconcile = Offering(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
     async with Kubelet(directory) as kubelet, anyio.create_task_group() as tasks:
-        sockets = SocketDir(str(kubelet.state.plugins), watcher)
+        sockets = SocketDir(str(kubelet.paths.plugins), watcher)
         sockets.open()
         registrar, supervisor = Registrar(sockets.kubelet_path), Supervisor()
         allocated: list[Mapping[str, Holder]] = []

@@ -119,7 +119,7 @@ async def allocates(kubelet: Kubelet, figures: list[Figure]) -> None:
         container_requests=[v1beta1.ContainerAllocateRequest(device_ids=[device])]
     )
     times = []
-    async with open_channel(f"{kubelet.state.plugins}/{endpoint}") as channel:
+    async with open_channel(f"{kubelet.paths.plugins}/{endpoint}") as channel:
         stub = v1beta1.DevicePluginStub(channel)
         for _ in range(1050):
             began = time.perf_counter()

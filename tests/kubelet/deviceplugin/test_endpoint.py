@@ -61,7 +61,7 @@ class Node:
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
         watcher = Watcher()
-        directory = SocketDir(str(kubelet.state.plugins), watcher)
+        directory = SocketDir(str(kubelet.paths.plugins), watcher)
         directory.open()
         answers = Answers()
         endpoint = Endpoint(
@@ -182,23 +182,23 @@ async def test_a_new_kubelet_ends_the_pause(node: Node) -> None:
 
 
 async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Node, said: Said) -> None:
-    node.kubelet.fault("no-list")
+    node.kubelet.faults.set("no-list")
     async with living(node):
         await node.kubelet.until(lambda: len(node.accepted) == 1)
         began = anyio.current_time()
-        node.kubelet.clear("no-list")
+        node.kubelet.faults.clear("no-list")
         await node.kubelet.until(lambda: len(node.accepted) == 2, endpoints.STREAM_LIMIT + 5)
         assert anyio.current_time() - began > endpoints.STREAM_LIMIT
     assert why(said) == [End.NO_STREAM.value]
 
 
 async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) -> None:
-    node.kubelet.fault("refuse-register", "no room")
+    node.kubelet.faults.set("refuse-register", "no room")
     async with living(node):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 3)
         errors = [node.endpoint.standing.last_error]
         assert not node.endpoint.standing.registered
-        node.kubelet.clear("refuse-register")
+        node.kubelet.faults.clear("refuse-register")
         await node.until_registered(1)
         errors.append(node.endpoint.standing.last_error)
     assert errors == ["UNKNOWN: no room", None]
@@ -206,10 +206,10 @@ async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) ->
 
 
 async def test_a_socket_that_goes_while_registering_hangs_is_made_anew_at_once(node: Node) -> None:
-    node.kubelet.fault("hang-register")
+    node.kubelet.faults.set("hang-register")
     async with living(node):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) == 1)
-        node.kubelet.clear("hang-register")
+        node.kubelet.faults.clear("hang-register")
         began = anyio.current_time()
         node.remove_own_socket()
         await node.until_registered(1)
@@ -243,7 +243,7 @@ async def test_ending_waits_for_an_allocate_in_flight_but_not_longer_than_its_gr
 
 
 async def test_the_first_delays_at_a_kubelet_that_is_young_no_more_are_short(node: Node) -> None:
-    node.kubelet.fault("refuse-register", "not yet")
+    node.kubelet.faults.set("refuse-register", "not yet")
     node.directory._born = time.monotonic()
     tried = node.kubelet.statistics.registrations
     async with living(node):
