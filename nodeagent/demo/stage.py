@@ -174,8 +174,8 @@ class Stage:
         )
 
     def _check_alive(self) -> None:
-        if self.kubelet.crashed:
-            raise DemoFailed(f"a real kubelet would have crashed: {self.kubelet.crashed}", self._log())
+        if self.kubelet.life.crashed:
+            raise DemoFailed(f"a real kubelet would have crashed: {self.kubelet.life.crashed}", self._log())
         if self._process is not None and self._process.returncode is not None:
             raise DemoFailed(f"the daemon has ended with code {self._process.returncode}", self._log())
 

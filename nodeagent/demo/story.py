@@ -21,6 +21,7 @@ from nodeagent.demo.acting import Act
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import CONFIG, CONFIG_PATH, GPU, LOG_NAME, TESLA, USB, DemoFailed, Stage
 from nodeagent.render.table import Paint
+from nodeagent.sim.kubelet import devices
 
 PATIENCE = 15.0  # seconds; what is shown takes less than one of them
 FINE, FAILED = 0, 1
@@ -149,7 +150,8 @@ class _Story(Act):
         await self._expect(
             "the GPU stays listed as Unhealthy, and the pod's status says so",
             lambda: (
-                self._kubelet.capacity(GPU) == (4, 3) and self._kubelet.health_of(pod)[gpu] == "Unhealthy"
+                self._kubelet.capacity(GPU) == (4, 3)
+                and devices.health_of(self._kubelet.state.table, pod.uid)[gpu] == "Unhealthy"
             ),
         )
         await self._show_reason(gpu, "fallen-off-the-bus")

@@ -83,7 +83,7 @@ class Agent:
         self.granting = Granting(
             self.eyes.observer, self.offering, self.cdi, self.reservations, self.eyes.settings
         )
-        self.directory = SocketDir(str(kubelet.state.plugins), self.eyes.watcher)
+        self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
         self.way = Fragile(self.directory, Registrar(self.directory.kubelet_path))
         self.plugins = DevicePlugins(
             self.offering,

@@ -110,7 +110,7 @@ async def _allocates(kubelet: Kubelet, tracer: Tracer) -> list[list[Function]]:
     """Each time another device of one resource, over a connection that is open."""
     resource, devices = min(kubelet.state.table.devices.items())
     endpoint = kubelet.statistics.accepted(resource)[-1].endpoint
-    async with open_channel(f"{kubelet.state.plugins}/{endpoint}") as channel:
+    async with open_channel(f"{kubelet.paths.plugins}/{endpoint}") as channel:
         stub = v1beta1.DevicePluginStub(channel)
         await stub.get_device_plugin_options(v1beta1.Empty())
 
