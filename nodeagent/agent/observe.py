@@ -24,7 +24,8 @@ from nodeagent.kernel.events.source import EventSource, Statistics
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints, vgpus
 from nodeagent.kernel.scan.runner import ScanRunner
-from nodeagent.model.host import Host, PciFunction, Recovery
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, vgpu_key
 
 QUIET = 0.01  # seconds without an event that end a burst: a driver change sends four within 2 ms
@@ -51,15 +52,13 @@ class Observer:
         self.host: Latest[Host] = Latest(Host(), on_change)
         self.names: Latest[Names] = Latest({}, on_change)
         self.looked: Latest[int] = Latest(0)  # the number of the last look that has ended
+        self.wakes = Wakes()
         self._root = root
         self._resync = resync
         self._nodes = tuple(node_paths)
-        self._look = ScanRunner(root, deadline=DEADLINE, on_recovered=self._woken)
-        self._watch = EventSource(root, watcher, self._told, self._verdict)
+        self._look = ScanRunner(root, deadline=DEADLINE, on_recovered=self.wakes.wake)
+        self._watch = EventSource(root, watcher, self.wakes)
         self._watch.set_nodes(self._nodes)
-        self._pending: set[str] | None = None  # what to look at; None: everything
-        self._recoveries: dict[PciAddress, Recovery] = {}
-        self._wake: Latest[None] = Latest(None)
         self._asked_names: set[tuple[str, str]] = set()
         self._vgpus: dict[str, str] = {}
         self._hung: frozenset[str] = frozenset()
@@ -91,11 +90,8 @@ class Observer:
 
     def wake(self, keys: frozenset[str] | None = None) -> None:
         """Look again soon at what the keys name, or at everything."""
-        if keys is None:
-            self._pending = None
-        elif self._pending is not None:
-            self._pending |= keys
-        self._wake.touch()
+        for key in (None,) if keys is None else keys:
+            self.wakes.wake(key)
 
     async def watch(self) -> None:
         """Take events, for ever."""
@@ -117,7 +113,7 @@ class Observer:
         """Look again whenever something was named, for ever."""
         await self._warn_of_old_errors()
         while True:
-            if self._pending == set():
+            if not self.wakes.due:
                 await self._next_wake()
             await self._gather()
             await self._one_look()
@@ -157,11 +153,11 @@ class Observer:
             await self.looked.newer(self.looked.version)
 
     async def _next_wake(self) -> None:
-        seen = self._wake.version
+        seen = self.wakes.version
         with anyio.move_on_after(self._slow()):
-            await self._wake.newer(seen)
+            await self.wakes.newer(seen)
             return
-        self._pending = None
+        self.wake()
 
     def _slow(self) -> float:
         """Seconds after which all is looked at without an event; fewer where the kernel sends none."""
@@ -171,26 +167,26 @@ class Observer:
         """Wait until no event has come for a moment, but not longer than the bound."""
         end = time.monotonic() + BOUND
         while time.monotonic() < end:
-            seen = self._wake.version
+            seen = self.wakes.version
             with anyio.move_on_after(QUIET):
-                await self._wake.newer(seen)
+                await self.wakes.newer(seen)
                 continue
             return
 
     async def _one_look(self) -> None:
-        keys = None if self._pending is None else frozenset(self._pending)
-        self._pending = set()
+        keys = self.wakes.take()
+        self._tell_losses()
         self._begun += 1
         before, self._failed = self.host.get(), None
         try:
-            host = await self._look.look(keys, before, self._nodes, self._recoveries)
-            self._forget_recoveries(host)
+            host = await self._look.look(keys, before, self._nodes, self.wakes.recoveries)
+            self.wakes.settle(host)
             await self._name(host)
         except KernelRefused as error:
             log.event(log.HOST_READ_SLOW, what=error.path, seconds=str(DEADLINE))
             host, self._failed = before, error
         except Exception:
-            self._pending = None
+            self.wake()
             raise
         self._tell_hangs()
         self.host.set(host)
@@ -233,28 +229,10 @@ class Observer:
                     text=f"{count} fatal ones were counted before nodeagent started",
                 )
 
-    def _told(self, key: str | None) -> None:
-        if key is None and self.statistics.lost > self._lost:
+    def _tell_losses(self) -> None:
+        if self.statistics.lost > self._lost:
             self._lost = self.statistics.lost
             log.event(log.EVENTS_LOST, source=self.statistics.source)
-        self._woken(key)
-
-    def _woken(self, key: str | None) -> None:
-        self.wake(None if key is None else frozenset({key}))
-
-    def _verdict(self, address: PciAddress, verdict: Recovery | None) -> None:
-        if verdict is None:
-            self._recoveries.pop(address, None)
-        else:
-            self._recoveries[address] = verdict
-        self.wake(frozenset({address}))
-
-    def _forget_recoveries(self, host: Host) -> None:
-        """A function that was removed or unbound starts with a clean slate."""
-        for address in tuple(self._recoveries):
-            function = host.functions.get(address)
-            if function is None or function.driver is None:
-                del self._recoveries[address]
 
 
 def _to_name(host: Host) -> set[tuple[str, str]]:

@@ -117,9 +117,7 @@ class Watcher:
         while True:
             if self.unwatched:
                 await anyio.sleep(pause)
-                self._rearm(
-                    self.unwatched
-                )  # tells to list what is watched by now
+                self._rearm(self.unwatched)  # tells to list what is watched by now
             else:
                 await self._refusals.newer(self._refusals.version)
 

@@ -223,7 +223,7 @@ async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host:
 
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
     async with observing(host) as observe:
-        observe._verdict(ONE, Recovery.FAILED)
+        observe.wakes.recovery(ONE, Recovery.FAILED)
         await until(observe, lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.bind(ONE, None)
         observe.wake(frozenset({ONE}))
@@ -236,7 +236,7 @@ async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(ho
 
 async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
     async with observing(host) as observe:
-        observe._verdict(ONE, Recovery.FAILED)
+        observe.wakes.recovery(ONE, Recovery.FAILED)
         await until(observe, lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.write(ONE, "power_state", "D3hot")
         for _ in range(2):
@@ -246,9 +246,9 @@ async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
 
 async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
     async with observing(host) as observe:
-        observe._verdict(ONE, Recovery.RUNNING)
+        observe.wakes.recovery(ONE, Recovery.RUNNING)
         await until(observe, lambda found: found.functions[ONE].recovery is Recovery.RUNNING)
-        observe._verdict(ONE, None)
+        observe.wakes.recovery(ONE, None)
         await until(observe, lambda found: found.functions[ONE].recovery is None)
 
 
@@ -316,8 +316,8 @@ async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: Simu
     host.unhang(ONE, "aer_dev_fatal")
 
 
-async def test_a_wake_that_is_told_by_the_kernel_door_is_kept(host: SimulatedHost) -> None:
+async def test_a_wake_that_comes_from_the_kernel_door_is_kept(host: SimulatedHost) -> None:
     async with observing(host) as observe:
         host.bind(ONE, "nouveau")
-        observe._told(ONE)
+        observe.wakes.wake(ONE)
         await until(observe, lambda found: found.functions[ONE].driver == "nouveau")

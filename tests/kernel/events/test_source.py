@@ -20,21 +20,17 @@ from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import EventSource
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
-from nodeagent.model.host import Host, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.host import Host
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.base.test_watching import overflow
 from tests.hearing import Heard
+from tests.kernel.waking import HeardWakes
 from tests.namespaces import ALONE, namespaces
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
 EVERYTHING = None
 Watched = tuple[SimulatedHost, Heard[str | None], EventSource]
-
-
-def no_recovery(address: PciAddress, recovery: Recovery | None) -> None:
-    raise AssertionError(f"{address}: {recovery}")
 
 
 @pytest.fixture
@@ -43,7 +39,8 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     host = nodes.demo_node(tmp_path)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
+    wakes = HeardWakes(heard)
+    watch = EventSource(Root(tmp_path), watcher, wakes)
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
@@ -51,6 +48,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
         heard.clear()
         yield host, heard, watch
         group.cancel_scope.cancel()
+    assert wakes.recoveries == {}
     watch.close()
     assert watcher.watches == 0
     watcher.close()
@@ -190,7 +188,7 @@ async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
+    watch = EventSource(Root(tmp_path), watcher, HeardWakes(heard))
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
@@ -214,7 +212,7 @@ async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) 
     host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
+    watch = EventSource(Root(tmp_path), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         with anyio.fail_after(5):
@@ -240,7 +238,7 @@ def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() ->
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(), watcher, heard, lambda *_: None)
+    watch = EventSource(Root(), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)

@@ -15,9 +15,11 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events.tree import TreeEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim.host import SimulatedHost
+from tests.kernel.waking import HeardWakes
 from tests.looking import Looks
 from tests.machines.capture import materialise
 
@@ -151,12 +153,12 @@ def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
 async def woken(host: SimulatedHost) -> AsyncIterator[list[str | None]]:
     """The keys of Wakes from the tree of the host."""
     watcher, keys = Watcher(), list[str | None]()
-    armed = anyio.Event()
+    tree = TreeEvents(Root(host.directory), watcher, CountedWakes(HeardWakes(keys.append)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
-        tasks.start_soon(TreeEvents(Root(host.directory), watcher, keys.append).run, armed.set)
-        await armed.wait()
+        await tree.arm()
         yield keys
+        tree.disarm()
         tasks.cancel_scope.cancel()
     watcher.close()
 
