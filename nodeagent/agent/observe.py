@@ -56,7 +56,7 @@ class Observer:
         self._root = root
         self._resync = resync
         self._nodes = tuple(node_paths)
-        self._look = ScanRunner(root, deadline=DEADLINE, on_recovered=self.wakes.wake)
+        self._runner = ScanRunner(root, self.wakes, deadline=DEADLINE)
         self._watch = EventSource(root, watcher, self.wakes)
         self._watch.set_nodes(self._nodes)
         self._asked_names: set[tuple[str, str]] = set()
@@ -79,7 +79,7 @@ class Observer:
     @property
     def stuck(self) -> tuple[str, ...]:
         """What cannot be read at this moment."""
-        return self._look.stuck
+        return self._runner.stuck
 
     def set_nodes(self, paths: Sequence[str]) -> None:
         """Watch these device nodes from now on."""
@@ -126,7 +126,7 @@ class Observer:
         keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(DEADLINE, self.wake, keys)
         try:
-            unchanged = await self._look.unchanged(ids, self.host.get())
+            unchanged = await self._runner.recheck(ids, self.host.get())
         finally:
             overdue.cancel()
         if not unchanged:
@@ -179,7 +179,7 @@ class Observer:
         self._begun += 1
         before, self._failed = self.host.get(), None
         try:
-            host = await self._look.look(keys, before, self._nodes, self.wakes.recoveries)
+            host = await self._runner.scan(keys, before, self._nodes, self.wakes.recoveries)
             self.wakes.settle(host)
             await self._name(host)
         except KernelRefused as error:
@@ -193,7 +193,7 @@ class Observer:
         self.looked.set(self._begun)
 
     def _tell_hangs(self) -> None:
-        stuck = frozenset(self._look.stuck)
+        stuck = frozenset(self._runner.stuck)
         for key in sorted(stuck - self._hung):
             log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE), pci_address=pci_address(key))
         for key in sorted(self._hung - stuck):

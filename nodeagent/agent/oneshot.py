@@ -16,6 +16,7 @@ from nodeagent.kernel import pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
@@ -27,6 +28,7 @@ from nodeagent.policy.offer import matches, turn
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.turn import Decision
 
+DEADLINE = 2.0  # seconds that one device may take to be read
 HINTS_LIMIT = 1.0  # seconds for one device's hints
 
 
@@ -37,7 +39,7 @@ async def inspect(root: Root, settings: Settings, saved: Host | None = None) -> 
     Raises KernelRefused if nothing can be read.
     """
     node_paths = settings.desired.node_paths
-    host = saved or await ScanRunner(root).look(None, Host(), node_paths)
+    host = saved or await ScanRunner(root, Wakes(), deadline=DEADLINE).scan(None, Host(), node_paths, {})
     names = await threads.call(_names, root, host)
     told = {} if saved is not None else await threads.call(_told, root.path(settings.status_socket))
     snapshot = Snapshot(

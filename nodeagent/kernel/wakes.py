@@ -40,7 +40,7 @@ class Wakes:
         return MappingProxyType(self._recoveries)
 
     def wake(self, key: str | None) -> None:
-        """Ask for a scan of what the key names (see ``wake_keys``); None: of everything."""
+        """Ask for a scan of what the key names (see ``scanner.resolve``); None: of everything."""
         if key is None:
             self._due = None
         elif self._due is not None:

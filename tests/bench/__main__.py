@@ -18,6 +18,7 @@ import anyio
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.desired import Desired
@@ -194,9 +195,9 @@ async def scans(figures: list[Figure]) -> None:
     """Whole scans, and one changed device, on hosts of growing size."""
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, RESOURCES)) as host:
-            look = ScanRunner(Root(host.path("/")))
+            look = ScanRunner(Root(host.path("/")), Wakes(), deadline=2.0)
             began = time.perf_counter()
-            first = await look.look(None, Host())
+            first = await look.scan(None, Host(), (), {})
             took = time.perf_counter() - began
             figures.append(Figure(f"scan of {count:,} functions", took * 1e3, "ms", "linear"))
             figures.append(Figure(f"scan per function, {count:,} functions", took / count * 1e6, "us"))
@@ -210,7 +211,7 @@ async def one_change(host: SimulatedHost, look: ScanRunner, before: Host, count:
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
-        now = await look.look(frozenset({address}), decision.snapshot.host)
+        now = await look.scan(frozenset({address}), decision.snapshot.host, (), {})
         began = time.perf_counter()
         decision = turn.following(decision, Snapshot(now, decision.snapshot.desired))
         times.append(time.perf_counter() - began)

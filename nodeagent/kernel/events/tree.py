@@ -12,13 +12,13 @@ import anyio.lowlevel
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.events.function_watches import FunctionWatches
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import mdevs, pci
+from nodeagent.kernel.scan import groups, mdevs
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model.ids import mdev_uuid, pci_address
 
 _DRIVERS = "/sys/bus/pci/drivers"
-_LISTS = (DEVICES, mdevs.DEVICES, pci.GROUPS)
+_LISTS = (DEVICES, mdevs.DEVICES, groups.GROUPS)
 _ANY = (mdevs.PARENTS, "/sys/class/iommu", "/sys/devices/system/node")
 _BURST = 64  # directories armed between two turns of the event loop
 

@@ -20,6 +20,7 @@ from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import EventSource
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -65,8 +66,8 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    look = ScanRunner(Root(tmp_path)).look
-    before = await look(None, Host())
+    scan = ScanRunner(Root(tmp_path), Wakes(), deadline=2.0).scan
+    before = await scan(None, Host(), (), {})
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
     host.write(GPU, "enable", "1")
@@ -76,7 +77,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
     await heard.until_told(GPU)
     await heard.until_told("0000:d8:01.0")
     named = frozenset(told for told in heard.all if told is not None)
-    assert await look(named, before) == await look(None, Host())
+    assert await scan(named, before, (), {}) == await scan(None, Host(), (), {})
 
 
 async def test_an_attribute_that_a_scan_reads_wakes_and_another_does_not(watched: Watched) -> None:
