@@ -1,313 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds everything and owns the only root task group: the daemon from its start to its end.
+"""The list of the daemon's components, and the only root task group: from its start to its end.
 
-Order of the start: lock the node, look at the host and ask who holds what, decide, then serve. Order of the
-end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
+Order of the start: lock the node, listen, scan the host and ask who holds what, decide, then serve. Order of
+the end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent import __version__
-from nodeagent.agent import releases
-from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop
-from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
-from nodeagent.agent.holders import HoldersLoop
-from nodeagent.agent.observe import Observer
-from nodeagent.agent.offering import Offering
-from nodeagent.agent.reservations import Reservations
-from nodeagent.agent.tell import serve, status
-from nodeagent.agent.tell.in_force import InForce
-from nodeagent.base import log, memory, threads
+from nodeagent.agent.desire import Desire
+from nodeagent.agent.features import FEATURES, LateFeature
+from nodeagent.agent.observe import warn_of_old_errors
+from nodeagent.agent.tell import sockets
+from nodeagent.agent.tell.alive import Watchdog
+from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready
+from nodeagent.agent.tell.status import Teller
+from nodeagent.base import log
+from nodeagent.base.component import Component, Task
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
-from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watcher
-from nodeagent.config import Log, Settings, Timing
+from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
-from nodeagent.kubelet import podresources
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.model import plain
-from nodeagent.model.desired import Desired
-from nodeagent.model.status import Status
 
-if TYPE_CHECKING:
-    from nodeagent.agent.changing.loop import ChangeLoop
-
-HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
 
 SetLog = Callable[[Log], None]
 
 
-class Agent:
-    """All parts of the daemon, wired."""
+class Daemon:
+    """All components, listed."""
 
-    def __init__(
-        self,
-        root: Root,
-        settings: Settings,
-        flags: Mapping[str, str],
-        environ: Mapping[str, str],
-        set_log: SetLog = lambda _: None,
-    ) -> None:
+    def __init__(self, settings: Settings, sources: Sources, set_log: SetLog) -> None:
         """``set_log`` is told other settings of the log."""
-        self.began = time.monotonic()
-        self.root = root
-        self.wake: Latest[None] = Latest(None)
-        self.supervisor = Supervisor()
-        self.watcher = Watcher()
-        self.notifier = Notifier.from_environ(environ)
-        self.desire = ConfigLoop(settings, root.prefix, flags, environ, self.wake.touch, set_log)
-        self.directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), self.watcher)
-        self.registrar = Registrar(self.directory.kubelet_path)
-        self.registry = self._registry(settings)
-        self.observe = Observer(
-            root,
-            self.watcher,
-            resync=lambda: self._timing().resync,
-            node_paths=settings.desired.node_paths,
-            on_change=self.wake.touch,
+        in_force = Latest(settings)
+        self.core = core.build(Root(sources.prefix), in_force)
+        self.kubelet = kubelet_side.build(self.core)
+        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log)
+        self.notifier = Notifier.from_environ(sources.environ)
+        self.features = [LateFeature(self.core, feature) for feature in FEATURES]
+
+    @property
+    def ears(self) -> Sequence[Component]:
+        """What listens before the first scan, so that no change is missed."""
+        watcher = self.core.watcher
+        return (
+            Task("inotify", watcher.run),
+            Task("refused watches", watcher.keep_trying),
+            self.core.events,
+            *(Task(f"directory {directory.path}", directory.run) for directory in self.kubelet.directories),
         )
-        self.reservations = Reservations(self.wake.touch)
-        pod_resources = root.path(settings.kubelet.pod_resources)
-        self.allocations = HoldersLoop(
-            functools.partial(podresources.holders, pod_resources),
-            functools.partial(podresources.born, pod_resources),
-            self.reservations,
-            timing=self._timing,
-            on_change=self.wake.touch,
-            before_release=self.observe.refresh,
-        )
-        self.reconcile = Offering(
-            self.wake,
-            self.observe.host,
-            self.desire.cell,
-            self.observe.names,
-            self.allocations.cell,
-            self.reservations.settling,
-        )
-        self.effects: ChangeLoop | None = None
-        self.plugins = DevicePlugins(
-            self.observe,
-            self.reconcile,
-            CdiFiles(root.path(settings.cdi_spec_dir), lambda: self.reconcile.decision),
-            self.supervisor,
-            self._endpoint,
-            self.allocations.give,
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """All others."""
+        return (
+            self.kubelet.plugins,
+            self.core.observer,
+            self.kubelet.holders,
+            self.core.offering,
+            self.core.releases,
+            self.kubelet.cdi,
+            self.config,
+            Desire(self.core.settings, self.core.snapshots),
+            *followers.of(self.core, self.kubelet),
+            *self.features,
+            Task("old errors", partial(warn_of_old_errors, self.core.root, self.core.snapshots)),
+            Watchdog(self.notifier),
         )
 
     async def run(self) -> None:
         """The daemon's whole life; returns after SIGTERM or SIGINT.
 
-        Raises AlreadyRunning if another instance serves this node.
+        :raises AlreadyRunning: if another instance serves this node.
         """
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            await self._live(signals)
-
-    async def _live(self, signals: AsyncIterator[signal.Signals]) -> None:
-        log.event(log.STARTED, version=__version__, root=self.root.prefix)
-        self.directory.open()
-        if self.registry is not None:
-            self.registry.open()
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._obey_signals, signals, group, name="signals")
-                await self._start(group)
-        finally:
-            self.directory.close()
-            if self.registry is not None:
-                self.registry.close()
-            self.watcher.close()
+            log.event(log.STARTED, version=__version__, root=self.core.root.prefix)
+            self.kubelet.open()
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._obey, signals, group, name="signals")
+                    await self._start(group)
+            finally:
+                self.kubelet.close()
+                self.core.watcher.close()
 
     async def _start(self, group: TaskGroup) -> None:
-        self.desire.watch(self.watcher)
-        watchers = [
-            ("inotify", self.watcher.run),
-            ("refused watches", self.watcher.keep_trying),
-            ("kernel events", self.observe.watch),
-            ("device-plugins directory", self.directory.run),
-        ]
-        if self.registry is not None:
-            watchers.append(("plugins_registry directory", self.registry.run))
-        for name, run in watchers:
-            group.start_soon(self.supervisor.keep, name, run, name=name)
+        self._keep(self.ears, group)
         async with anyio.create_task_group() as first:
-            first.start_soon(self._first_look)
-            first.start_soon(self._first_holders)
-        self.reconcile.one_turn()
-        for name, run in (
-            ("plugins", self.plugins.run),
-            ("observe", self.observe.run),
-            ("allocations", self.allocations.run),
-            ("configuration", self.desire.run),
-            ("reconcile", self.reconcile.run),
-            ("effects", self._change_host),
-            *self._followers(),
-            ("status socket", self._serve_status),
-            ("snapshot socket", self._serve_snapshot),
-            ("systemd", self._feed_watchdog),
-        ):
-            group.start_soon(self.supervisor.keep, name, run, name=name)
-        self._tell_of_the_host()
-        resources = self.reconcile.resources.get()
-        devices = sum(len(resource.devices) for resource in resources.values())
-        memory.end_start()
-        log.event(log.READY, resources=len(resources), devices=devices)
-        self.notifier.ready()
+            first.start_soon(core.first_scan, self.core)
+            first.start_soon(self.kubelet.holders.first)
+        self.core.offering.one_turn()
+        components = self.components
+        teller = Teller(self.core, [self.kubelet, *components])
+        self._keep([*components, *sockets.of(self.core, teller)], group)
+        tell_of_the_host(self.core.snapshots.now.host)
+        tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 
-    def _followers(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        """What follows the cells of others: a kubelet is new only if it comes after the start."""
-        kubelet, checkpoint = self.directory.kubelet, self.directory.checkpoint
-        allocations, observe, awaited = self.allocations, self.observe, self.reconcile.awaited
-        partial = functools.partial
-        return (
-            ("kubelet", partial(kubelet.follow, self.registrar.seen)),
-            (
-                "new kubelet",
-                partial(kubelet.follow, lambda _: allocations.kubelet_changed(), kubelet.version),
-            ),
-            ("checkpoint", partial(checkpoint.follow, lambda _: allocations.wake(), checkpoint.version)),
-            ("nodes", partial(self.desire.cell.follow, lambda wanted: observe.set_nodes(wanted.node_paths))),
-            ("settings", partial(self.desire.cell.follow, self._look_again, self.desire.cell.version)),
-            ("awaited", partial(awaited.follow, lambda ids: allocations.await_releases(bool(ids)))),
-            ("releases", partial(releases.while_any, awaited, self._pause, observe.refresh)),
-        )
+    def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:
+        for component in components:
+            group.start_soon(self.core.supervisor.run, component, name=component.name)
 
-    def _timing(self) -> Timing:
-        return self.desire.settings.timing
-
-    def _pause(self) -> float:
-        return self._timing().holders
-
-    def _look_again(self, _: Desired) -> None:
-        """After other settings: who waits, does so by the old ones."""
-        self.observe.wake(None)
-        self.allocations.wake()
-
-    def _tell_of_the_host(self) -> None:
-        """Say once what keeps the whole node from giving devices away."""
-        host = self.observe.host.get()
-        if host.functions and not host.iommu:
-            log.event(log.NO_IOMMU, hint="switch it on in the firmware and with intel_iommu=on")
-        elif host.functions and not host.vfio_loaded:
-            log.event(log.NO_VFIO, hint="load it with: modprobe vfio-pci")
-
-    async def _first_look(self) -> None:
-        await self.observe.listening()
-        await self.observe.first()
-
-    async def _first_holders(self) -> None:
-        with anyio.move_on_after(HOLDERS_AT_START):
-            await self.allocations.one_turn()
-
-    async def _change_host(self) -> None:
-        """Change the host as the operator wishes; a node without such wishes never loads the code for it."""
-        seen = -1
-        while self.effects is None:
-            if self.desire.cell.get().changes_host:
-                self.effects = (await threads.call(_effects_class))(
-                    self.root,
-                    self.observe,
-                    self.wake,
-                    self.desire.cell,
-                    self.allocations.cell,
-                    self.reservations,
-                    labels=self._labels,
-                    recheck=self._pause,
-                    on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
-                )
-            else:
-                seen, _ = await self.desire.cell.newer(seen)
-        await self.effects.run()
-
-    def _labels(self) -> dict[str, str]:
-        """The node's labels, as far as the configuration tells them."""
-        return dict(self.desire.settings.node.labels)
-
-    def _registry(self, settings: Settings) -> SocketDir | None:
-        """The directory for registration, where that way was chosen."""
-        if settings.kubelet.registration == "classic":
-            return None
-        path = self.root.path(settings.kubelet.plugins_registry_dir)
-        return SocketDir(path, self.watcher, exclusive=False)
-
-    def _endpoint(self, name: str, listing: Listing, answers: ResourceAnswers) -> Endpoint:
-        if self.registry is not None:
-            from nodeagent.kubelet.plugin_watcher import RegistryEndpoint  # here: few nodes register that way
-
-            return RegistryEndpoint(name, listing, answers, self.registry, self.registrar)
-        return Endpoint(name, listing, answers, self.directory, self.registrar)
-
-    async def _serve_status(self) -> None:
-        path = self.root.path(self.desire.settings.status_socket)
-        await serve.serve_status(
-            path, lambda: plain.load(Status, json.loads(json.dumps(status.document(self))))
-        )
-
-    async def _serve_snapshot(self) -> None:
-        path = self.root.path(self.desire.settings.status_socket)
-        await serve.serve_snapshot(path, self._in_force)
-
-    def _in_force(self) -> InForce:
-        decision, settings = self.reconcile.decision, self.desire.settings
-        return InForce(
-            decision.snapshot, decision.matched, settings.values, settings.warnings, settings.node.labels
-        )
-
-    async def _feed_watchdog(self) -> None:
-        interval = self.notifier.watchdog_interval
-        while interval is not None:
-            self.notifier.alive()
-            await anyio.sleep(interval)
-
-    async def _obey_signals(self, signals: AsyncIterator[signal.Signals], group: TaskGroup) -> None:
+    async def _obey(self, signals: AsyncIterator[signal.Signals], group: TaskGroup) -> None:
         async for number in signals:
             if number == signal.SIGHUP:
-                self.desire.wake()
+                self.config.wake()
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
             self.notifier.stopping()
-            self.plugins.hurry(HURRY)
+            self.kubelet.plugins.hurry(HURRY)
             group.cancel_scope.cancel()
             return
 
 
-def _effects_class() -> type[ChangeLoop]:
-    from nodeagent.agent.changing.loop import ChangeLoop
-
-    return ChangeLoop
-
-
-def run(
-    root: Root,
-    settings: Settings,
-    flags: Mapping[str, str],
-    environ: Mapping[str, str],
-    set_log: SetLog,
-) -> None:
+def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
-    Raises AlreadyRunning if another instance serves this node, at the start or when the directory is new.
+    :raises AlreadyRunning: if another instance serves this node, at the start or when the directory is new.
     """
 
     async def main() -> None:
-        await Agent(root, settings, flags, environ, set_log).run()
+        await Daemon(settings, sources, set_log).run()
 
     try:
         anyio.run(main)

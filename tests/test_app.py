@@ -20,14 +20,15 @@ import anyio
 import pytest
 
 from nodeagent import config
-from nodeagent.app import Agent
+from nodeagent.agent.tell import serve
+from nodeagent.app import Daemon
 from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning, KernelRefused
-from nodeagent.kernel.root import Root
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
+from tests.agent.parts import until
 from tests.conftest import Said
 
 GPU = "example.com/gpu"
@@ -54,8 +55,12 @@ def configure(host: SimulatedHost, text: str) -> None:
     (directory / "config.yaml").write_text(text)
 
 
+def sources(host: SimulatedHost, **environ: str) -> config.Sources:
+    return config.Sources(host.directory, {}, environ)
+
+
 def status_socket(host: SimulatedHost) -> str:
-    return host.path(config.load(host.directory, {}, {}).status_socket)
+    return host.path(config.load(sources(host)).status.socket)
 
 
 async def status(host: SimulatedHost) -> dict[str, Any]:
@@ -72,22 +77,23 @@ def _exists(path: str) -> bool:
     return os.path.exists(path)
 
 
-def made(host: SimulatedHost, **environ: str) -> Agent:
-    return Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, environ)
+def made(host: SimulatedHost, **environ: str) -> Daemon:
+    """A daemon that does not run yet; its inotify instance is to be closed by who runs it."""
+    return Daemon(config.load(sources(host)), sources(host, **environ), lambda _: None)
 
 
 @asynccontextmanager
-async def running(host: SimulatedHost, **environ: str) -> AsyncIterator[Agent]:
+async def running(host: SimulatedHost, **environ: str) -> AsyncIterator[Daemon]:
     """A daemon, stopped by SIGTERM at the end."""
-    agent, ended = made(host, **environ), anyio.Event()
+    daemon, ended = made(host, **environ), anyio.Event()
 
     async def life() -> None:
-        await agent.run()
+        await daemon.run()
         ended.set()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(life)
-        yield agent
+        yield daemon
         os.kill(os.getpid(), signal.SIGTERM)
         with anyio.fail_after(10):
             await ended.wait()
@@ -96,21 +102,20 @@ async def running(host: SimulatedHost, **environ: str) -> AsyncIterator[Agent]:
 async def test_it_serves_works_and_stops_on_a_signal(
     host: SimulatedHost, kubelet: Kubelet, said: Said
 ) -> None:
-    async with running(host) as agent:
+    async with running(host) as daemon:
         await kubelet.until_listed(GPU, 2)
         pod = await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
         assert pod.phase == "Running"
-        seen = -1
-        with anyio.fail_after(5):
-            while not agent.allocations.cell.get().holders:
-                seen, _ = await agent.allocations.cell.newer(seen)
+        await until(daemon.core.snapshots, lambda snapshot: bool(snapshot.allocations.holders))
         told = await status(host)
         assert [held["pod"] for held in told["holders"].values()] == ["ns/p"]
         assert told["problems"] == []
         began = anyio.current_time()
     assert anyio.current_time() - began < 4.0
     assert not _exists(status_socket(host))
-    assert [name for name in os.listdir(agent.directory.path) if name.endswith(".sock")] == ["kubelet.sock"]
+    assert [name for name in os.listdir(daemon.kubelet.directory.path) if name.endswith(".sock")] == [
+        "kubelet.sock"
+    ]
     assert said(log.READY) == [{"resources": 1, "devices": 2}]
     assert said(log.STOPPING) == [{"why": "SIGTERM"}]
     assert said(log.SUBSYSTEM_FAILED) == []
@@ -144,7 +149,7 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
 async def test_a_status_socket_that_cannot_be_served_names_its_setting(host: SimulatedHost) -> None:
     host.write_file("/run/nodeagent", "a file where a directory should be")
     with pytest.raises(KernelRefused, match=r"status\.sock cannot be served") as caught:
-        await made(host)._serve_status()
+        await serve.serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"))
     assert "--status-socket" in caught.value.hint
 
 
@@ -153,37 +158,33 @@ async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubel
         await kubelet.until_listed(GPU, 2)
         second = made(host)
         with pytest.raises(AlreadyRunning):
-            second.directory.open()
-        second.watcher.close()
+            second.kubelet.open()
+        second.core.watcher.close()
         assert (await status(host))["resources"][0]["registered"]
         assert len(kubelet.statistics.accepted(GPU)) == 1
 
 
 async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: Kubelet, said: Said) -> None:
-    async with running(host) as agent:
+    async with running(host) as daemon:
         await kubelet.until_listed(GPU, 2)
         await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
-        with anyio.fail_after(5):
-            while not agent.allocations.cell.get().holders:
-                await agent.allocations.cell.newer(agent.allocations.cell.version)
+        await until(daemon.core.snapshots, lambda snapshot: bool(snapshot.allocations.holders))
         kubelet.fault("pod-resources-empty", 60)
         await kubelet.restart(away=0.1)
         await kubelet.until(lambda: len(kubelet.statistics.accepted(GPU)) == 2)
-        await agent.allocations.one_turn()
-        assert [str(each) for each in agent.allocations.cell.get().holders.values()] == ["ns/p"]
+        await daemon.kubelet.holders.one_turn()
+        assert [str(each) for each in daemon.core.snapshots.now.allocations.holders.values()] == ["ns/p"]
 
 
 async def test_what_waits_for_a_release_is_asked_about_often(host: SimulatedHost, kubelet: Kubelet) -> None:
-    async with running(host) as agent:
+    async with running(host) as daemon:
         await kubelet.until_listed(GPU, 2)
         pod = await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
         (given,) = pod.result.ids[GPU]
-        with anyio.fail_after(5):
-            while not agent.allocations.cell.get().holders:
-                await agent.allocations.cell.newer(agent.allocations.cell.version)
+        await until(daemon.core.snapshots, lambda snapshot: bool(snapshot.allocations.holders))
         host.unplug(given)
         await kubelet.until(lambda: kubelet.capacity(GPU) == (2, 1))
-        assert agent.allocations._awaiting
+        assert given in daemon.core.releases.awaited.get()
 
 
 async def test_the_daemon_waits_for_a_kubelet(host: SimulatedHost, said: Said) -> None:
@@ -223,13 +224,13 @@ async def test_a_directory_that_another_daemon_took_ends_this_one(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(life)
             await kubelet.until_listed(GPU, 2)
-            os.unlink(f"{first.directory.path}/nodeagent.lock")
+            os.unlink(f"{first.kubelet.directory.path}/nodeagent.lock")
             second = made(host)
-            second.directory.open()
-            first.directory.kubelet.touch()
+            second.kubelet.open()
+            first.kubelet.directory.kubelet.touch()
             await kubelet.restart()
-    second.directory.close()
-    second.watcher.close()
+    second.kubelet.close()
+    second.core.watcher.close()
     assert [type(error) for error in raised] == [AlreadyRunning]
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shape of the repository, checked by machines: layers, purity, sizes, style, types, spelling, locks.
 
+Classes and the page on architecture have modules of their own in ``tests/structure``.
+
 A tool that is missing fails its test: what is not checked is not kept.
 """
 
@@ -14,7 +16,6 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +23,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from nodeagent.base import log
+from tests.structure.sources import ALL, PRODUCT, ROOT, Function, functions, modules, named, tree
 
-ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
-GENERATED = ROOT / "nodeagent/kubelet/api"
 PURE = ("model", "policy")
 IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint"}
 PATCHES = {"setattr", "setitem", "delattr", "delitem"}  # of pytest's monkeypatch; the environment may be set
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def modules(folder: str) -> list[Path]:
-    """The hand-written modules below a folder."""
-    return [path for path in sorted((ROOT / folder).rglob("*.py")) if GENERATED not in path.parents]
-
-
-PRODUCT = modules("nodeagent")
-ALL = [*PRODUCT, *modules("tests"), *modules("proto")]
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-def named(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def functions(path: Path) -> Iterator[Function]:
-    found = ast.walk(tree(path))
-    return (node for node in found if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def length(function: Function) -> int:
@@ -221,11 +196,3 @@ def test_the_lock_for_development_agrees_with_the_lock_of_the_daemon() -> None:
     wanted = [line for line in (ROOT / "requirements/dev.in").read_text().split("\n") if line]
     names = {re.split("[=<>~]", line)[0].lower() for line in wanted if not line.startswith("-")}
     assert names <= locked("dev").keys()
-
-
-def test_every_path_that_the_page_on_architecture_names_exists() -> None:
-    quoted = re.findall(r"`([A-Za-z][\w./]*)`", (ROOT / "docs/architecture.md").read_text())
-    paths = {each for each in quoted if "/" in each or each.endswith(".py")}
-    assert len(paths) > 40
-    missing = [each for each in paths if not any((ROOT / base / each).exists() for base in ("", "nodeagent"))]
-    assert missing == []

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the CDI files in step with the resources that ask for them, and knows which could not be written.
 
-A Resource does not show the nodes of its devices, so it may stay the same while its file must change. What
-belongs into a file is decided by the newest outcome when its turn to be written has come: of two that want
-to write it, none leaves an older one behind.
+A Resource does not show the nodes of its devices, so it may stay the same while its file must change: a
+container that starts again reads it. What belongs into a file is what the newest Decision says when its turn
+to be written has come: of two that want to write it, none leaves an older one behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
 
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.kubelet import cdi
@@ -21,7 +23,6 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
-from nodeagent.policy.offer.turn import Decision
 
 
 class _Source(NamedTuple):
@@ -39,10 +40,12 @@ class _Source(NamedTuple):
 class CdiFiles:
     """The files in one directory; a file is written before its devices are announced."""
 
-    def __init__(self, directory: str, decision: Callable[[], Decision]) -> None:
-        """``decision`` is the newest."""
+    name = "CDI files"
+
+    def __init__(self, directory: str, snapshots: Snapshots, offering: Offering) -> None:
         self._directory = directory
-        self._decision = decision
+        self._snapshots = snapshots
+        self._offering = offering
         self._lock = anyio.Lock()
         self._written: dict[ResourceName, Mapping[str, object]] = {}
         self._errors: dict[ResourceName, str] = {}
@@ -54,10 +57,21 @@ class CdiFiles:
         """The files that could not be written."""
         return tuple(f"{name}: {error}" for name, error in self._errors.items())
 
+    async def run(self) -> None:
+        """Keep the files right where only nodes have changed, for ever."""
+        seen, host = -1, None
+        while True:
+            seen, snapshot = await self._snapshots.newer(seen)
+            if snapshot.host is not host:
+                host = snapshot.host
+                self._offering.one_turn()
+                await self.follow()
+
     async def follow(self) -> None:
         """Write what has changed, remove what nobody offers any more."""
         async with self._lock:
-            wanted = [name for name, resource in self._decision().resources.items() if resource.cdi]
+            resources = self._offering.decision.resources
+            wanted = [name for name, resource in resources.items() if resource.cdi]
             if not self._cleaned or self._written.keys() - set(wanted):
                 await threads.call(cdi.clean, self._directory, wanted)
                 self._cleaned = True
@@ -79,14 +93,14 @@ class CdiFiles:
     async def _bring_up(self, name: ResourceName) -> None:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
-            document = grants.cdi_spec(source.resource, self._decision())
+            document = grants.cdi_spec(source.resource, self._offering.decision)
             if document != self._written.get(name) and not await self._write(name, document):
                 self._sources.pop(name, None)
                 return
             self._sources[name] = source
 
     def _source(self, name: ResourceName) -> _Source | None:
-        decision = self._decision()
+        decision = self._offering.decision
         resource = decision.resources.get(name)
         if resource is None or not resource.cdi:
             return None

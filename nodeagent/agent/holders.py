@@ -2,162 +2,197 @@
 """Who holds what, kept fresh: asks the kubelet's PodResources after each hint that something has changed.
 
 Hints: an Allocate (after its settle time), the kubelet's checkpoint file, a new kubelet, the slow timer, and
-a quicker one while a device waits for its release, for a release has no event of its own. No answer is no
-news: what was held stays held, and what an Allocate gave away is held by somebody. Right after a kubelet's
-start even an answer proves only presence; it is told as partial if there was no better one before.
+a quicker one while a release is awaited, for a release has no event of its own. No answer is no news: what
+was held stays held, and what an Allocate gave away is held by somebody. Right after a kubelet's start even an
+answer proves only presence; it is told as partial if there was no better one before.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import anyio
 
-from nodeagent.agent.reservations import Reservations
+from nodeagent.agent.doubt import Doubt
+from nodeagent.agent.releases import Releases, Rescans
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.config import Timing
+from nodeagent.config import Settings, Timing
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.shares import HoldersShare
 
-FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
+AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
 _RETRY = Backoff(first=0.5, limit=10.0)
 
-AskHolders = Callable[[], Awaitable[Mapping[str, Holder]]]
+
+class PodResources(Protocol):
+    """The kubelet's answer to who holds what."""
+
+    async def holders(self) -> Mapping[str, Holder]:
+        """Device id → holder. :raises KubeletUnavailable: if there is no answer in time."""
+        ...
+
+    def born(self) -> float | None:
+        """When the kubelet that answers was started, by the clock of then; None if that is not known."""
+        ...
 
 
-class HoldersLoop:
-    """Owns the cell of allocations; says when an id whose Allocate was a moment ago has settled."""
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What the time of the next question depends on; times are those of the event loop, in seconds."""
+
+    asked: float  # the last question
+    failures: int = 0  # questions without an answer since the last one that had one
+    settled: float | None = None  # when the first id has settled
+    released: bool = False  # somebody waits for a release
+    doubted: float = 0.0  # until when an answer proves presence only
+
+    def due(self, timing: Timing) -> float:
+        """When to ask next without a hint."""
+        times = [self.asked + timing.resync]
+        if self.failures:
+            times.append(self.asked + _RETRY.delay(self.failures - 1))
+        if self.settled is not None:
+            times.append(self.settled)
+        if self.released:
+            times.append(self.asked + timing.holders)
+        if self.asked < self.doubted:
+            times.append(max(self.doubted, self.asked + 1.0))
+        return min(times)
+
+
+class Holders:
+    """Writes ``allocations`` of the Snapshot; says when an id whose Allocate was a moment ago has settled."""
+
+    name = "allocations"
 
     def __init__(
         self,
-        ask: AskHolders,
-        born: Callable[[], float | None],
-        reservations: Reservations,
-        *,
-        timing: Callable[[], Timing],
-        on_change: Callable[[], None] = lambda: None,
-        before_release: Callable[[Collection[str]], Awaitable[None]] | None = None,
+        kubelet: PodResources,
+        snapshots: Snapshots,
+        reservations: ReservationBook,
+        settings: Latest[Settings],
+        releases: Releases,
+        rescans: Rescans,
     ) -> None:
-        """``born``: when the kubelet that answers was started, by the clock of then; None if unknown.
-
-        ``before_release`` is awaited with ids that nobody holds any more, before this is told.
+        """``rescans`` is asked for ids that nobody holds any more, before this is told.
 
         Closing a device has no event: who was told of the release first would find it still open.
         """
-        self.cell: Latest[Allocations] = Latest(Allocations(), on_change)
         self.error: str | None = None
-        self._ask = ask
-        self._born = born
-        self._known_as: float | None = None
+        self.hints: Latest[int] = Latest(
+            0
+        )  # a new value: ask soon; touched: the time of the next question changed
+        self.doubt = Doubt()
+        self._kubelet = kubelet
+        self._snapshots = snapshots
         self._reservations = reservations
-        self._before_release = before_release
-        self._timing = timing
-        self._wake: Latest[None] = Latest(None)
-        self._doubt_until = 0.0
-        self._complete = False  # an answer without doubt has come
+        self._settings = settings
+        self._releases = releases
+        self._rescans = rescans
         self._failures = 0
-        self._hinted = False
-        self._awaiting: frozenset[str] = frozenset()
 
-    def wake(self) -> None:
-        """Ask again soon."""
-        self._hinted = True
-        self._wake.touch()
+    def status(self) -> HoldersShare:
+        """Who holds what, and what is wrong with the answer."""
+        return HoldersShare(self._snapshots.now.allocations, self.error)
 
-    def give(self, holders: Mapping[str, Holder]) -> None:
-        """An Allocate gives these ids away: their pod may take more of the group for a moment.
-
-        Raises Refused if one of them is being removed.
-        """
-        first = self._reservations.next_settled() is None
-        self._reservations.give(holders, time.monotonic() + self._timing().settle)
-        if first:
-            self._wake.touch()  # there is an end to wait for now; the kubelet has no news before it
+    def ask_soon(self) -> None:
+        """Something has changed that the kubelet may know of."""
+        self.hints.set(self.hints.get() + 1)
 
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
-        self._doubt(FRESH_KUBELET)
-        self.wake()
+        self.doubt.kubelet_changed(anyio.current_time())
+        self.ask_soon()
 
-    def _doubt(self, seconds: float) -> None:
-        self._doubt_until = max(self._doubt_until, time.monotonic() + seconds)
-
-    def await_releases(self, awaited: bool, by: str = "") -> None:
-        """Say whether something (``by``) waits for a release: then the kubelet is asked more often."""
-        if awaited and by not in self._awaiting:
-            self.wake()
-        self._awaiting = self._awaiting | {by} if awaited else self._awaiting - {by}
+    async def first(self) -> None:
+        """The first answer, before anything is offered, if it does not take too long."""
+        with anyio.move_on_after(AT_START):
+            await self.one_turn()
 
     async def run(self) -> None:
         """Ask whenever there is a hint or the time has come, for ever."""
-        while True:
-            self._hinted = False
-            asked = time.monotonic()
-            await self.one_turn()
-            await anyio.sleep(SPACING)
-            await self._until_due(asked)
-
-    async def _until_due(self, asked: float) -> None:
-        """Wait for a hint, or for the time of the next question after one at ``asked``."""
-        while not self._hinted:
-            seen = self._wake.version
-            left = self._due(asked) - time.monotonic()
-            if left <= 0:
-                return
-            with anyio.move_on_after(left):
-                await self._wake.newer(seen)
+        async with anyio.create_task_group() as group:
+            began, settles = self._releases.began, self._reservations.began
+            group.start_soon(began.follow, lambda _: self.ask_soon(), began.version, name="awaited releases")
+            # an end to wait for; the kubelet has no news before it
+            group.start_soon(settles.follow, lambda _: self.hints.touch(), name="first reservation")
+            while True:
+                hints, asked = self.hints.get(), anyio.current_time()
+                await self.one_turn()
+                await anyio.sleep(SPACING)
+                await self._until_due(asked, hints)
 
     async def one_turn(self) -> None:
         """Ask once, and take the answer for what it is worth."""
-        async with anyio.create_task_group() as asking:
-            asking.start_soon(self._presume, name="what settles meanwhile")
-            await self._one_question(time.monotonic())
-            asking.cancel_scope.cancel()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._presume, name="what settles meanwhile")
+            await self._ask(anyio.current_time())
+            group.cancel_scope.cancel()
+
+    async def _until_due(self, asked: float, hints: int) -> None:
+        """Wait for a hint, or for the time of the next question after one at ``asked``."""
+        while self.hints.get() == hints:
+            seen = self.hints.version
+            waits = Waits(
+                asked,
+                self._failures,
+                self._reservations.next_settled(),
+                bool(self._releases.awaited.get()),
+                self.doubt.until,
+            )
+            left = waits.due(self._settings.get().timing) - anyio.current_time()
+            if left <= 0:
+                return
+            with anyio.move_on_after(left):
+                await self.hints.newer(seen)
 
     async def _presume(self) -> None:
         """While the kubelet takes its time, what has settled is held all the same."""
         while True:
             await anyio.sleep(SLOW)
-            self._take(self.cell.get(), time.monotonic())
+            self._take(self._snapshots.now.allocations, anyio.current_time())
 
-    async def _one_question(self, asked: float) -> None:
+    async def _ask(self, asked: float) -> None:
         try:
-            found = await self._ask()
+            answer = await self._kubelet.holders()
         except KubeletUnavailable as error:
-            self._unanswered(error)
-            self._take(replace(self.cell.get(), knowledge=Knowledge.UNKNOWN), asked)
+            if self.error is None:
+                log.event(log.HOLDERS_UNKNOWN, error=error.what)
+            self.error = error.what
+            self._failures += 1
+            self._take(replace(self._snapshots.now.allocations, knowledge=Knowledge.UNKNOWN), asked)
         else:
-            await self._answered(found, asked)
+            if self.error is not None:
+                log.event(log.HOLDERS_KNOWN)
+            self.error, self._failures = None, 0
+            await self._answered(answer, asked)
 
-    async def _answered(self, found: Mapping[str, Holder], asked: float) -> None:
-        if self.error is not None:
-            log.event(log.HOLDERS_KNOWN)
-        self.error, self._failures = None, 0
-        born = self._born()
-        if born is not None and born != self._known_as:  # once: the clock may have been set back since
-            self._doubt(FRESH_KUBELET - max(time.time() - born, 0.0))
-        self._known_as = born
-        doubtful = asked < self._doubt_until
+    async def _answered(self, answer: Mapping[str, Holder], asked: float) -> None:
+        before = self._snapshots.now.allocations.holders
+        self.doubt.answered_by(self._kubelet.born(), anyio.current_time())
+        doubtful = self.doubt.covers(asked)
+        holders = {device_id: _same(before.get(device_id), holder) for device_id, holder in answer.items()}
         if doubtful:
-            found = {**self.cell.get().holders, **found}
-        released = self.cell.get().holders.keys() - found.keys()
-        if released and self._before_release is not None:
-            await self._before_release(released)
+            holders = {**before, **holders}
+        released = before.keys() - holders.keys()
+        if released:
+            await self._rescans.refresh(released)
         if not doubtful:
             self._reservations.named(asked)
-            self._complete = True
-        knowledge = Knowledge.COMPLETE if self._complete else Knowledge.PARTIAL
-        self._take(Allocations(found, knowledge), asked)
+        self._take(Allocations(holders, self.doubt.knowledge(asked)), asked)
 
     def _take(self, allocations: Allocations, now: float) -> None:
-        """Make this the newest; what has settled by then is held, also where no pod is named."""
+        """Publish these; what has settled by then is held, also where no pod is named."""
         self._reservations.settle(now)
         holders = allocations.holders
         presumed = {
@@ -165,23 +200,11 @@ class HoldersLoop:
             for device_id, holder in self._reservations.presumed.items()
             if device_id not in holders or holders[device_id].resource != holder.resource
         }
-        self.cell.set(replace(allocations, holders={**holders, **presumed}) if presumed else allocations)
+        if presumed:
+            allocations = replace(allocations, holders={**holders, **presumed})
+        self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
 
-    def _unanswered(self, error: KubeletUnavailable) -> None:
-        if self.error is None:
-            log.event(log.HOLDERS_UNKNOWN, error=error.what)
-        self.error = error.what
-        self._failures += 1
 
-    def _due(self, asked: float) -> float:
-        """When to ask next without a hint, after a question at ``asked``."""
-        times, settled = [asked + self._timing().resync], self._reservations.next_settled()
-        if self._failures:
-            times.append(asked + _RETRY.delay(self._failures - 1))
-        if settled is not None:
-            times.append(settled)
-        if self._awaiting:
-            times.append(asked + self._timing().holders)
-        if asked < self._doubt_until:
-            times.append(max(self._doubt_until, asked + 1.0))
-        return min(times)
+def _same(before: Holder | None, now: Holder) -> Holder:
+    """The known object where it says the same: readers find by identity what has changed."""
+    return before if before is not None and before == now else now

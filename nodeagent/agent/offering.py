@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop in the middle: Host × Desired × Allocations → Resources, by pure policy, at each change.
+"""The loop in the middle: from each Snapshot the Decision that follows, by pure policy.
 
-``one_turn`` may be called at any time on the event loop (Allocate does): it is synchronous, so turns never
+``one_turn`` may be called at any time on the event loop (an Allocate does): it is synchronous, so turns never
 overlap, and with nothing new it costs next to nothing.
 """
 
@@ -9,38 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
-from nodeagent.model.allocation import Allocations, Reservations
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import releases, turn
+from nodeagent.policy.offer import releases as policy
+from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 
 
 class Offering:
-    """Owns the cells of Resources and of what they await. Reads the cells that it is given."""
+    """Owns the Decision, and the cell of the Resources that are to be offered."""
 
-    def __init__(
-        self,
-        wake: Latest[None],
-        host: Latest[Host],
-        desired: Latest[Desired],
-        names: Latest[Mapping[str, str]],
-        allocations: Latest[Allocations],
-        settling: Latest[frozenset[str]],
-    ) -> None:
+    name = "offering"
+
+    def __init__(self, snapshots: Snapshots, releases: Releases) -> None:
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
-        self.awaited: Latest[frozenset[str]] = Latest(frozenset())  # parts that somebody is to let go
-        self._wake = wake
-        self._host = host
-        self._desired = desired
-        self._names = names
-        self._allocations = allocations
-        self._settling = settling
-        self._decision = turn.first(Snapshot(Host(), desired.get()))
+        self._snapshots = snapshots
+        self._releases = releases
+        self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
 
     @property
     def decision(self) -> Decision:
@@ -48,25 +38,19 @@ class Offering:
         return self._decision
 
     async def run(self) -> None:
-        """Turn whenever one of the inputs has changed, for ever."""
+        """Turn whenever a part of the Snapshot has changed, for ever."""
         told = -1
         while True:
-            seen = self._wake.version
+            seen = self._snapshots.version
             self.one_turn()
             if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
                 told = self.resources.version
-                self.awaited.set(releases.awaited(self._decision))
-            await self._wake.newer(seen)
+                self._releases.wait_for(policy.awaited(self._decision), by=self.name)
+            await self._snapshots.newer(seen)
 
     def one_turn(self) -> Decision:
         """Decide anew what has changed."""
-        snapshot = Snapshot(
-            host=self._host.get(),
-            desired=self._desired.get(),
-            names=self._names.get(),
-            allocations=self._allocations.get(),
-            reservations=Reservations(self._settling.get()),
-        )
+        snapshot = self._snapshots.now
         if not _same(snapshot, self._decision.snapshot):
             self._decision = turn.following(self._decision, snapshot)
             self.resources.set(self._decision.resources)
@@ -74,11 +58,11 @@ class Offering:
 
 
 def _same(one: Snapshot, other: Snapshot) -> bool:
-    """True if nothing was replaced: parts of Facts are immutable, so identity is enough."""
-    return (
+    """True if nothing was replaced on which offers depend: equal parts are the same objects."""
+    return one is other or (
         one.host is other.host
         and one.desired is other.desired
         and one.names is other.names
         and one.allocations is other.allocations
-        and one.reservations == other.reservations
+        and one.reservations.settling is other.reservations.settling
     )

@@ -23,6 +23,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import ledgers
 
 HINTS_LIMIT = 1.0  # seconds for one device's hints
 
@@ -40,7 +41,7 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
         host,
         desired,
         names,
-        ledger=ledger.learned(Ledger(), host, names),
+        ledger=ledgers.learned(Ledger(), host, names),
         machine_id=await threads.call(identity.machine_id, root),
     )
 
@@ -50,7 +51,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
     known = before.ledger if before.ledger != Ledger() else ledger.read(root.path(ledger.PATH))
     return replace(
         before,
-        ledger=ledger.learned(known, before.host, before.names),
+        ledger=ledgers.learned(known, before.host, before.names),
         machine_id=before.machine_id or identity.machine_id(root),
     )
 

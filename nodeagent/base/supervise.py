@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep a subsystem going: one that fails runs anew after a back-off, says so, and takes nobody with it."""
+"""Keep a component going: one that fails runs anew after a back-off, says so, and takes nobody with it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import anyio
 
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
+from nodeagent.base.component import Component
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, NodeagentError
 
 _PAUSE = Backoff(first=0.1, limit=30.0)
@@ -19,15 +20,19 @@ _HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
 
 
 class Supervisor:
-    """What failed last, by subsystem; an empty text means that it runs again."""
+    """What failed last, by the name of the component; an empty text means that it runs again."""
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
 
+    async def run(self, component: Component) -> None:
+        """Keep a component going under its own name. :raises AlreadyRunning: as ``keep`` does."""
+        await self.keep(component.name, component.run)
+
     async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run until it returns; after a failure run it again, later each time.
 
-        AlreadyRunning is not kept: it must end the process.
+        :raises AlreadyRunning: if that is the failure: it must end the process.
         """
         attempt = 0
         while True:

@@ -34,17 +34,21 @@ def root_of(options: argparse.Namespace) -> Root:
     return Root(str(Path(prefix).absolute()))
 
 
-def settings(options: argparse.Namespace, root: Root) -> tuple[config.Settings, Mapping[str, str]]:
-    """The settings of this shell, and the flags among them. :raises ConfigError: if they cannot be meant."""
-    flags = config.flags_from(options)
-    return config.load(root.prefix, flags, os.environ), flags
+def sources(options: argparse.Namespace, root: Root) -> config.Sources:
+    """Where the settings of this shell come from."""
+    return config.Sources(root.prefix, config.flags_from(options), os.environ)
+
+
+def settings(options: argparse.Namespace, root: Root) -> config.Settings:
+    """The settings of this shell. :raises ConfigError: if they cannot be meant."""
+    return config.load(sources(options, root))
 
 
 def socket_path(options: argparse.Namespace, root: Root) -> str:
     """Where a daemon would answer. :raises ConfigError: if the flag for it is wrong."""
     from nodeagent.config import single
 
-    return root.path(single.value(SOCKET, root.prefix, config.flags_from(options), os.environ))
+    return root.path(single.value(SOCKET, sources(options, root)))
 
 
 def status(options: argparse.Namespace, root: Root) -> Any:

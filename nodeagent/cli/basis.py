@@ -18,6 +18,7 @@ from nodeagent.agent.tell.in_force import InForce
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import asking
 from nodeagent.model import host_json
+from nodeagent.policy import merge
 
 if TYPE_CHECKING:
     import argparse
@@ -47,9 +48,9 @@ def chosen(options: argparse.Namespace, costly: PciAddress | None = None) -> tup
 
 def _of_shell(options: argparse.Namespace, saved: Host | None = None) -> InForce:
     root = asking.root_of(options)
-    own, _ = asking.settings(options, root)
-    snapshot = anyio.run(oneshot.snapshot, root, own.desired, saved)
-    return InForce(snapshot, {}, own.values, own.warnings, own.node.labels)
+    own = asking.settings(options, root)
+    snapshot = anyio.run(oneshot.snapshot, root, merge.merge(own.configuration), saved)
+    return InForce(snapshot, {}, own.values, own.warnings)
 
 
 def _with_hints(in_force: InForce, options: argparse.Namespace, address: PciAddress) -> InForce:

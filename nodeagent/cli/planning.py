@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``nodeagent plan`` adds to a Snapshot that lacks it, and the plans that follow."""
+"""What ``nodeagent plan`` adds to a Snapshot that lacks it: whose machine it is."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import asking
 from nodeagent.kernel import identity
-from nodeagent.policy.change import card_states, mdevs, sriov
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
     from nodeagent.model.desired import Desired
     from nodeagent.model.snapshot import Snapshot
@@ -50,20 +48,3 @@ def _given(text: str) -> str:
 def _must_be_known(desired: Desired) -> bool:
     """False where only VFs are planned, which go without."""
     return desired.mdevs.manage or not desired.sriov
-
-
-def changes(snapshot: Snapshot, labels: Iterable[tuple[str, str]]) -> tuple[mdevs.Plan, sriov.Plan]:
-    """What is to be done to mdevs and vGPUs, and to VFs."""
-    basis = card_states.Basis(
-        snapshot.machine_id,
-        labels=dict(labels),
-        holders=snapshot.allocations.holders,
-        holders_known=snapshot.allocations.complete,
-        in_use=snapshot.open,
-        failed=snapshot.failures,
-        made=snapshot.ledger.types,
-        vgpu_names=snapshot.ledger.names,
-        vgpu_listed=snapshot.ledger.listed,
-    )
-    desired = snapshot.desired
-    return mdevs.plan(snapshot.host, desired.mdevs, basis), sriov.plan(snapshot.host, desired.sriov, basis)

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings, flags = asking.settings(options, root)
+    settings = asking.settings(options, root)
     from nodeagent.base import log, logsinks, memory
 
     memory.begin_start()
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     set_log(settings.log)
     for warning in settings.warnings:
         log.event(log.CONFIG_WARNING, text=warning)
-    app.run(root, settings, flags, os.environ, set_log)
+    app.run(settings, asking.sources(options, root), set_log)
     sys.stderr.flush()
     app.leave(FINE)
     return FINE
@@ -62,17 +62,16 @@ def scan(options: argparse.Namespace) -> int:
 def plan(options: argparse.Namespace) -> int:
     """Show what would be done to the host."""
     from nodeagent.cli import basis, planning
+    from nodeagent.policy.change import plan as changes
     from nodeagent.render import plan
 
     in_force, first_line = basis.chosen(options)
     snapshot, unknown = planning.complete(in_force.snapshot, options)
-    changes = planning.changes(snapshot, in_force.labels)
-    manage = snapshot.desired.mdevs.manage
-    text = (
-        output.json_text(plan.document(*changes, manage))
-        if options.output == "json"
-        else plan.text(*changes, manage)
-    )
+    planned, manage = changes.plan(snapshot), snapshot.desired.mdevs.manage
+    if options.output == "json":
+        text = output.json_text(plan.document(planned, manage))
+    else:
+        text = plan.text(planned, manage)
     return output.answer(text, first_line, *in_force.warnings, unknown)
 
 
@@ -127,7 +126,7 @@ def configuration(options: argparse.Namespace) -> int:
         return _checked(options)
     root = asking.root_of(options)
     in_force, first_line = asking.daemon(options, root)
-    shown = in_force or asking.settings(options, root)[0]
+    shown = in_force or asking.settings(options, root)
     text = (
         settings.as_json(shown.values, shown.warnings)
         if options.output == "json"

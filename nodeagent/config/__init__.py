@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings: one table feeds flags, environment, files, schema and reference.
 
-Use ``settings.load``; the rest of the package is how it is done: ``table`` (what there is), ``words``,
-``shapes``, ``selectors`` (what values look like), ``document`` (strict YAML), ``sources`` (where values
-come from), ``reading`` (checks with places), ``loading`` (who wins), ``building`` (the result, ``tree``).
+Use ``config.load``; the rest of the package is how it is done: ``table`` (what there is), ``scalars``,
+``shapes``, ``selectors`` (what values look like), ``reader`` (what was written, and who wins), ``imports``
+(files of other tools), ``building`` (the records that are made of it), ``loading`` (all of that in order).
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 from nodeagent.config.flags import add_flags, flags_from
 from nodeagent.config.loading import check_file, load
 from nodeagent.config.problems import ConfigErrors
-from nodeagent.config.records import Kubelet, Log, Node, Settings, Timing, Value
+from nodeagent.config.reader.sources import Sources
+from nodeagent.config.records import Cdi, Kubelet, Log, Settings, Status, Timing, Value
 from nodeagent.config.table import schema
 
 __all__ = [
+    "Cdi",
     "ConfigErrors",
     "Kubelet",
     "Log",
-    "Node",
     "Settings",
+    "Sources",
+    "Status",
     "Timing",
     "Value",
     "add_flags",

@@ -65,15 +65,3 @@ class Problems:
             raise self.errors[0]
         if self.errors:
             raise ConfigErrors(self.errors)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that offers the nearest right word, or else all of them."""
-    import difflib  # here: needed for mistakes only, and the start is counted in milliseconds
-
-    words = list(known)
-    lowered = {candidate.lower(): candidate for candidate in words}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    if close:
-        return f'did you mean "{lowered[close[0]]}"?'
-    return f"known here: {', '.join(words)}"

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings in force: what is kept after reading. Frozen; nothing of the YAML is left in it."""
+"""The settings in force: what is kept after reading. Frozen; nothing of the YAML is left in it.
+
+One record for each section of the table that the daemon needs for itself, with one field for each setting.
+What is wanted of the node is ``Configuration``, in ``model``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nodeagent.model.desired import Desired
+    from nodeagent.model.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +22,6 @@ class Kubelet:
     device_plugin_dir: str
     plugins_registry_dir: str
     pod_resources: str
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What is known of the node without a cluster. ``name`` "" means: not told."""
-
-    name: str
-    labels: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +42,20 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Status:
+    """The socket of ``nodeagent status``; its path without the root prefix."""
+
+    socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cdi:
+    """The directory of CDI specifications, without the root prefix."""
+
+    spec_dir: str
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """One effective value for people: plain data as one would write it, and where it comes from."""
 
@@ -61,13 +71,12 @@ class Settings:
     ``watched`` are the directories, with the root prefix, in which a change means "load again".
     """
 
-    desired: Desired
+    configuration: Configuration
     kubelet: Kubelet
-    node: Node
     timing: Timing
     log: Log
-    status_socket: str
-    cdi_spec_dir: str
+    status: Status
+    cdi: Cdi
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
     watched: tuple[str, ...] = field(default=(), compare=False)

@@ -65,8 +65,7 @@ def _records() -> Iterator[str]:
         yield f"\nKeys of `{title}`:\n\n| key | value | meaning |\n|---|---|---|"
         for key in record.keys:
             need = ", required" if key.required else ""
-            note = table.note(key, "; **", "**")
-            yield f"| `{key.name}` | {_cell(key.shape.words)}{need} | {_cell(key.help)}{note} |"
+            yield f"| `{key.name}` | {_cell(key.shape.words)}{need} | {_cell(key.help)} |"
 
 
 def _nested(title: str, record: Record) -> Iterator[tuple[str, Record]]:

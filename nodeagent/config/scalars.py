@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nodeagent.config.problems import Wrong, nearest
+from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Word
 from nodeagent.model import ids
-from nodeagent.policy import naming
+from nodeagent.policy import naming, spelling
 
 if TYPE_CHECKING:
+    from enum import StrEnum
+
     from nodeagent.config.reader.entries import Scalar
 
 SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less the closing NUL
@@ -57,11 +59,23 @@ def choice(*values: str) -> Word:
     def read(scalar: Scalar) -> str:
         if scalar.text in values:
             return scalar.text
-        raise Wrong(f'"{scalar.text}" is not one of {", ".join(values)}', nearest(scalar.text, values))
+        raise Wrong(
+            f'"{scalar.text}" is not one of {", ".join(values)}', spelling.nearest(scalar.text, values)
+        )
 
     # YAML readers other than ours turn plain true and false into booleans
     switches = [value == "true" for value in values if value in ("true", "false")]
     return Word(" | ".join(values), read, {"enum": [*values, *switches]})
+
+
+def member(values: type[StrEnum]) -> Word:
+    """One of the members of an enumeration."""
+    names = choice(*values)
+
+    def read(scalar: Scalar) -> object:
+        return values(str(names.read(scalar)))
+
+    return names._replace(read=read, show=str)
 
 
 def duration(least: float, most: float) -> Word:

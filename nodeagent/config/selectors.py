@@ -2,19 +2,24 @@
 """The shapes of rules: how a resource is written, and how devices are picked for it.
 
 A list of selectors is OR, the keys of one selector are AND, the values of a key are OR. A selector
-without any value would take every function of the host; nobody means that, so it is refused.
+without any value would take every function of the host; nobody means that, so it is refused. Each shape
+says which record of ``model.desired`` is made of it; ``_KINDS`` has one maker for each kind of rule.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.config import scalars
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Key, ListOf, Record
+from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
+from nodeagent.model.resource import Iommufd, Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from nodeagent.model.desired import Rule
 
 
 def _picks_something(values: Mapping[str, object]) -> None:
@@ -46,6 +51,7 @@ PCI = ListOf(
             Key("iommuGroups", ListOf(_GROUPS), "IOMMU groups; they may change with a boot"),
             Key("vgpuTypes", ListOf(scalars.TEXT), "vGPU types of a vendor driver"),
         ),
+        PciSelector,
         _picks_something,
     )
 )
@@ -57,6 +63,7 @@ _MDEV = ListOf(
             Key("types", ListOf(scalars.TEXT), "type ids, such as nvidia-222"),
             Key("names", ListOf(scalars.TEXT), "type names, such as GRID T4-1Q"),
         ),
+        MdevSelector,
         _picks_mdevs,
     )
 )
@@ -68,11 +75,24 @@ _NODE = Record(
         Key("count", scalars.integer(1, 1_000_000), "how many containers may share it"),
         Key("permissions", scalars.PERMISSIONS, "of r, w and m"),
     ),
+    dict,
 )
+
+_KINDS: Mapping[str, Callable[..., Rule]] = {
+    "pci": lambda pci, **rest: PciRule(selectors=pci, **rest),
+    "mdev": lambda mdev, **rest: MdevRule(selectors=mdev, **rest),
+    "node": lambda node, **rest: NodeRule(**node, **rest),
+}
+
+
+def _rule(**given: Any) -> Rule:
+    """The rule of the kind whose key is given; without any it is for PCI functions, and takes none."""
+    kind = next((kind for kind in _KINDS if kind in given), None)
+    return PciRule(**given) if kind is None else _KINDS[kind](**given)
 
 
 def _one_kind(values: Mapping[str, object]) -> None:
-    kinds = [kind for kind in ("pci", "mdev", "node") if kind in values]
+    kinds = [kind for kind in _KINDS if kind in values]
     if len(kinds) > 1:
         raise Wrong(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
     options = [option for option in ("isolation", "iommufd", "cdi") if option in values]
@@ -89,15 +109,17 @@ RESOURCE = Record(
         Key("node", _NODE, "shares of a device node"),
         Key(
             "isolation",
-            scalars.choice("group", "bundle", "none"),
+            scalars.member(Isolation),
             "group: the rest of an IOMMU group waits; bundle: one device per group; none: neither",
         ),
         Key(
             "iommufd",
-            scalars.choice("never", "auto", "only"),
+            scalars.member(Iommufd),
             "hand out /dev/iommu and the VFIO device nodes",
         ),
         Key("cdi", scalars.FLAG, "answer with CDI device names"),
     ),
+    _rule,
     _one_kind,
+    placed=True,
 )

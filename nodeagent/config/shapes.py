@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes that settings may have: a word, a list, a map, a table with fixed keys.
 
-A shape knows how a person calls it, how one word is read, and its JSON schema. It knows no places and
-reads no entries: that is ``reading``. A word is read by its setting alone, so ``1200`` is a class where
-a class is wanted and a number where a number is wanted.
+A shape knows how a person calls it, how one word is read, which record a table of keys makes, and its JSON
+schema. It knows no places and reads no entries: that is ``reading``. A word is read by its setting alone,
+so ``1200`` is a class where a class is wanted and a number where a number is wanted.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ def _as_is(value: object) -> object:
 
 
 class Word(NamedTuple):
-    """One scalar. ``read`` raises Wrong; ``json`` None is any text; ``show`` gives the word of a value."""
+    """One scalar. ``json`` None is any text; ``show`` gives the word of a value.
+
+    ``read`` gives the value, with :raises Wrong: if it is none.
+    """
 
     words: str
     read: Callable[[Scalar], object]
@@ -55,25 +59,31 @@ class MapOf(NamedTuple):
 
 
 class Key(NamedTuple):
-    """One key of a record. ``supported`` False: its shape is checked, and a use is refused."""
+    """One key of a record. ``field`` "": the field that it fills is named as the key is (``snake``)."""
 
     name: str
     shape: Shape
     help: str
     required: bool = False
-    supported: bool = True
+    field: str = ""
 
 
 class Record(NamedTuple):
-    """A table with fixed keys; ``check`` raises Wrong for keys that do not go together."""
+    """A table with fixed keys, and what is made of it.
+
+    ``make`` is called with the fields that were given; if ``placed``, also with ``place``, where it was
+    written. ``check`` has :raises Wrong: if keys do not go together.
+    """
 
     words: str
     keys: tuple[Key, ...]
+    make: Callable[..., object]
     check: Callable[[Mapping[str, object]], None] | None = None
+    placed: bool = False
 
 
 class Either(NamedTuple):
-    """A word, or a record for those who want to say more."""
+    """A word for the first key of a record, or the record for those who want to say more."""
 
     word: Word
     record: Record
@@ -85,6 +95,16 @@ class Either(NamedTuple):
 
 
 Shape = Word | ListOf | MapOf | Record | Either
+
+
+def kebab(name: str) -> str:
+    """``devicePluginDir`` → ``device-plugin-dir``."""
+    return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower()
+
+
+def snake(name: str) -> str:
+    """``devicePluginDir`` → ``device_plugin_dir``: the field for a key."""
+    return kebab(name).replace("-", "_")
 
 
 def schema(shape: Shape) -> Schema:

@@ -9,12 +9,11 @@ is read ``at_start`` only says so wherever it is shown, and when the daemon read
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.config import scalars, selectors, shapes
 from nodeagent.config.shapes import Either, Key, ListOf, MapOf, Record, Shape, Word
-from nodeagent.model.desired import DISCOVERED_CLASSES
+from nodeagent.model.desired import DISCOVERED_CLASSES, NodeTypes, SriovRule, WantedType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,36 +43,48 @@ class Setting(NamedTuple):
         return self.key.rpartition(".")[2]
 
     @property
+    def field(self) -> str:
+        """The field that it fills in the record of its section."""
+        return shapes.snake(self.name)
+
+    @property
     def flag(self) -> str | None:
         """``--timing-settle``; None if it can be given in a file only."""
-        return None if self.file_only else f"--{_kebab(self.key)}"
+        return None if self.file_only else f"--{self._words}"
 
     @property
     def env(self) -> str | None:
         """``NODEAGENT_TIMING_SETTLE``; None if it can be given in a file only."""
         if self.file_only:
             return None
-        return f"NODEAGENT_{_kebab(self.key).replace('-', '_').upper()}"
+        return f"NODEAGENT_{self._words.replace('-', '_').upper()}"
 
-
-def _kebab(key: str) -> str:
-    return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", key.replace(".", "-")).lower()
+    @property
+    def _words(self) -> str:
+        return shapes.kebab(self.key.replace(".", "-"))
 
 
 TYPE = Record(
     "type with count",
     (
-        Key("type", scalars.TEXT, "type id or name", required=True),
+        Key("type", scalars.TEXT, "type id or name", required=True, field="name"),
         Key("count", scalars.integer(1, 1024), "how many to make on each card"),
     ),
+    WantedType,
 )
 _TYPES = ListOf(Either(scalars.TEXT, TYPE))
 MDEV_NODE = Record(
     "node",
     (
-        Key("nodeSelector", MapOf(scalars.LABEL_KEY, scalars.LABEL_VALUE), "labels of the node"),
+        Key(
+            "nodeSelector",
+            MapOf(scalars.LABEL_KEY, scalars.LABEL_VALUE),
+            "labels of the node",
+            field="labels",
+        ),
         Key("types", _TYPES, "types on such a node, in order"),
     ),
+    NodeTypes,
 )
 _MDEV_NODES = ListOf(MDEV_NODE)
 _PASSTHROUGH = ListOf(
@@ -84,15 +95,18 @@ _PASSTHROUGH = ListOf(
             Key("driver", scalars.DRIVER, "the driver to bind them to", required=True),
             Key("group", scalars.choice("whole"), "bind the whole IOMMU group at once"),
         ),
+        dict,
     )
 )
 _SRIOV = ListOf(
     Record(
         "card",
         (
-            Key("match", selectors.PCI, "which functions", required=True),
+            Key("match", selectors.PCI, "which functions", required=True, field="selectors"),
             Key("numVFs", scalars.integer(0, 65535), "how many VFs", required=True),
         ),
+        SriovRule,
+        placed=True,
     )
 )
 
@@ -304,11 +318,11 @@ def shown(shape: Shape, value: Any) -> Any:
     return dict(value)
 
 
-def note(item: Setting | Key, before: str, after: str) -> str:
-    """What a person should know of a setting or key that the daemon does not use, yet or at once; else ""."""
-    if not item.supported:
+def note(setting: Setting, before: str, after: str) -> str:
+    """What a person should know of a setting that the daemon does not use, yet or at once; else ""."""
+    if not setting.supported:
         return f"{before}not in this version yet{after}"
-    if isinstance(item, Setting) and item.at_start:
+    if setting.at_start:
         return f"{before}read at the start only{after}"
     return ""
 

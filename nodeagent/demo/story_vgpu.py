@@ -11,7 +11,7 @@ from nodeagent.demo import stage
 from nodeagent.demo.acting import Act
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import Stage
-from nodeagent.sim import cards, nodes
+from nodeagent.sim import cards, nodes, refusals
 from nodeagent.sim.cards import SimulatedCards
 from nodeagent.sim.mdev_kernel import MdevKernel
 
@@ -89,7 +89,7 @@ class _Story(Act):
 
     async def _failing(self) -> None:
         self._screen.step("A card whose vGPUs cannot be made delays no other")
-        self._cards.fail(self._second, "nvidia-228", errno.EIO)
+        refusals.fail(self._cards.host, self._second, "nvidia-228", errno.EIO)
         self._configure("nvidia-228")
         self._screen.do(f"writes to {self._second} fail; the list becomes [nvidia-228]")
         await self._expect(
@@ -97,7 +97,7 @@ class _Story(Act):
         )
         failing = await self._stage.change("failing", self._second)
         self._screen.show(f"{self._second}: {failing['what'].rpartition(': ')[2]}; it is tried again")
-        self._cards.mend(self._second, "nvidia-228")
+        refusals.mend(self._cards.host, self._second, "nvidia-228")
         self._screen.do("the card works again")
         await self._expect("it gets its type with the next try", lambda: self._exist(self._all("2 228")))
 

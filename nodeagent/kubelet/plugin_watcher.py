@@ -8,11 +8,12 @@ socket serves both the announcement and the device plugin. Never used beside Reg
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
-from nodeagent.kubelet.deviceplugin.endpoint import End, Endpoint
+from nodeagent.kubelet.deviceplugin.life import End, Life
+from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.service import Plugin
+from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet.deviceplugin.standing import Standing
 from nodeagent.kubelet.grpc.server import Servable, SocketServer
 
 PLUGIN_TYPE = "DevicePlugin"
@@ -23,9 +24,10 @@ COME_BACK = 2.0  # seconds for a restarted kubelet to open the stream again (0.4
 class Announcement(pluginregistration.RegistrationBase):
     """Tells the kubelet what the socket serves, and hears whether it was accepted."""
 
-    def __init__(self, resource: str, on_result: Callable[[str | None], None]) -> None:
+    def __init__(self, resource: str, standing: Standing, registrar: Registrar) -> None:
         self._resource = resource
-        self._on_result = on_result
+        self._standing = standing
+        self._registrar = registrar
 
     async def get_info(self, message: pluginregistration.InfoRequest) -> pluginregistration.PluginInfo:
         """An empty endpoint means: this same socket."""
@@ -37,37 +39,42 @@ class Announcement(pluginregistration.RegistrationBase):
         self, message: pluginregistration.RegistrationStatus
     ) -> pluginregistration.RegistrationStatusResponse:
         """Note the kubelet's verdict; it tries again by itself."""
-        self._on_result(None if message.plugin_registered else message.error or "refused without a text")
+        self._registrar.back()
+        if message.plugin_registered:
+            self._standing.accepted()
+        else:
+            self._standing.refused(message.error or "refused without a text")
         return pluginregistration.RegistrationStatusResponse()
 
 
-class RegistryEndpoint(Endpoint):
-    """An endpoint whose directory is plugins_registry; the kubelet's own socket does not matter."""
+class AnnounceWay:
+    """Announces each resource in plugins_registry; the kubelet's own socket does not matter there."""
 
-    def _wanted(self) -> bool:
-        return self._directory.exists
+    def __init__(self, directory: SocketDir, registrar: Registrar) -> None:
+        """``registrar`` is told that the kubelet has come."""
+        self.directory = directory
+        self._registrar = registrar
 
-    def _server(self, name: str, service: Plugin) -> SocketServer:
+    @property
+    def wanted(self) -> bool:
+        """True if there is a directory, whether or not somebody watches it."""
+        return self.directory.exists
+
+    def server(self, resource: str, plugin: Plugin, standing: Standing) -> SocketServer:
         """Bound under a name that the kubelet ignores, then renamed: it never meets half a socket."""
-        handlers: list[Servable] = [service, Announcement(self.resource, self._heard)]
-        return SocketServer(self._directory.path, f".{name}", handlers, publish_as=name)
+        name = self.directory.new_name(resource)
+        handlers: list[Servable] = [plugin, Announcement(resource, standing, self._registrar)]
+        return SocketServer(self.directory.path, f".{name}", handlers, publish_as=name)
 
-    def _heard(self, error: str | None) -> None:
-        self._registrar.back()
-        if error is None:
-            self._succeeded()
-        else:
-            self._failed(error)
-
-    async def _registered(self, server: SocketServer, service: Plugin, name: str) -> bool:
+    async def register(self, life: Life) -> bool:
         """The kubelet comes by itself."""
         return True
 
-    async def _hold(self, server: SocketServer, service: Plugin) -> End:
+    async def hold(self, life: Life) -> End:
         """Wait until the file is gone, or a stream has ended and none has come in its place."""
         while True:
-            await self._until(lambda: not server.present or (service.streamed and not service.streams))
-            if not server.present:
+            await life.until(lambda: not life.server.present or life.stream_ended)
+            if not life.server.present:
                 return End.SOCKET_GONE
-            if not await self._until(lambda: not server.present or service.streams > 0, COME_BACK):
+            if not await life.until(lambda: not life.server.present or life.streaming, COME_BACK):
                 return End.STREAM_ENDED

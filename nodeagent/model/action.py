@@ -1,29 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Action: one change of the host to make, as a value. Decided by ``policy``, carried out by ``kernel.apply``.
 
-``describe()`` is the change in words. ``key`` names what to look at afterwards to see what became of it
-(a write that returns without an error proves nothing). ``device`` is what the write works on: two actions
-with one device are never under way at the same time. ``attempt`` tells what a refusal is about: the same
-attempt waits then, and no other does.
+An Action says by itself all that others need to know of it, so a new one is a class here, a module in
+``policy.change`` that plans it, and one in ``kernel.apply`` that writes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Action(Protocol):
+    """What every change tells of itself."""
+
+    @property
+    def card(self) -> str:
+        """The card that it works on."""
+
+    @property
+    def device(self) -> str:
+        """What the write works on: two actions with one device are never under way at the same time."""
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """What is scanned afterwards: a write that returns without an error proves nothing."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The ids that it takes away from whoever uses them."""
+
+    @property
+    def attempt(self) -> str:
+        """What a refusal is about: the same attempt waits then, and no other does."""
+
+    @property
+    def type_id(self) -> str | None:
+        """The type of what is made or removed: refusals on one card are told once for each; None: no type."""
+
+    @property
+    def undo(self) -> Action | None:
+        """The action that reverses it; None if that cannot be said before it is made."""
+
+    def describe(self) -> str:
+        """The change in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class CreateMdev:
-    """Make a mediated device: its UUID goes to ``create`` of the type below the parent."""
+class _OfMdev:
+    """What both changes of a mediated device tell alike."""
 
+    card: str
     parent: str
     type_id: str
     uuid: str
-
-    @property
-    def key(self) -> str:
-        """The instance; its parent's ``available_instances`` are to be read again, too."""
-        return self.uuid
 
     @property
     def device(self) -> str:
@@ -31,9 +61,29 @@ class CreateMdev:
         return self.parent
 
     @property
+    def targets(self) -> frozenset[str]:
+        """The instance; its parent's ``available_instances`` are to be read again, too."""
+        return frozenset((self.uuid,))
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMdev(_OfMdev):
+    """Make a mediated device: its UUID goes to ``create`` of the type below the parent."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Nothing."""
+        return frozenset()
+
+    @property
     def attempt(self) -> str:
         """Creating on a parent: another UUID would fare no better."""
         return f"{self.parent}/{self.type_id}/create"
+
+    @property
+    def undo(self) -> Action:
+        """Its removal."""
+        return RemoveMdev(self.card, self.parent, self.type_id, self.uuid)
 
     def describe(self) -> str:
         """The change in words."""
@@ -41,27 +91,23 @@ class CreateMdev:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveMdev:
+class RemoveMdev(_OfMdev):
     """Remove a mediated device; the write blocks for as long as anybody has it open."""
 
-    uuid: str
-    parent: str
-    type_id: str
-
     @property
-    def key(self) -> str:
-        """The instance; its parent's ``available_instances`` are to be read again, too."""
-        return self.uuid
-
-    @property
-    def device(self) -> str:
-        """The parent: its types share their instances."""
-        return self.parent
+    def takes(self) -> frozenset[str]:
+        """The instance."""
+        return frozenset((self.uuid,))
 
     @property
     def attempt(self) -> str:
         """Removing this one instance."""
         return f"{self.uuid}/remove"
+
+    @property
+    def undo(self) -> Action:
+        """Making it again, with the same UUID."""
+        return CreateMdev(self.card, self.parent, self.type_id, self.uuid)
 
     def describe(self) -> str:
         """The change in words."""
@@ -69,16 +115,12 @@ class RemoveMdev:
 
 
 @dataclass(frozen=True, slots=True)
-class SetVgpuType:
-    """Give a VF a vGPU type of the vendor's driver: ``nvidia/current_vgpu_type`` becomes ``type_id``."""
+class _OfVgpu:
+    """What both changes of a VF with a vendor's vGPU type tell alike."""
 
+    card: str
     address: str
     type_id: str
-
-    @property
-    def key(self) -> str:
-        """The VF."""
-        return self.address
 
     @property
     def device(self) -> str:
@@ -86,9 +128,29 @@ class SetVgpuType:
         return self.address
 
     @property
+    def targets(self) -> frozenset[str]:
+        """The VF."""
+        return frozenset((self.address,))
+
+
+@dataclass(frozen=True, slots=True)
+class SetVgpuType(_OfVgpu):
+    """Give a VF a vGPU type of the vendor's driver: ``nvidia/current_vgpu_type`` becomes ``type_id``."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Nothing: a VF without a type cannot be given away."""
+        return frozenset()
+
+    @property
     def attempt(self) -> str:
         """Setting this type."""
         return f"{self.address}/{self.type_id}/set"
+
+    @property
+    def undo(self) -> Action:
+        """Taking the type away."""
+        return ClearVgpuType(self.card, self.address, self.type_id)
 
     def describe(self) -> str:
         """The change in words."""
@@ -96,25 +158,23 @@ class SetVgpuType:
 
 
 @dataclass(frozen=True, slots=True)
-class ClearVgpuType:
-    """Take the vGPU type of a VF away: ``nvidia/current_vgpu_type`` becomes 0."""
-
-    address: str
+class ClearVgpuType(_OfVgpu):
+    """Take the vGPU type of a VF away: ``nvidia/current_vgpu_type`` becomes 0. It is ``type_id`` before."""
 
     @property
-    def key(self) -> str:
-        """The VF."""
-        return self.address
-
-    @property
-    def device(self) -> str:
-        """The VF."""
-        return self.address
+    def takes(self) -> frozenset[str]:
+        """The VF, which is nobody's without a type."""
+        return frozenset((self.address,))
 
     @property
     def attempt(self) -> str:
         """Clearing whatever is set."""
         return f"{self.address}/clear"
+
+    @property
+    def undo(self) -> Action:
+        """Setting the same type again."""
+        return SetVgpuType(self.card, self.address, self.type_id)
 
     def describe(self) -> str:
         """The change in words."""
@@ -123,14 +183,18 @@ class ClearVgpuType:
 
 @dataclass(frozen=True, slots=True)
 class SetNumVfs:
-    """Make ``count`` VFs, or none; the kernel knows 0 → n and n → 0 only."""
+    """Make ``count`` VFs, or remove them all (0); the kernel knows 0 → n and n → 0 only.
+
+    ``vfs`` are the addresses of those that are there before.
+    """
 
     address: str
     count: int
+    vfs: tuple[str, ...] = ()
 
     @property
-    def key(self) -> str:
-        """The PF."""
+    def card(self) -> str:
+        """The PF: it is a card with its VFs."""
         return self.address
 
     @property
@@ -139,37 +203,43 @@ class SetNumVfs:
         return "sriov_numvfs"
 
     @property
+    def targets(self) -> frozenset[str]:
+        """The PF, and what was there."""
+        return frozenset((self.address, *self.vfs))
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The VFs, if they are removed."""
+        return frozenset() if self.count else frozenset(self.vfs)
+
+    @property
     def attempt(self) -> str:
         """This number on this PF."""
         return f"{self.address}/sriov_numvfs/{self.count}"
+
+    @property
+    def type_id(self) -> None:
+        """A VF has no type when it is made."""
+        return
+
+    @property
+    def undo(self) -> Action | None:
+        """As many as there were. Which VFs there will be, and who uses them, nobody knows before."""
+        return None if self.count else SetNumVfs(self.address, len(self.vfs))
 
     def describe(self) -> str:
         """The change in words."""
         return f"set the number of VFs of {self.address} to {self.count}"
 
 
-Action = CreateMdev | RemoveMdev | SetVgpuType | ClearVgpuType | SetNumVfs
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An action to take now, for the card that it belongs to, and why."""
+    """An action, and why it is to be taken; of one that waits also what for."""
 
     action: Action
-    card: str
-    type_id: str | None
     why: str
 
     @property
     def place(self) -> tuple[str, str | None]:
         """Card and type: what a refusal is told for, however many attempts there are refused."""
-        return self.card, self.type_id
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """An action that must wait, for the card that it belongs to, and what for."""
-
-    action: Action
-    card: str
-    why: str
+        return self.action.card, self.action.type_id

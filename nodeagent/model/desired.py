@@ -94,8 +94,8 @@ class WantedType:
 class NodeTypes:
     """The types for nodes that carry all these labels; no labels at all fit every node."""
 
-    labels: tuple[tuple[str, str], ...]
-    types: tuple[WantedType, ...]
+    labels: tuple[tuple[str, str], ...] = ()
+    types: tuple[WantedType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,14 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """All that the operator wants of this node."""
+    """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen."""
 
     discovery: Discovery = field(default_factory=Discovery)
     aliases: tuple[tuple[str, str], ...] = ()
     rules: tuple[Rule, ...] = ()
     mdevs: MdevsWanted = field(default_factory=MdevsWanted)
     sriov: tuple[SriovRule, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def node_paths(self) -> tuple[str, ...]:

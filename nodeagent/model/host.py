@@ -8,7 +8,7 @@ a comparison of two Hosts is cheap and "what changed" is found by identity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -154,6 +154,12 @@ class Changes:
     groups: frozenset[GroupNumber] = frozenset()
     mdevs: frozenset[str] = frozenset()
 
+    @property
+    def devices(self) -> Iterator[str]:
+        """The ids of all devices that were added, replaced or dropped."""
+        yield from self.functions
+        yield from self.mdevs
+
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Host:
@@ -199,6 +205,11 @@ class Host:
             for member in group.members
             if member not in self.mdevs and member not in self.functions and mdev_uuid(member) is not None
         }
+
+    def devices(self) -> Iterator[HostDevice]:
+        """All functions and mdevs, but for those that are leaving."""
+        yield from self.functions.values()
+        yield from self.mdevs.values()
 
     def device(self, device_id: str) -> HostDevice | None:
         """The function of that address, or the mdev of that UUID, which may be leaving; or None."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from nodeagent.model.ids import DeviceId, ResourceName
 
@@ -79,7 +80,7 @@ class Device:
         return self.reason is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Resource:
     """A kubelet extended resource with its Devices, in stable order."""
 
@@ -92,7 +93,12 @@ class Resource:
 
     def device(self, device_id: str) -> Device | None:
         """The Device of that id, or None."""
-        return next((device for device in self.devices if device.id == device_id), None)
+        return self._by_id.get(device_id)
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Device]:
+        """Found when first asked for: an Allocate must not cost more where there are more devices."""
+        return {device.id: device for device in self.devices}
 
 
 Resources = Mapping[ResourceName, Resource]

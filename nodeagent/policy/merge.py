@@ -1,174 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do rules, discovery, aliases and wishes for mdevs go together, and what is desired if they do. Pure.
+"""What is desired of this node: configuration × labels of the node → one Desired. Pure.
 
-One name must mean one thing: one kind, one set of options, one environment variable; a list of devices
-must fit into one message to the kubelet. What each value may be by itself is checked where it is read.
-Every finding tells all of its story in two lines, so that all of them can be shown at once.
+The label of the host name comes from the name of the node, and chooses nothing that a given label chooses
+otherwise. Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default
+of the settings; what nodeagent cannot do in the others is nobody's mistake. Each further source of wishes is
+one more argument of ``merge``. Every finding tells all of its story in two lines.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import Desired, Discovery, MdevRule, NodeRule, PciRule
-from nodeagent.model.resource import Kind
-from nodeagent.policy import naming
-from nodeagent.policy.offer import shares
+from nodeagent.model.desired import Desired, MdevsWanted, NodeRule
+from nodeagent.policy import contradictions, spelling
+from nodeagent.policy.contradictions import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from nodeagent.model.desired import MdevsWanted, Rule, SriovRule
+    from nodeagent.model.configuration import Alias, Configuration, Node, VgpuConfiguration
+    from nodeagent.model.desired import CardTypes
 
-MESSAGE_LIMIT = 3_670_016  # 3.5 MiB; at 4 MiB grpc-go in the kubelet cuts the stream for good
-DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths, "Unhealthy"
-ID_LIMIT = 63  # a longer id is no label value, which other parts of Kubernetes make of it
-
-
-class Alias(NamedTuple):
-    """A discovered name, and the name that is offered instead; ``place`` is for messages."""
-
-    name: str
-    target: str
-    place: str = ""
+HOSTNAME = "kubernetes.io/hostname"
+VGPU_CONFIG = "nvidia.com/vgpu.config"
+"""The label by which vgpu-device-manager chooses a node's configuration."""
 
 
-class Finding(NamedTuple):
-    """Something that cannot be meant: where, what, and what to do."""
-
-    place: str
-    what: str
-    hint: str
-
-
-def merged(
-    discovery: Discovery,
-    rules: Sequence[Rule],
-    aliases: Sequence[Alias],
-    mdevs: MdevsWanted,
-    sriov: Sequence[SriovRule],
-) -> Desired:
-    """The Desired of settings without findings; chains of aliases end at their last name."""
-    table = {alias.name: alias.target for alias in aliases}
-    followed = tuple((alias.name, _end(alias.name, table)) for alias in aliases)
-    return Desired(discovery, followed, tuple(rules), mdevs, tuple(sriov))
-
-
-def findings(rules: Sequence[Rule], aliases: Sequence[Alias], mdevs: MdevsWanted) -> tuple[Finding, ...]:
-    """All that is wrong between rules, aliases and wishes for mdevs, in the order written."""
-    return (
-        *_doubles(rules),
-        *_too_large(rules),
-        *_cycles(aliases),
-        *_aliased_rules(rules, aliases),
-        *_shared_variables(rules, aliases),
-        *_contradictions(mdevs),
+def merge(configuration: Configuration) -> Desired:
+    """The Desired of a configuration without findings; chains of aliases end at their last name."""
+    home = configuration.home
+    return Desired(
+        discovery=configuration.discovery,
+        aliases=_followed(configuration.aliases),
+        rules=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.rules),
+        mdevs=_mdevs(configuration),
+        sriov=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.sriov),
+        labels=labels(configuration.node),
     )
 
 
-def _end(name: str, table: dict[str, str]) -> str:
-    """Where a chain of aliases ends; a cycle ends where it began."""
-    seen = {name}
-    while name in table and table[name] not in seen:
-        name = table[name]
-        seen.add(name)
-    return name
+def findings(configuration: Configuration) -> tuple[Finding, ...]:
+    """All that is wrong between the parts of a configuration, in the order written."""
+    return (*contradictions.contradictions(configuration), *_vgpu_findings(configuration))
 
 
-def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Rules that share a name but not their kind or options."""
-    first: dict[str, Rule] = {}
-    for rule in rules:
-        earlier = first.setdefault(rule.name, rule)
-        if earlier is rule:
-            continue
-        difference = _difference(earlier, rule)
-        if difference is not None:
-            what = f'"{rule.name}" is the name of two rules {difference} ({_at(earlier)})'
-            yield Finding(rule.place, what, "give one of the two another name, or make them alike")
+def warnings(configuration: Configuration) -> tuple[str, ...]:
+    """What is odd, but no error: whole lines for people."""
+    return (*_unchosen(configuration), *_idle_rules(configuration), *_idle_sources(configuration))
 
 
-def _difference(one: Rule, other: Rule) -> str | None:
-    if isinstance(one, PciRule) and isinstance(other, PciRule):
-        return None if _options(one) == _options(other) else "with different options"
-    if isinstance(one, MdevRule) and isinstance(other, MdevRule):
-        return None if _options(one) == _options(other) else "with different options"
-    if isinstance(one, NodeRule) and isinstance(other, NodeRule):
-        return "for device nodes; a name has one"
-    return "of different kinds"
+def labels(node: Node) -> tuple[tuple[str, str], ...]:
+    """The labels of the node; its name is one, as the kubelet sets it, unless another was given."""
+    name = {HOSTNAME: node.name} if node.name else {}
+    return tuple((name | dict(node.labels)).items())
 
 
-def _options(rule: PciRule | MdevRule) -> tuple[object, ...]:
-    return rule.isolation, rule.iommufd, rule.cdi
+def _followed(aliases: Iterable[Alias]) -> tuple[tuple[str, str], ...]:
+    targets = {alias.name: alias.target for alias in aliases}
+    return tuple((name, contradictions.last_name(name, targets)) for name in targets)
 
 
-def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:
-    for rule in rules:
-        if not isinstance(rule, NodeRule):
-            continue
-        longest = len(shares.share_id(rule.path, rule.count - 1))
-        most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
-        if longest > ID_LIMIT:
-            what = f'"{rule.name}": {rule.path} gives device ids of {longest} characters'
-            yield Finding(rule.place, what, f"use a path that gives at most {ID_LIMIT}")
-        elif rule.count > most:
-            what = f'"{rule.name}": {rule.count} shares do not fit into one message to the kubelet'
-            yield Finding(rule.place, what, f"set count to at most {most}")
+def _mdevs(configuration: Configuration) -> MdevsWanted:
+    written, definitions = configuration.mdevs, configuration.imported.mdevctl
+    return MdevsWanted(
+        manage=written.manage,
+        types=written.types,
+        nodes=written.nodes,
+        adopt=written.adopt,
+        excluded=written.exclude,
+        cards=_cards(configuration),
+        definitions=definitions.wanted,
+        defined=definitions.uuids,
+        reserved=definitions.reserved,
+    )
 
 
-def _cycles(aliases: Sequence[Alias]) -> Iterator[Finding]:
-    table = {alias.name: alias.target for alias in aliases}
-    for alias in aliases:
-        if _end(alias.name, table) in table:
-            what = f'the alias "{alias.name}" leads in a circle'
-            yield Finding(alias.place, what, "let each chain of aliases end at a new name")
+def _cards(configuration: Configuration) -> tuple[CardTypes, ...]:
+    chosen = _chosen(configuration)
+    return () if chosen is None else chosen.cards
 
 
-def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
-    by_name = {rule.name: rule for rule in rules}
-    for alias in aliases:
-        if alias.name in by_name:
-            what = f'the alias "{alias.name}" is the name of a rule, and renames nothing'
-            yield Finding(alias.place, what, "aliases are for discovered names: rename the rule")
-        rule = by_name.get(alias.target)
-        if rule is not None and not _plain(rule):
-            what = f'the alias target "{alias.target}" is a rule for device nodes or with options'
-            yield Finding(alias.place, what, f"choose another name, or see {_at(rule)}")
+def _chosen(configuration: Configuration) -> VgpuConfiguration | None:
+    """The configuration that counts of a vgpu-device-manager file, if there is one of that name."""
+    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration)
+    return None if vgpu is None else next((each for each in vgpu.configurations if each.name == name), None)
 
 
-def _plain(rule: Rule) -> bool:
-    """True if its devices are offered as discovered ones are."""
-    return any(_difference(rule, kind(rule.name)) is None for kind in (PciRule, MdevRule))
+def _chosen_name(configuration: Configuration) -> str:
+    """The name that the node's label gives, else the one that the settings give; "" if none does."""
+    return dict(labels(configuration.node)).get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
 
 
-def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
-    """Names whose devices would come in one environment variable; the kubelet takes the first.
-
-    What an alias renames may be of either kind, unless it leads to a rule.
-    """
-    kinds = {
-        rule.name: (Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI,)
-        for rule in rules
-        if not isinstance(rule, NodeRule)
-    }
-    named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
-    named += [(alias.target, alias.place) for alias in aliases]
-    first: dict[str, str] = {}
-    for name, place in named:
-        variables = [naming.env_key(kind, name) for kind in kinds.get(name, (Kind.PCI, Kind.MDEV))]
-        shared = [variable for variable in variables if first.setdefault(variable, name) != name]
-        if shared:
-            what = f'"{name}" and "{first[shared[0]]}" would share the variable {shared[0]}'
-            yield Finding(place, what, "make the names differ in more than case, '.', '/' and '_'")
+def _vgpu_findings(configuration: Configuration) -> Iterator[Finding]:
+    """Why the configuration that is chosen cannot be carried out."""
+    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration)
+    if vgpu is None or not name:
+        return
+    chosen = _chosen(configuration)
+    fault = vgpu.fault or (chosen.fault if chosen is not None else None)
+    if fault is not None:
+        yield Finding("", fault.what, fault.hint)
+    elif chosen is None:
+        hint = spelling.nearest(name, (each.name for each in vgpu.configurations))
+        yield Finding(vgpu.path, f'it has no configuration "{name}"', hint)
 
 
-def _contradictions(wanted: MdevsWanted) -> Iterator[Finding]:
-    """Types that are both wanted and excluded, as far as they are written alike."""
-    shunned = {naming.type_called(name) for name in wanted.excluded}
-    asked = (*wanted.types, *(each for node in wanted.nodes for each in node.types))
-    for name in dict.fromkeys(each.name for each in asked if naming.type_called(each.name) in shunned):
-        yield Finding("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
+def _unchosen(configuration: Configuration) -> Iterator[str]:
+    if configuration.imported.vgpu is not None and not _chosen_name(configuration):
+        what = "mdevs.vgpuConfigFile is set, but no configuration of it is chosen"
+        yield f"{what}; set mdevs.vgpuConfig, or the label {VGPU_CONFIG} in node.labels"
 
 
-def _at(rule: Rule) -> str:
-    return rule.place or "the other rule"
+def _idle_rules(configuration: Configuration) -> Iterator[str]:
+    """A warning for each resource that takes nothing."""
+    for rule in configuration.rules:
+        if not isinstance(rule, NodeRule) and not rule.selectors:
+            yield f'{rule.place}: "{rule.name}" has no selector and takes no device'
+
+
+def _idle_sources(configuration: Configuration) -> Iterator[str]:
+    """A warning for each source of wishes that nodeagent has no leave to carry out."""
+    mdevs = configuration.mdevs
+    sources = (("mdevs.mdevctl", mdevs.mdevctl), ("mdevs.vgpuConfigFile", mdevs.vgpu_config_file))
+    for key, given in sources:
+        if given and not mdevs.manage:
+            yield f"{key} is set, but mdevs.manage is not: nothing is made; set mdevs.manage: true"

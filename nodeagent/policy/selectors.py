@@ -7,81 +7,88 @@ but for the names of types (``naming.type_called``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Final, TypeGuard
+from typing import Final
 
-from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
+from nodeagent.model.desired import MdevSelector, NodeRule, PciSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
+from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming
 
 _Check = tuple[str, tuple[object, ...], object, bool]
 """A key, what it wants, what there is, and whether that fits."""
 
-NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+NO_NAMES: Final[Names] = MappingProxyType({})
 NO_SELECTORS = "has no selectors, so it takes nothing"
 OTHER_KIND = "is for devices of another kind"
 
 
-def picks(rule: Rule, host_device: HostDevice, names: Mapping[str, str] = NO_NAMES) -> bool:
-    """True if one of the rule's selectors picks the part; a rule picks only what is of its kind.
+def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
+    """True if one of the rule's selectors picks the device; a rule picks only what is of its kind.
 
     ``names`` holds the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
     """
-    return refusal(rule, host_device, names) is None
+    if isinstance(rule, NodeRule):
+        return False
+    for selector in rule.selectors:  # noqa: SIM110 - a generator costs more than most of its answers
+        if _picks(selector, host_device, names):
+            return True
+    return False
 
 
-def refusal(rule: Rule, host_device: HostDevice, names: Mapping[str, str] = NO_NAMES) -> str | None:
-    """Why none of the rule's selectors picks the part, in words; each has its say. None if one does."""
-    told = ""
-    for selector in () if isinstance(rule, NodeRule) else rule.selectors:
-        said = _mismatch(selector, host_device, names)
-        if said is None:
-            return None
-        told = f"{told}; or {said}" if told else said
-    return told or NO_SELECTORS
+def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+    """Why none of the rule's selectors picks the device, in words; each has its say. None if one does."""
+    if picks(rule, host_device, names):
+        return None
+    selectors = () if isinstance(rule, NodeRule) else rule.selectors
+    return "; or ".join(_mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 
-def of_kind(rule: Rule, host_device: HostDevice) -> TypeGuard[PciRule | MdevRule]:
-    """True if the rule is for parts of this kind."""
-    return isinstance(rule, MdevRule if isinstance(host_device, Mdev) else PciRule)
+def _picks(selector: PciSelector | MdevSelector, host_device: HostDevice, names: Names) -> bool:
+    if isinstance(selector, PciSelector) and isinstance(host_device, PciFunction):
+        if selector.devices and host_device.device not in selector.devices:
+            return False  # most rules of a large fleet differ by this key: no need to ask for the others
+        return _failed(_pci_checks(selector, host_device, names)) is None
+    return _mismatch(selector, host_device, names) is None
 
 
-def _mismatch(
-    selector: PciSelector | MdevSelector, host_device: HostDevice, names: Mapping[str, str]
-) -> str | None:
+def _mismatch(selector: PciSelector | MdevSelector, host_device: HostDevice, names: Names) -> str | None:
     if isinstance(selector, MdevSelector):
         return mdev_mismatch(selector, host_device) if isinstance(host_device, Mdev) else OTHER_KIND
-    return OTHER_KIND if isinstance(host_device, Mdev) else mismatch(selector, host_device, names)
+    return mismatch(selector, host_device, names) if isinstance(host_device, PciFunction) else OTHER_KIND
 
 
 def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:
     """The first key that refuses the mdev, in words; None if the selector picks it."""
     name, called = mdev.type_name or mdev.type_id, naming.type_names(mdev.type_id, mdev.type_name)
-    return _first(
-        (
-            ("types", selector.types, mdev.type_id, mdev.type_id in selector.types),
-            ("names", selector.names, name, _any_called(selector.names, called)),
-        )
+    checks: tuple[_Check, ...] = (
+        ("types", selector.types, mdev.type_id, mdev.type_id in selector.types),
+        ("names", selector.names, name, _any_called(selector.names, called)),
     )
+    return _in_words(_failed(checks))
 
 
-def mismatch(selector: PciSelector, function: PciFunction, names: Mapping[str, str] = NO_NAMES) -> str | None:
+def mismatch(selector: PciSelector, function: PciFunction, names: Names = NO_NAMES) -> str | None:
     """The first key that refuses the function, in words; None if the selector picks it."""
-    return _first(_pci_checks(selector, function, names))
+    return _in_words(_failed(_pci_checks(selector, function, names)))
 
 
-def _first(checks: Iterable[_Check]) -> str | None:
-    for key, wanted, actual, fits in checks:
-        if wanted and not fits:
-            shown = "none" if actual is None else actual
-            return f"{key}: it has {shown}, the rule wants {' or '.join(map(str, wanted))}"
-    return None
+def _in_words(failed: _Check | None) -> str | None:
+    if failed is None:
+        return None
+    key, wanted, actual, _ = failed
+    shown = "none" if actual is None else actual
+    return f"{key}: it has {shown}, the rule wants {' or '.join(map(str, wanted))}"
 
 
-def _pci_checks(selector: PciSelector, function: PciFunction, names: Mapping[str, str]) -> Iterator[_Check]:
+def _failed(checks: Iterable[_Check]) -> _Check | None:
+    return next((check for check in checks if check[1] and not check[3]), None)
+
+
+def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> Iterator[_Check]:
     """One after the other: most selectors that refuse do so by their first key."""
     yield "vendors", selector.vendors, function.vendor, function.vendor in selector.vendors
     yield "devices", selector.devices, function.device, function.device in selector.devices

@@ -3,30 +3,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.model.action import Step, Waiting
-from nodeagent.policy.change import sriov
-from nodeagent.policy.change.card_plans import CardSummary
-from nodeagent.policy.change.card_states import Existing
-from nodeagent.policy.change.mdevs import Plan
+from nodeagent.model.action import SetNumVfs, Step
+from nodeagent.model.plan import CardSummary, Existing, Plan
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 
+_APART = {SetNumVfs: "virtual functions"}
+"""Changes that are shown under a heading of their own, and not with what is on their card."""
 
-def text(plan: Plan, vfs: sriov.Plan, managed: bool) -> str:
-    """The cards in address order, then virtual functions, then what is wrong with the wishes."""
+
+def text(plan: Plan, managed: bool) -> str:
+    """The cards in address order, then changes of other kinds, then what is wrong with the wishes."""
     lines = [] if managed else ["mdevs.manage is false: no mdev or vGPU is made or removed", ""]
     for card in plan.cards:
         lines += [*_card(card, plan), ""]
     if managed and not plan.cards:
         lines += ["no cards", ""]
-    changes = [*_steps(vfs.steps), *_waiting(vfs.waiting)]
-    lines += ["virtual functions", *changes, ""] if changes else []
+    for action, heading in _APART.items():
+        changes = [*_steps(_of(action, plan.steps)), *_waiting(_of(action, plan.waiting))]
+        lines += [heading, *changes, ""] if changes else []
     lines += [f"problem: {problem}" for problem in plan.problems]
-    return "\n".join([*lines, _sum(plan, vfs)])
+    return "\n".join([*lines, _sum(plan)])
 
 
 def _card(card: CardSummary, plan: Plan) -> list[str]:
@@ -34,10 +36,19 @@ def _card(card: CardSummary, plan: Plan) -> list[str]:
     has = ", ".join(f"{count} × {kind}" for kind, count in exists.items()) or "nothing"
     return [
         f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
-        *_steps(each for each in plan.steps if each.card == card.address),
-        *_waiting(each for each in plan.waiting if each.card == card.address),
+        *_steps(_on(card, plan.steps)),
+        *_waiting(_on(card, plan.waiting)),
         *(f"  note: {note}" for note in card.notes),
     ]
+
+
+def _on(card: CardSummary, steps: Iterable[Step]) -> list[Step]:
+    """What becomes of what is on the card."""
+    return [step for step in steps if step.action.card == card.address and type(step.action) not in _APART]
+
+
+def _of(action: type, steps: Iterable[Step]) -> list[Step]:
+    return [step for step in steps if type(step.action) is action]
 
 
 def _kind(each: Existing) -> str:
@@ -50,7 +61,7 @@ def _steps(steps: Iterable[Step]) -> list[str]:
     return _grouped((each.why, f"  {each.action.describe()}") for each in steps)
 
 
-def _waiting(waiting: Iterable[Waiting]) -> list[str]:
+def _waiting(waiting: Iterable[Step]) -> list[str]:
     return _grouped((each.why, f"  WAITS: {each.action.describe()}") for each in waiting)
 
 
@@ -67,20 +78,20 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return found
 
 
-def _sum(plan: Plan, vfs: sriov.Plan) -> str:
-    steps, waiting = len(plan.steps) + len(vfs.steps), len(plan.waiting) + len(vfs.waiting)
+def _sum(plan: Plan) -> str:
+    steps, waiting = len(plan.steps), len(plan.waiting)
     if not steps and not waiting:
         return "nothing to do"
     return f"to do: {steps}, waiting: {waiting}"
 
 
-def document(plan: Plan, vfs: sriov.Plan, managed: bool) -> dict[str, Any]:
+def document(plan: Plan, managed: bool) -> dict[str, Any]:
     """The same as plain data, nothing left out; steps in the order in which the daemon does them."""
     return {
         "manage": managed,
         "cards": [_card_document(card) for card in plan.cards],
-        "steps": [_step(each) for each in (*vfs.steps, *plan.steps)],
-        "waiting": [_step(each) for each in (*vfs.waiting, *plan.waiting)],
+        "steps": [_step(each) for each in plan.steps],
+        "waiting": [_step(each) for each in plan.waiting],
         "problems": list(plan.problems),
     }
 
@@ -104,8 +115,17 @@ def _card_document(card: CardSummary) -> dict[str, Any]:
     }
 
 
-def _step(each: Step | Waiting) -> Mapping[str, Any]:
-    action = each.action
-    values = {name: getattr(action, name) for name in type(action).__dataclass_fields__}
-    kind = type(action).__name__
-    return {"card": each.card, "action": kind[0].lower() + kind[1:], **values, "why": each.why}
+def _step(step: Step) -> Mapping[str, Any]:
+    action, undo = step.action, step.action.undo
+    name = type(action).__name__
+    return {
+        "card": action.card,
+        "action": name[0].lower() + name[1:],
+        **_values(action),
+        "why": step.why,
+        "undo": None if undo is None else undo.describe(),
+    }
+
+
+def _values(action: Any) -> Mapping[str, Any]:
+    return {each.name: getattr(action, each.name) for each in dataclasses.fields(action)}

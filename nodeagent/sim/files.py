@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small file operations for simulated hosts: text, links, nodes, and files whose reading hangs.
+"""Small file operations for simulated hosts: text, links and directories.
 
 Existing attributes are written in place, as a program that pokes at sysfs would do; a reader sees the
 old or the new text. Knows nothing of devices.
@@ -8,13 +8,8 @@ old or the new text. Knows nothing of devices.
 from __future__ import annotations
 
 import os
-import select
 import shutil
-import threading
-import time
 from pathlib import Path
-
-SERVED = 3.0  # seconds in which late readers of a former FIFO are served
 
 
 def directory(path: str) -> None:
@@ -85,34 +80,3 @@ def move(path: str, to: str) -> None:
     remove_tree(to)
     directory(to.rpartition("/")[0])
     Path(path).rename(to)
-
-
-def replace_by_fifo(path: str) -> None:
-    """Put a FIFO in the file's place: whoever reads it waits."""
-    aside = path + ".new"
-    os.mkfifo(aside)
-    os.replace(aside, path)  # noqa: PTH105 - the pair to os.mkfifo
-
-
-def replace_fifo(path: str, content: bytes) -> None:
-    """Put a file with that content in the FIFO's place, and give the content to each reader that waits.
-
-    Readers are served for a while: one may have found the FIFO, but not opened it yet.
-    """
-    aside = path + ".new"
-    Path(aside).write_bytes(content)
-    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-    os.replace(aside, path)  # noqa: PTH105 - before the readers wake up and look again
-    threading.Thread(target=_feed, args=(fd, content or b"\n"), daemon=True).start()
-
-
-def _feed(fifo: int, content: bytes) -> None:
-    """A copy for each reader, never two at once, until nobody can be left."""
-    end = time.monotonic() + SERVED
-    try:
-        while time.monotonic() < end:
-            if not select.select([fifo], [], [], 0)[0]:
-                os.write(fifo, content)
-            time.sleep(0.001)
-    finally:
-        os.close(fifo)

@@ -56,6 +56,41 @@ class _Made:
     group: int
 
 
+class _Instances:
+    """What was made: by name, those that are on their way out, and those without a driver."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, _Made] = {}
+        self.leaving: set[str] = set()
+        self.dead: set[str] = set()
+        self._next_group = 100
+
+    def add(self, name: str, parent: str, mdev_type: Type, *, dead: bool) -> None:
+        self.made[name] = _Made(parent, mdev_type, self._next_group)
+        if dead:
+            self.dead.add(name)
+        self._next_group += 1
+
+    def forget(self, name: str) -> None:
+        self.made.pop(name, None)
+        self.leaving.discard(name)
+        self.dead.discard(name)
+
+    def available(self, card: Card, parent: str, mdev_type: Type) -> int:
+        """Room of the card for the type; a VF takes one instance at most."""
+        alive = {name: made for name, made in self.made.items() if name not in self.dead}
+        here = [made for made in alive.values() if made.parent in card.parents]
+        if mdev_type.id in card.off or (
+            not card.mixed and any(made.type.id != mdev_type.id for made in here)
+        ):
+            return 0
+        if card.vfs and any(made.parent == parent for made in here):
+            return 0
+        used = sum(1 / made.type.most for made in here)
+        room = int((1 - used) * mdev_type.most + 1e-6)
+        return min(room, 1) if card.vfs else room
+
+
 @dataclass(slots=True)
 class MdevKernel:
     """Cards, what exists on them, who has it open, and which writes are to fail."""
@@ -64,10 +99,7 @@ class MdevKernel:
     errors: dict[tuple[str, str], int] = field(default_factory=dict)  # (card, type) → errno of its writes
     held: set[str] = field(default_factory=set)
     stillborn: bool = False  # no driver takes what is made
-    _made: dict[str, _Made] = field(default_factory=dict)
-    _leaving: set[str] = field(default_factory=set)
-    _dead: set[str] = field(default_factory=set)
-    _next_group: int = 100
+    _exists: _Instances = field(default_factory=_Instances, init=False)
 
     def apply(self, action: Action) -> bool:
         """Make one change; False if it is begun and waits for a holder. Raises KernelRefused."""
@@ -86,43 +118,44 @@ class MdevKernel:
 
     def create(self, parent: str, type_id: str, text: str) -> None:
         """Write a UUID to ``create`` of a type of a parent."""
-        card, kind = self._type(parent, type_id)
+        card = self.card(parent)
+        mdev_type = _type(card, parent, type_id)
         uuid = mdev_uuid(text)
         if uuid is None:
             raise _refused(errno.EINVAL, f"{parent}/{type_id}/create")
-        if uuid in self._made:  # a removal that is still blocked keeps its UUID
+        if uuid in self._exists.made:  # a removal that is still blocked keeps its UUID
             raise _refused(errno.EEXIST, f"{parent}/{type_id}/create")
         self._may_fail(card, type_id)
-        if self._available(card, parent, kind) < 1:
+        if self._exists.available(card, parent, mdev_type) < 1:
             raise _refused(errno.ENOSPC, f"{parent}/{type_id}/create")
-        self._add(uuid, parent, kind)
+        self._exists.add(uuid, parent, mdev_type, dead=self.stillborn)
 
     def remove(self, uuid: str) -> bool:
         """Write 1 to ``remove`` of an instance; False if that blocks until ``release``."""
-        made = self._made.get(uuid)
-        if made is None or uuid in self._leaving:
+        made = self._exists.made.get(uuid)
+        if made is None or uuid in self._exists.leaving:
             raise _refused(errno.ENOENT, f"{uuid}/remove")
-        self._may_fail(self._card(made.parent), made.type.id)
+        self._may_fail(self.card(made.parent), made.type.id)
         if uuid in self.held:
-            self._leaving.add(uuid)
+            self._exists.leaving.add(uuid)
             return False
-        self._forget(uuid)
+        self._exists.forget(uuid)
         return True
 
     def set_vgpu_type(self, vf: str, type_id: str) -> None:
         """Write a type, or 0, to ``nvidia/current_vgpu_type`` of a VF."""
-        card = self._card(vf)
+        card = self.card(vf)
         if vf in self.held:
             raise _refused(errno.EBUSY, f"{vf}/nvidia/current_vgpu_type")
         if type_id == "0":
-            self._may_fail(card, self._made[vf].type.id if vf in self._made else "0")
-            self._forget(vf)
+            self._may_fail(card, self._exists.made[vf].type.id if vf in self._exists.made else "0")
+            self._exists.forget(vf)
             return
-        _, kind = self._type(vf, type_id)
+        vgpu_type = _type(card, vf, type_id)
         self._may_fail(card, type_id)
-        if vf in self._made or self._available(card, vf, kind) < 1:
+        if vf in self._exists.made or self._exists.available(card, vf, vgpu_type) < 1:
             raise _refused(errno.EINVAL, f"{vf}/nvidia/current_vgpu_type")
-        self._add(vf, vf, kind)
+        self._exists.add(vf, vf, vgpu_type, dead=self.stillborn)
 
     def hold(self, instance: str) -> None:
         """Somebody opens an instance."""
@@ -131,43 +164,39 @@ class MdevKernel:
     def release(self, instance: str) -> None:
         """Who had it open closes it: a removal that waited ends."""
         self.held.discard(instance)
-        if instance in self._leaving:
-            self._forget(instance)
+        if instance in self._exists.leaving:
+            self._exists.forget(instance)
 
     def unbind(self, uuid: str) -> None:
         """An instance loses its driver: it is dead, and gives its room back."""
-        self._dead.add(uuid)
+        self._exists.dead.add(uuid)
 
     def switch_off(self, address: str, *type_ids: str) -> None:
         """These types of a card say that none is available, until told otherwise."""
-        self._card(address).off = frozenset(type_ids)
+        self.card(address).off = frozenset(type_ids)
 
     @property
     def instances(self) -> Mapping[str, tuple[str, str]]:
         """Instance → (parent, type), in the order in which they were made; without those on their way out."""
         return {
             name: (made.parent, made.type.id)
-            for name, made in self._made.items()
-            if name not in self._leaving
+            for name, made in self._exists.made.items()
+            if name not in self._exists.leaving
         }
 
     def host(self) -> Host:
         """What a scan would see now."""
-        functions = [function for card in self.cards for function in self._functions(card)]
-        mdevs = [self._mdev(name) for name in self.instances if mdev_uuid(name) is not None]
-        groups = [
-            Group(GroupNumber(made.group), (name,), node=True)
-            for name, made in self._made.items()
-            if mdev_uuid(name) is not None
-        ]
+        functions = [function for card in self.cards for function in _functions(card, self._exists)]
+        dead = self._exists.dead
+        made = {name: made for name, made in self._exists.made.items() if mdev_uuid(name) is not None}
+        here = [_mdev(name, made[name], dead=name in dead) for name in self.instances if name in made]
+        groups = [Group(GroupNumber(one.group), (name,), node=True) for name, one in made.items()]
         return Host(
             functions={function.address: function for function in functions},
             groups={group.number: group for group in groups},
-            mdevs={mdev.uuid: mdev for mdev in mdevs},
+            mdevs={mdev.uuid: mdev for mdev in here},
             mdev_parents={
-                parent: tuple(
-                    MdevType(kind.id, kind.name, self._available(card, parent, kind)) for kind in card.types
-                )
+                parent: _types(card, parent, self._exists)
                 for card in self.cards
                 if not card.vgpu
                 for parent in card.parents
@@ -175,77 +204,59 @@ class MdevKernel:
             iommu=True,
         )
 
-    def _mdev(self, uuid: str) -> Mdev:
-        made = self._made[uuid]
-        return Mdev(
-            uuid,
-            made.parent,
-            made.type.id,
-            made.type.name,
-            driver=None if uuid in self._dead else "nvidia-vgpu-vfio",
-            group=GroupNumber(made.group),
-        )
-
-    def _functions(self, card: Card) -> list[PciFunction]:
-        plain = PciFunction(
-            PciAddress(card.address), vendor="10de", device="1eb8", pci_class="030200", driver="nvidia"
-        )
-        vfs = tuple(PciAddress(vf) for vf in card.vfs)
-        physical = replace(plain, vfs=vfs, sriov_capable=bool(vfs))
-        return [physical, *(self._virtual(card, replace(plain, address=vf)) for vf in vfs)]
-
-    def _virtual(self, card: Card, plain: PciFunction) -> PciFunction:
-        function = replace(plain, physfn=PciAddress(card.address), vgpu=card.vgpu)
-        if not card.vgpu:
-            return function
-        made = self._made.get(function.address)
-        if made is not None:
-            return replace(function, vgpu_type=made.type.id)
-        creatable = tuple(
-            (kind.id, kind.name or "") for kind in card.types if self._available(card, function.address, kind)
-        )
-        return replace(function, vgpu_types=creatable)
-
-    def _available(self, card: Card, parent: str, kind: Type) -> int:
-        """Room of the card for the type; a VF takes one instance at most."""
-        alive = {name: made for name, made in self._made.items() if name not in self._dead}
-        here = [made for made in alive.values() if made.parent in card.parents]
-        if kind.id in card.off or (not card.mixed and any(made.type.id != kind.id for made in here)):
-            return 0
-        if card.vfs and any(made.parent == parent for made in here):
-            return 0
-        used = sum(1 / made.type.most for made in here)
-        room = int((1 - used) * kind.most + 1e-6)
-        return min(room, 1) if card.vfs else room
-
-    def _card(self, parent: str) -> Card:
-        found = next((card for card in self.cards if parent in (card.address, *card.parents)), None)
-        if found is None:
-            raise _refused(errno.ENOENT, parent)
-        return found
-
-    def _type(self, parent: str, type_id: str) -> tuple[Card, Type]:
-        card = self._card(parent)
-        kind = next((kind for kind in card.types if kind.id == type_id), None)
-        if kind is None:
-            raise _refused(errno.EINVAL if card.vgpu else errno.ENOENT, f"{parent}/{type_id}")
-        return card, kind
+    def card(self, parent: str) -> Card:
+        """The card that has this address or this parent. :raises KernelRefused: if there is none."""
+        for card in self.cards:
+            if parent in (card.address, *card.parents):
+                return card
+        raise _refused(errno.ENOENT, parent)
 
     def _may_fail(self, card: Card, type_id: str) -> None:
         number = self.errors.get((card.address, type_id))
         if number is not None:
             raise _refused(number, f"{card.address}/{type_id}")
 
-    def _add(self, name: str, parent: str, kind: Type) -> None:
-        self._made[name] = _Made(parent, kind, self._next_group)
-        if self.stillborn:
-            self._dead.add(name)
-        self._next_group += 1
 
-    def _forget(self, name: str) -> None:
-        self._made.pop(name, None)
-        self._leaving.discard(name)
-        self._dead.discard(name)
+def _type(card: Card, parent: str, type_id: str) -> Type:
+    for mdev_type in card.types:
+        if mdev_type.id == type_id:
+            return mdev_type
+    raise _refused(errno.EINVAL if card.vgpu else errno.ENOENT, f"{parent}/{type_id}")
+
+
+def _mdev(uuid: str, made: _Made, *, dead: bool) -> Mdev:
+    return Mdev(
+        uuid,
+        made.parent,
+        made.type.id,
+        made.type.name,
+        driver=None if dead else "nvidia-vgpu-vfio",
+        group=GroupNumber(made.group),
+    )
+
+
+def _functions(card: Card, exists: _Instances) -> list[PciFunction]:
+    plain = PciFunction(
+        PciAddress(card.address), vendor="10de", device="1eb8", pci_class="030200", driver="nvidia"
+    )
+    vfs = tuple(PciAddress(vf) for vf in card.vfs)
+    physical = replace(plain, vfs=vfs, sriov_capable=bool(vfs))
+    return [physical, *(_virtual(card, replace(plain, address=vf), exists) for vf in vfs)]
+
+
+def _virtual(card: Card, plain: PciFunction, exists: _Instances) -> PciFunction:
+    function = replace(plain, physfn=PciAddress(card.address), vgpu=card.vgpu)
+    if not card.vgpu:
+        return function
+    made = exists.made.get(function.address)
+    if made is not None:
+        return replace(function, vgpu_type=made.type.id)
+    room = (each for each in card.types if exists.available(card, function.address, each))
+    return replace(function, vgpu_types=tuple((each.id, each.name or "") for each in room))
+
+
+def _types(card: Card, parent: str, exists: _Instances) -> tuple[MdevType, ...]:
+    return tuple(MdevType(each.id, each.name, exists.available(card, parent, each)) for each in card.types)
 
 
 def _refused(number: int, path: str) -> KernelRefused:

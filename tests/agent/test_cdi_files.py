@@ -4,97 +4,117 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from nodeagent import config
-from nodeagent.agent import oneshot
 from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
-from nodeagent.kernel.root import Root
 from nodeagent.kubelet import cdi
+from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
-from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.turn import Decision
+from nodeagent.model.resource import Iommufd
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim import nodes
+from tests.agent.parts import Eyes
 from tests.conftest import Said
 
 GPU = ResourceName("example.com/gpu")
-CONFIG = (
-    "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, cdi: true, pci: [{vendors: ['10de']}]}]\n"
-)
+
+
+RULE = PciRule(GPU, (PciSelector(vendors=("10de",)),), cdi=True)
+
+
+class Files:
+    """The files of a node with one resource that asks for them."""
+
+    def __init__(self, eyes: Eyes, directory: Path) -> None:
+        self.snapshots = eyes.snapshots
+        self.offering = Offering(eyes.snapshots, Releases(eyes.settings))
+        self.files = CdiFiles(str(directory), eyes.snapshots, self.offering)
+        self.path = directory / cdi.file_name(GPU)
+
+    def publish(self, **parts: Any) -> None:
+        """Other parts of the Snapshot, and the decision on them."""
+        self.snapshots.publish(replace(self.snapshots.now, **parts))
+        self.offering.one_turn()
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> str:
-    made = nodes.many(tmp_path / "host", 2)
-    directory = tmp_path / "host/etc/nodeagent"
-    directory.mkdir(parents=True)
-    (directory / "config.yaml").write_text(CONFIG)
-    return made.directory
+async def node(tmp_path: Path) -> AsyncIterator[Files]:
+    snapshots = Snapshots(Snapshot(desired=Desired(rules=(RULE,))))
+    async with Eyes(nodes.many(tmp_path / "host", 2), snapshots).open() as eyes:
+        files = Files(eyes, tmp_path / "cdi")
+        files.offering.one_turn()
+        yield files
 
 
-@pytest.fixture
-async def decision(host: str) -> Decision:
-    """A decision with one resource that asks for a file."""
-    return turn.first(await oneshot.snapshot(Root(host), config.load(host, {}, {}).desired))
+async def test_a_resource_that_comes_back_gets_its_file_again(node: Files) -> None:
+    for rules in ((RULE,), (), (RULE,)):
+        node.publish(desired=Desired(Discovery(enabled=False), rules=rules))
+        await node.files.follow()
+        assert node.path.exists() is bool(rules)
 
 
-@pytest.fixture
-def newest(decision: Decision) -> list[Decision]:
-    """The newest outcome is the last."""
-    return [decision]
+async def test_a_file_that_is_up_to_date_is_not_written_again(node: Files) -> None:
+    await node.files.follow()
+    before = node.path.stat()
+    await node.files.follow()
+    assert node.path.stat() == before
 
 
-@pytest.fixture
-def files(tmp_path: Path, newest: list[Decision]) -> CdiFiles:
-    return CdiFiles(str(tmp_path / "cdi"), lambda: newest[-1])
-
-
-async def test_a_resource_that_comes_back_gets_its_file_again(
-    files: CdiFiles, tmp_path: Path, decision: Decision, newest: list[Decision]
-) -> None:
-    for resources in (decision.resources, {}, decision.resources):
-        newest.append(replace(decision, resources=resources))
-        await files.follow()
-        assert (tmp_path / "cdi" / cdi.file_name(GPU)).exists() is bool(resources)
-
-
-async def test_a_file_that_is_up_to_date_is_not_written_again(files: CdiFiles, tmp_path: Path) -> None:
-    await files.follow()
-    before = (tmp_path / "cdi" / cdi.file_name(GPU)).stat()
-    await files.follow()
-    assert (tmp_path / "cdi" / cdi.file_name(GPU)).stat() == before
+async def test_a_file_follows_the_host_where_the_resource_stays_the_same(node: Files) -> None:
+    """A container that starts again reads it: the nodes of its devices may be others by then."""
+    modern = replace(RULE, iommufd=Iommufd.AUTO)
+    node.publish(desired=Desired(rules=(modern,)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.files.run)
+        with anyio.fail_after(5):
+            while not node.path.exists():
+                await anyio.lowlevel.checkpoint()
+        host = node.snapshots.now.host
+        functions = {
+            address: replace(function, vfio_device=f"vfio{number}", cdev=True)
+            for number, (address, function) in enumerate(host.functions.items())
+        }
+        node.publish(host=replace(host, functions=functions, nodes=host.nodes | {"/dev/iommu"}))
+        with anyio.fail_after(5):
+            while "/dev/vfio/devices/vfio1" not in node.path.read_text():
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
 
 
 async def test_what_cannot_be_written_is_a_problem_that_is_logged_once_and_ends(
-    files: CdiFiles, tmp_path: Path, said: Said
+    node: Files, tmp_path: Path, said: Said
 ) -> None:
     (tmp_path / "cdi").write_text("in the way")
     for _ in range(2):
-        await files.follow()
-    (problem,) = files.problems
+        await node.files.follow()
+    (problem,) = node.files.problems
     assert problem.startswith(f"{GPU}: the CDI file {tmp_path}/cdi/")
     assert len(said(log.CDI_FAILED)) == 1
     (tmp_path / "cdi").unlink()
-    await files.follow()
-    assert files.problems == ()
-    assert (tmp_path / "cdi" / cdi.file_name(GPU)).exists()
+    await node.files.follow()
+    assert node.files.problems == ()
+    assert node.path.exists()
 
 
-async def test_of_two_that_want_to_write_a_file_the_newest_outcome_stays(
-    files: CdiFiles, tmp_path: Path, decision: Decision, newest: list[Decision]
-) -> None:
+async def test_of_two_that_want_to_write_a_file_the_newest_decision_stays(node: Files) -> None:
     """A write takes time: what was decided meanwhile is written after it, by whoever comes next."""
-    fewer = replace(decision.resources[GPU], devices=decision.resources[GPU].devices[:1])
-    path = tmp_path / "cdi" / cdi.file_name(GPU)
+    first, second = node.snapshots.now.host.functions.values()
     async with anyio.create_task_group() as group:
-        group.start_soon(files.follow)
+        group.start_soon(node.files.follow)
         await anyio.lowlevel.checkpoint()
-        newest.append(replace(decision, resources={GPU: fewer}))
-        group.start_soon(files.ensure, GPU, [fewer.devices[0].id])
-    assert [each["name"] for each in json.loads(path.read_text())["devices"]] == [fewer.devices[0].id]
+        host = node.snapshots.now.host
+        gone = replace(second, driver="nouveau", vfio=False)
+        node.publish(host=replace(host, functions={first.address: first, second.address: gone}))
+        group.start_soon(node.files.ensure, GPU, [first.address])
+    assert [each["name"] for each in json.loads(node.path.read_text())["devices"]] == [first.address]

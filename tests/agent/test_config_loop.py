@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import selectors
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import anyio
@@ -12,13 +14,17 @@ import pytest
 from nodeagent import config
 from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.base import log
+from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
+from nodeagent.config import Log, Settings, Sources
 from tests.conftest import Said
 
 GOOD = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]\n"
 BAD = "apiVersion: nodeagent/v1\nresorces: []\n"
 FIRST, SECOND = "53764d0e-85a0-42b4-af5c-2046b460b1d0", "53764d0e-85a0-42b4-af5c-2046b460b1d1"
 DEFINITION = '{"mdev_type": "nvidia-222", "start": "auto"}'
+VGPU = "version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {}}]}\n"
+PATIENCE = 10.0
 
 
 def write(file: Path, text: str) -> None:
@@ -27,121 +33,176 @@ def write(file: Path, text: str) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    found = tmp_path / "etc" / "nodeagent" / "config.yaml"
-    found.parent.mkdir(parents=True)
-    return found
+    path = tmp_path / "etc" / "nodeagent" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    return path
 
 
 @pytest.fixture
-async def desire(tmp_path: Path) -> AsyncIterator[ConfigLoop]:
+async def watcher() -> AsyncIterator[Watcher]:
     watcher = Watcher()
-    found = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
-    found.watch(watcher)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watcher.run)
-        tasks.start_soon(found.run)
-        yield found
-        tasks.cancel_scope.cancel()
+    yield watcher
     watcher.close()
 
 
-async def until_rules(desire: ConfigLoop, count: int) -> None:
-    with anyio.fail_after(5):
-        seen = -1
-        while len(desire.cell.get().rules) != count:
-            seen, _ = await desire.cell.newer(seen)
+class Node:
+    """The settings of a node, and the loop that keeps them fresh."""
+
+    def __init__(
+        self,
+        root: Path,
+        watcher: Watcher,
+        flags: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        sources = Sources(str(root), flags or {}, environ or {})
+        self.logs: list[Log] = []
+        self.settings = Latest(config.load(sources))
+        self.loop = ConfigLoop(self.settings, sources, watcher, self.logs.append)
+
+    @property
+    def rules(self) -> int:
+        return len(self.settings.get().configuration.rules)
+
+    async def until(self, state: Callable[[Settings], bool], patience: float = PATIENCE) -> None:
+        with anyio.fail_after(patience):
+            seen = -1
+            while not state(self.settings.get()):
+                seen, _ = await self.settings.newer(seen)
+
+    async def until_rules(self, count: int, patience: float = PATIENCE) -> None:
+        await self.until(lambda settings: len(settings.configuration.rules) == count, patience)
 
 
-async def test_a_file_that_appears_is_read(file: Path, desire: ConfigLoop, said: Said) -> None:
+@pytest.fixture
+async def node(tmp_path: Path, watcher: Watcher) -> AsyncIterator[Node]:
+    """A node whose loop runs."""
+    node = Node(tmp_path, watcher)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watcher.run)
+        tasks.start_soon(node.loop.run)
+        yield node
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_file_that_appears_is_read(file: Path, node: Node, said: Said) -> None:
     write(file, GOOD)
-    await until_rules(desire, 1)
-    assert desire.cell.get().node_paths == ("/dev/kvm",)
-    assert desire.settings.desired is desire.cell.get()
+    await node.until_rules(1)
     await anyio.wait_all_tasks_blocked()
     assert said(log.CONFIG_RELOADED) == [{"changed": "resources"}]
 
 
-async def test_a_file_that_is_changed_in_place_is_read_again(tmp_path: Path, file: Path) -> None:
-    write(file, GOOD)
-    watcher = Watcher()
-    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
-    desire.watch(watcher)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watcher.run)
-        tasks.start_soon(desire.run)
-        with file.open("r+") as opened:  # neither a new name nor another file under the old one
-            opened.write(GOOD.replace("count: 3", "count: 4"))
-        with anyio.fail_after(5):
-            await desire.cell.newer(0)
-        tasks.cancel_scope.cancel()
-    watcher.close()
-    assert desire.error is None
-
-
-async def test_a_bad_file_leaves_the_old_settings_and_says_so(
-    file: Path, desire: ConfigLoop, said: Said
+async def test_a_file_that_is_changed_in_place_is_read_again(
+    tmp_path: Path, file: Path, watcher: Watcher
 ) -> None:
     write(file, GOOD)
-    await until_rules(desire, 1)
+    node = Node(tmp_path, watcher)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watcher.run)
+        tasks.start_soon(node.loop.run)
+        with file.open("r+") as opened:  # neither a new name nor another file under the old one
+            opened.write(GOOD.replace("count: 3", "count: 4"))
+        with anyio.fail_after(PATIENCE):
+            await node.settings.newer(0)
+        tasks.cancel_scope.cancel()
+    assert node.loop.error is None
+
+
+async def test_a_file_that_changes_before_the_loop_runs_is_read_again(
+    tmp_path: Path, file: Path, watcher: Watcher
+) -> None:
+    node = Node(tmp_path, watcher)
+    write(file, GOOD)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watcher.run)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(node.loop.run)
+        await node.until_rules(1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, node: Node, said: Said) -> None:
+    write(file, GOOD)
+    await node.until_rules(1)
     write(file, BAD)
-    await desire.one_turn()
-    assert len(desire.cell.get().rules) == 1
-    assert desire.error is not None
-    assert "config.yaml:2" in desire.error
-    assert "did you mean" in desire.error
+    await node.loop.one_turn()
+    assert node.rules == 1
+    assert node.loop.error is not None
+    assert "config.yaml:2" in node.loop.error
+    assert "did you mean" in node.loop.error
     assert said(log.CONFIG_REFUSED)
     write(file, GOOD)
-    await desire.one_turn()
-    assert desire.error is None
+    await node.loop.one_turn()
+    assert node.loop.error is None
 
 
-async def test_a_file_that_says_the_same_changes_nothing(file: Path, desire: ConfigLoop, said: Said) -> None:
+async def test_a_label_that_chooses_nothing_leaves_the_old_settings(file: Path, node: Node) -> None:
     write(file, GOOD)
-    await until_rules(desire, 1)
+    await node.until_rules(1)
+    write(file.parent / "vgpu.yaml", VGPU)
+    label = "node: {labels: {nvidia.com/vgpu.config: b}}"
+    write(file, f"mdevs: {{manage: true, vgpuConfigFile: /etc/nodeagent/vgpu.yaml}}\n{label}\n")
+    await node.loop.one_turn()
+    assert node.rules == 1
+    assert node.loop.error is not None
+    assert 'it has no configuration "b"' in node.loop.error
+
+
+async def test_a_file_that_says_the_same_changes_nothing(file: Path, node: Node, said: Said) -> None:
+    write(file, GOOD)
+    await node.until_rules(1)
     await anyio.wait_all_tasks_blocked()
-    before = desire.cell.version
-    write(file, "# the same\n" + GOOD)
-    await desire.one_turn()
-    assert desire.cell.version == before
+    before = node.settings.version
+    write(file, f"{GOOD}# the same\n")
+    await node.loop.one_turn()
+    assert node.settings.version == before
     assert len(said(log.CONFIG_RELOADED)) == 1
 
 
-async def test_a_signal_reads_again(tmp_path: Path, file: Path) -> None:
-    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+async def test_where_a_value_comes_from_is_kept_fresh_without_a_word(
+    file: Path, node: Node, said: Said
+) -> None:
+    write(file, GOOD)
+    await node.until_rules(1)
+    write(file, f"# the same\n{GOOD}")
+    await node.loop.one_turn()
+    (rules,) = (value for value in node.settings.get().values if value.key == "resources")
+    assert rules.source == "config.yaml:3"
+    assert len(said(log.CONFIG_RELOADED)) == 1
+
+
+async def test_a_signal_reads_again(tmp_path: Path, file: Path, watcher: Watcher) -> None:
+    node = Node(tmp_path, watcher)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(desire.run)
+        tasks.start_soon(node.loop.run)
         await anyio.wait_all_tasks_blocked()
         write(file, GOOD)
-        desire.wake()
-        await until_rules(desire, 1)
+        node.loop.wake()
+        await node.until_rules(1)
         tasks.cancel_scope.cancel()
 
 
-async def test_flags_and_environment_still_win_after_a_reload(tmp_path: Path, file: Path) -> None:
-    flags, environ = {"timing.settle": "3s"}, {"NODEAGENT_TIMING_RESYNC": "7s"}
-    loaded = config.load(str(tmp_path), flags, environ)
-    desire = ConfigLoop(loaded, str(tmp_path), flags, environ, lambda: None)
+async def test_flags_and_environment_still_win_after_a_reload(
+    tmp_path: Path, file: Path, watcher: Watcher
+) -> None:
+    node = Node(tmp_path, watcher, {"timing.settle": "3s"}, {"NODEAGENT_TIMING_RESYNC": "7s"})
     write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 1s, resync: 1s}\n")
-    await desire.one_turn()
-    assert (desire.settings.timing.settle, desire.settings.timing.resync) == (3.0, 7.0)
+    await node.loop.one_turn()
+    timing = node.settings.get().timing
+    assert (timing.settle, timing.resync) == (3.0, 7.0)
 
 
 async def test_files_that_the_configuration_names_count_from_then_on(
-    tmp_path: Path, file: Path, desire: ConfigLoop
+    tmp_path: Path, file: Path, node: Node
 ) -> None:
-    def defined() -> list[str]:
-        return [each.uuid for each in desire.cell.get().mdevs.definitions]
+    def defined(settings: Settings) -> list[str]:
+        return [each.uuid for each in settings.configuration.imported.mdevctl.wanted]
 
     async def until_defined(*uuids: str) -> None:
-        with anyio.fail_after(5):
-            seen = -1
-            while defined() != list(uuids):
-                seen, _ = await desire.cell.newer(seen)
+        await node.until(lambda settings: defined(settings) == list(uuids))
 
     write(file, "mdevs: {manage: true, mdevctl: true}\n")
-    with anyio.fail_after(5):
-        while not desire.cell.get().mdevs.manage:
-            await desire.cell.newer(desire.cell.version)
+    await node.until(lambda settings: settings.configuration.mdevs.manage)
     parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
     parent.mkdir(parents=True)
     write(parent / FIRST, DEFINITION)
@@ -154,61 +215,66 @@ async def test_files_that_the_configuration_names_count_from_then_on(
     await until_defined()
 
 
-async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, said: Said) -> None:
-    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None)
+async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, watcher: Watcher, said: Said) -> None:
+    node = Node(tmp_path, watcher)
     parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
     parent.mkdir(parents=True)
     write(parent / FIRST, "{")
     write(file, "mdevs: {manage: true, mdevctl: true}\n")
-    await desire.one_turn()
-    await desire.one_turn()
+    await node.loop.one_turn()
+    await node.loop.one_turn()
     (warning,) = said(log.CONFIG_WARNING)
     assert FIRST in str(warning["text"])
 
 
-async def test_what_was_refused_is_read_again_and_told_once(tmp_path: Path, file: Path, said: Said) -> None:
-    desire = ConfigLoop(config.load(str(tmp_path), {}, {}), str(tmp_path), {}, {}, lambda: None, again=0.02)
+class HurriedSelector(selectors.DefaultSelector):
+    """Waits a hundredth of the time."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(None if timeout is None else timeout / 100)
+
+
+class HurriedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock runs a hundred times as fast as ours."""
+
+    def __init__(self) -> None:
+        super().__init__(HurriedSelector())
+
+    def time(self) -> float:
+        return super().time() * 100
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": HurriedLoop})], ids=["hurried"])
+async def test_what_was_refused_is_read_again_and_told_once(
+    tmp_path: Path, file: Path, watcher: Watcher, said: Said, loop_may_block: None
+) -> None:
+    node = Node(tmp_path, watcher)
     write(file, f"mdevs: {{vgpuConfigFile: /elsewhere.yaml, vgpuConfig: a}}\n{GOOD}")
+    await node.loop.one_turn()
+    assert node.loop.error is not None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(desire.run)
-        desire.wake()
-        await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(5):
-            while desire.error is None:
-                await anyio.lowlevel.checkpoint()
-        await desire.one_turn()
-        write(
-            tmp_path / "elsewhere.yaml",
-            "version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {}}]}\n",
-        )
-        await until_rules(desire, 1)
+        tasks.start_soon(node.loop.run)
+        await node.loop.one_turn()
+        write(tmp_path / "elsewhere.yaml", VGPU)  # where nobody watches
+        await node.until_rules(1, 100 * PATIENCE)
         tasks.cancel_scope.cancel()
-    assert desire.error is None
     assert len(said(log.CONFIG_REFUSED)) == 1
+    assert node.loop.error is None
 
 
-async def test_what_is_read_at_the_start_only_is_told_so(file: Path, desire: ConfigLoop, said: Said) -> None:
+async def test_what_is_read_at_the_start_only_is_told_so(file: Path, node: Node, said: Said) -> None:
     write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 2s}\ncdi: {specDir: /etc/cdi}\n")
-    with anyio.fail_after(5):
-        seen = -1
-        while desire.settings.timing.settle != 2:
-            seen, _ = await desire.cell.newer(seen)
+    await node.until(lambda settings: settings.timing.settle == 2)
     await anyio.wait_all_tasks_blocked()
     (event,) = said(log.CONFIG_RELOADED)
     assert event["changed"] == "timing.settle, cdi.specDir (read at the start only)"
 
 
-async def test_other_settings_of_the_log_are_passed_on_once(tmp_path: Path, file: Path) -> None:
-    told: list[tuple[str, str]] = []
-    desire = ConfigLoop(
-        config.load(str(tmp_path), {}, {}),
-        str(tmp_path),
-        {},
-        {},
-        lambda: None,
-        lambda wanted: told.append((wanted.format, wanted.level)),
-    )
+async def test_other_settings_of_the_log_are_passed_on_once(
+    tmp_path: Path, file: Path, watcher: Watcher
+) -> None:
+    node = Node(tmp_path, watcher)
     for level in ("debug", "debug", "info"):
         write(file, f"apiVersion: nodeagent/v1\nlog: {{level: {level}}}\n")
-        await desire.one_turn()
-    assert told == [("auto", "debug"), ("auto", "info")]
+        await node.loop.one_turn()
+    assert node.logs == [Log("auto", "debug"), Log("auto", "info")]

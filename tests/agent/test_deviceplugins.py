@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,71 +19,107 @@ import pytest
 
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
-from nodeagent.agent.observe import Observer
+from nodeagent.agent.granting import Granting
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
-from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watcher
-from nodeagent.kernel.root import Root
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
+from tests.agent.parts import Eyes
 from tests.conftest import Said
+from tests.sim import fifos
 
 GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
 ONE, TWO = nodes.address(0), nodes.address(1)
 NEIGHBOUR = "0000:09:00.0"
 GPUS = PciRule(GPU, (PciSelector(vendors=("10de",)),))
 KVMS = NodeRule(KVM, "/dev/kvm", 3)
-LATER = 3600.0
 
 
 def desired(*rules: Any) -> Desired:
     return Desired(Discovery(enabled=False), (), rules)
 
 
-@dataclass
+class Fragile(RegisterWay):
+    """A way of registering that fails at the end of a life, if it is told to."""
+
+    breaks: frozenset[str] = frozenset()
+
+    async def hold(self, life: Life) -> End:
+        """As always; raises ValueError for a resource that ``breaks``."""
+        end = await super().hold(life)
+        if life.resource in self.breaks:
+            raise ValueError("made to fail")
+        return end
+
+
 class Agent:
     """The parts, wired."""
 
-    host: SimulatedHost
-    kubelet: Kubelet
-    directory: SocketDir
-    desired: Latest[Desired]
-    allocations: Latest[Allocations]
-    supervisor: Supervisor
-    observe: Observer
-    reconcile: Offering
-    plugins: DevicePlugins
-    allocated: list[Mapping[str, Holder]] = field(default_factory=list)
+    def __init__(self, host: SimulatedHost, kubelet: Kubelet, *rules: Any) -> None:
+        self.host, self.kubelet = host, kubelet
+        known = Allocations(knowledge=Knowledge.COMPLETE)
+        self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
+        self.eyes = Eyes(host, self.snapshots)
+        self.releases = Releases(self.eyes.settings)
+        self.offering = Offering(self.snapshots, self.releases)
+        self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
+        self.reservations = ReservationBook(self.snapshots)
+        self.granting = Granting(
+            self.eyes.observer, self.offering, self.cdi, self.reservations, self.eyes.settings
+        )
+        self.directory = SocketDir(str(kubelet.state.plugins), self.eyes.watcher)
+        self.way = Fragile(self.directory, Registrar(self.directory.kubelet_path))
+        self.plugins = DevicePlugins(
+            self.offering,
+            self.granting,
+            self.cdi,
+            Supervisor(),
+            self.way,
+        )
+
+    @property
+    def given(self) -> frozenset[str]:
+        """What was given a moment ago."""
+        return self.snapshots.now.reservations.settling
+
+    def wish(self, *rules: Any) -> None:
+        """Other rules."""
+        self.snapshots.publish(replace(self.snapshots.now, desired=desired(*rules)))
+
+    def hold(self, **held: Holder) -> None:
+        """The kubelet names these holders."""
+        allocations = Allocations(held, Knowledge.COMPLETE)
+        self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        cdi = CdiFiles(self.host.path("/run/cdi"), lambda: self.reconcile.decision)
-        return ResourceAnswers(
-            name, self.observe, self.reconcile, cdi, self.allocated.append, listing or Listing()
-        )
+        return ResourceAnswers(name, self.granting, listing or Listing())
 
     def resource(self, name: ResourceName = GPU) -> Resource:
-        return self.reconcile.resources.get()[name]
+        return self.offering.resources.get()[name]
 
     async def until(self, condition: Callable[[Mapping[ResourceName, Resource]], bool]) -> None:
         with anyio.fail_after(5):
             seen = -1
             while True:
-                seen, found = await self.reconcile.resources.newer(seen)
-                if condition(found):
+                seen, resources = await self.offering.resources.newer(seen)
+                if condition(resources):
                     return
 
 
@@ -91,31 +127,15 @@ class Agent:
 async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     host = nodes.many(directory, 2)
     host.node("/dev/kvm")
-    wake, watcher = Latest[None](None), Watcher()
-    cells = Latest(desired(*rules), wake.touch), Latest(Allocations(knowledge=Knowledge.COMPLETE), wake.touch)
-    root = Root(host.directory)
-    observe = Observer(root, watcher, resync=lambda: LATER, node_paths=["/dev/kvm"], on_change=wake.touch)
-    reconcile = Offering(wake, observe.host, cells[0], observe.names, cells[1], Latest(frozenset[str]()))
-    async with Kubelet(directory) as kubelet, anyio.create_task_group() as tasks:
-        sockets = SocketDir(str(kubelet.state.plugins), watcher)
-        sockets.open()
-        registrar, supervisor = Registrar(sockets.kubelet_path), Supervisor()
-        allocated: list[Mapping[str, Holder]] = []
-        plugins = DevicePlugins(
-            observe,
-            reconcile,
-            CdiFiles(root.path("/run/cdi"), lambda: reconcile.decision),
-            supervisor,
-            lambda name, listing, answers: Endpoint(name, listing, answers, sockets, registrar),
-            allocated.append,
-        )
-        await observe.first()
-        for run in (watcher.run, observe.run, reconcile.run, plugins.run):
-            tasks.start_soon(run)
-        yield Agent(host, kubelet, sockets, *cells, supervisor, observe, reconcile, plugins, allocated)
-        tasks.cancel_scope.cancel()
-    sockets.close()
-    watcher.close()
+    async with Kubelet(directory) as kubelet:
+        agent = Agent(host, kubelet, *rules)
+        agent.directory.open()
+        async with agent.eyes.open(), anyio.create_task_group() as tasks:
+            for run in (agent.eyes.watcher.run, agent.offering.run, agent.plugins.run, agent.cdi.run):
+                tasks.start_soon(run)
+            yield agent
+            tasks.cancel_scope.cancel()
+            agent.directory.close()
 
 
 @pytest.fixture
@@ -134,11 +154,11 @@ async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
     agent: Agent, said: Said
 ) -> None:
     await agent.kubelet.until_listed(KVM, 3)
-    agent.desired.set(desired(GPUS))
+    agent.wish(GPUS)
     await agent.kubelet.until(lambda: agent.kubelet.statistics.streams[KVM] == 0)
     assert agent.plugins.endpoints.keys() == {GPU}
     assert [event["resource"] for event in said(log.RESOURCE_REMOVED)] == [KVM]
-    agent.desired.set(desired(GPUS, KVMS))
+    agent.wish(GPUS, KVMS)
     await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(KVM)) == 2)
     await agent.kubelet.until_listed(KVM, 3)
     assert len(agent.kubelet.statistics.accepted(GPU)) == 1
@@ -147,22 +167,19 @@ async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
 async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     for address in (ONE, TWO):
-        agent.host.hang(address, "enable")
+        fifos.hang(agent.host, address, "enable")
     async with anyio.create_task_group() as pods:
         pods.start_soon(agent.kubelet.admit, Pod("ns", "p", [{GPU: 1}]))
-        listing = agent.plugins.endpoints[GPU].listing
-        with anyio.fail_after(5):
-            while not listing._allocating:
-                await anyio.wait_all_tasks_blocked()
-        agent.desired.set(desired(KVMS))
+        await agent.eyes.until(lambda host: any(each.unreadable for each in host.functions.values()))
+        agent.wish(KVMS)
         await agent.until(lambda found: GPU not in found)
-        agent.desired.set(desired(GPUS, KVMS))
+        agent.wish(GPUS, KVMS)
         await agent.until(lambda found: GPU in found)
         with anyio.move_on_after(0.5):
             await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) > 1)
         assert len(agent.kubelet.statistics.accepted(GPU)) == 1
         for address in (ONE, TWO):
-            agent.host.unhang(address, "enable")
+            fifos.unhang(agent.host, address, "enable")
         await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(GPU)) == 2)
     await agent.kubelet.until_listed(GPU, 2)
 
@@ -170,10 +187,10 @@ async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agen
 async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     agent.host.bind(ONE, "nouveau")
-    agent.observe.wake(frozenset({ONE}))
+    agent.eyes.wakes.wake_one(ONE)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
     agent.host.bind(ONE, "vfio-pci")
-    agent.observe.wake(frozenset({ONE}))
+    agent.eyes.wakes.wake_one(ONE)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
     (event,) = said(log.DEVICE_UNHEALTHY)
     assert (event["device"], event["reason"]) == (ONE, ReasonCode.DRIVER_CHANGED.value)
@@ -185,11 +202,11 @@ async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, sai
 async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     agent.host.unplug(ONE)
-    agent.observe.wake()
+    agent.eyes.wakes.wake()
     await agent.kubelet.until_listed(GPU, 1)
     agent.host.plug(ONE)
     agent.host.bind(ONE, "vfio-pci")
-    agent.observe.wake()
+    agent.eyes.wakes.wake()
     await agent.kubelet.until_listed(GPU, 2)
     assert [each["device"] for each in said(log.DEVICE_GONE)] == [ONE]
     assert [each["device"] for each in said(log.DEVICE_ADDED)] == [ONE]
@@ -202,7 +219,7 @@ async def test_a_pod_gets_its_device(agent: Agent, said: Said) -> None:
     (given,) = pod.result.ids[GPU]
     assert pod.result.envs == {"PCI_RESOURCE_EXAMPLE_COM_GPU": given}
     assert "/dev/vfio/vfio" in [device[0] for device in pod.result.devices]
-    assert [list(holders) for holders in agent.allocated] == [[given]]
+    assert agent.given == {given}
     assert said(log.ALLOCATED) == [{"resource": GPU, "devices": given}]
 
 
@@ -220,7 +237,7 @@ async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refu
     last = agent.kubelet.statistics.lists[GPU][-1]
     assert last.health[asked.ids[0]] == "Unhealthy"
     assert last.when <= asked.when
-    assert agent.allocated == []
+    assert agent.given == frozenset()
     (event,) = said(log.ALLOCATE_REFUSED)
     assert event["devices"] == asked.ids[0]
 
@@ -229,8 +246,8 @@ async def with_a_neighbour(agent: Agent, **snapshot: Any) -> None:
     """A third function, in the group of the first, that the daemon has seen."""
     agent.host.add_function(NEIGHBOUR, group=0, numa=0, **snapshot)
     with anyio.fail_after(5):
-        await agent.observe.look_at(frozenset({NEIGHBOUR, "/sys/kernel/iommu_groups/0"}))
-    agent.reconcile.one_turn()
+        await agent.eyes.observer.rescan(frozenset({NEIGHBOUR, "/sys/kernel/iommu_groups/0"}))
+    agent.offering.one_turn()
 
 
 async def test_a_neighbour_that_changed_unseen_is_felt_by_an_allocate(agent: Agent) -> None:
@@ -274,33 +291,30 @@ async def test_shares_of_a_node_are_not_preferred_and_functions_are(agent: Agent
 
 async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
-    agent.allocations.set(Allocations({ONE: Holder("ns", "p", GPU, 0)}, Knowledge.COMPLETE))
+    agent.hold(**{ONE: Holder("ns", "p", GPU, 0)})
     agent.host.unplug(ONE)
-    agent.observe.wake()
+    agent.eyes.wakes.wake()
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
-    assert agent.reconcile.awaited.get() == {ONE}
-    agent.allocations.set(Allocations({}, Knowledge.COMPLETE))
+    assert agent.releases.awaited.get() == {ONE}
+    agent.hold()
     await agent.kubelet.until_listed(GPU, 1)
-    assert agent.reconcile.awaited.get() == frozenset()
+    await anyio.wait_all_tasks_blocked()
+    assert agent.releases.awaited.get() == frozenset()
 
 
 async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> None:
     await agent.kubelet.until_listed(GPU, 2)
-    assert agent.reconcile.one_turn() is agent.reconcile.one_turn()
+    assert agent.offering.one_turn() is agent.offering.one_turn()
 
 
 async def test_a_resource_that_fails_is_served_again_and_the_others_go_on(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     await agent.kubelet.until_listed(KVM, 3)
-
-    def broken() -> None:
-        raise ValueError("made to fail")
-
-    agent.plugins.endpoints[GPU].on_end = broken
+    agent.way.breaks = frozenset({GPU})
     await agent.kubelet.restart()
     await agent.kubelet.until_listed(KVM, 3)
     await agent.kubelet.until(lambda: len(said(log.SUBSYSTEM_FAILED)) >= 1)
-    agent.plugins.endpoints[GPU].on_end = lambda: None
+    agent.way.breaks = frozenset()
     await agent.kubelet.until_listed(GPU, 2)
     assert {event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)} == {f"resource {GPU}"}
 
@@ -314,7 +328,7 @@ async def test_cdi_files_are_there_before_the_devices(tmp_path: Path) -> None:
         (given,) = pod.result.ids[GPU]
         assert pod.result.cdi == [f"nodeagent.local/vfio={given}"]
         assert pod.result.devices == []
-        agent.desired.set(desired())
+        agent.wish()
         await agent.until(lambda found: not found)
         await agent.kubelet.until(lambda: agent.kubelet.statistics.streams[GPU] == 0)
         assert written not in os.listdir(tmp_path / "run" / "cdi")
@@ -329,9 +343,9 @@ async def test_a_cdi_file_that_cannot_be_written_refuses_until_it_can(tmp_path: 
         await agent.kubelet.until_listed(GPU, 2)
         pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
         assert "make the CDI directory writable" in pod.message
-        (problem,) = agent.plugins.problems
+        (problem,) = agent.cdi.problems
         assert problem.startswith(f"{GPU}: the CDI file ")
         in_the_way.unlink()
         pod = await agent.kubelet.admit(Pod("ns", "q", [{GPU: 1}]))
         assert pod.phase == "Running"
-        assert agent.plugins.problems == ()
+        assert agent.cdi.problems == ()

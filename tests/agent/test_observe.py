@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Wakes to the newest Host, on simulated hosts: bursts, single looks, names, verdicts, fresh looks."""
+"""From wakes to the newest Host, on simulated hosts: single scans, names, verdicts, fresh answers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from nodeagent.agent.observe import Observer
+from nodeagent.agent import observe, wakes
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import Host, PciFunction, Recovery
+from nodeagent.model.desired import Desired, NodeRule
+from nodeagent.model.host import PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import files, nodes
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.agent.parts import Eyes, settings
 from tests.conftest import Said
+from tests.sim import fifos
 
 ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
-LATER = 3600.0
 
 
 @pytest.fixture
@@ -32,59 +32,31 @@ def host(tmp_path: Path) -> SimulatedHost:
     return nodes.many(tmp_path, 3)
 
 
-@asynccontextmanager
-async def observing(
-    host: SimulatedHost, *, resync: float = LATER, events: bool = False
-) -> AsyncIterator[Observer]:
-    """An Observe that has had its first look; with ``events`` it hears of changes by itself."""
-    watcher = Watcher()
-    root = Root(host.directory)
-    observe = Observer(root, watcher, resync=lambda: resync, node_paths=(), on_change=lambda: None)
-    await observe.first()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(observe.run)
-        if events:
-            tasks.start_soon(watcher.run)
-            tasks.start_soon(observe.watch)
-        yield observe
-        tasks.cancel_scope.cancel()
-    watcher.close()
-
-
-async def until(observe: Observer, condition: Callable[[Host], bool]) -> Host:
-    with anyio.fail_after(5):
-        seen = -1
-        while True:
-            seen, found = await observe.host.newer(seen)
-            if condition(found):
-                return found
-
-
-def function(observe: Observer, address: PciAddress = ONE) -> PciFunction:
-    return observe.host.get().functions[address]
+def function(eyes: Eyes, address: PciAddress = ONE) -> PciFunction:
+    return eyes.now.functions[address]
 
 
 async def test_the_first_look_sees_all_and_names_what_vfio_has(host: SimulatedHost) -> None:
-    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
-    async with observing(host) as observe:
-        assert len(observe.host.get().functions) == 3
-        assert observe.names.get() == {"10de": "NVIDIA Corporation", "10de:1000": "Made-up Card"}
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
+    async with Eyes(host).open() as eyes:
+        assert len(eyes.now.functions) == 3
+        assert eyes.snapshots.now.names == {"10de": "NVIDIA Corporation", "10de:1000": "Made-up Card"}
 
 
 async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_name(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
-    host.pci_ids("10de  NVIDIA Corporation\n8086  Intel Corporation\n")
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n8086  Intel Corporation")
     for address, vendor, driver in ((ONE, "10de", "nvidia"), (TWO, "8086", "i915")):
         host.add_function(address, vendor=vendor, device="1000", pci_class="030000", driver=driver, group=1)
     vgpu_on(host, "0\n", "1147 : NVIDIA A40-1B\n")
     mdev_on(host, TWO)
-    async with observing(host) as observe:
+    async with Eyes(host).open() as eyes:
         wanted = {"10de": "NVIDIA Corporation", "8086": "Intel Corporation", "vgpu:1147": "NVIDIA A40-1B"}
-        assert observe.names.get() == wanted
+        assert eyes.snapshots.now.names == wanted
         vgpu_on(host, "1147\n", "")
-        observe.wake(frozenset({ONE}))
-        await until(observe, lambda found: found.functions[ONE].vgpu_type == "1147")
-        assert observe.names.get() == wanted
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].vgpu_type == "1147")
+        assert eyes.snapshots.now.names == wanted
 
 
 def vgpu_on(host: SimulatedHost, current: str, creatable: str) -> None:
@@ -106,161 +78,172 @@ def mdev_on(host: SimulatedHost, parent: str) -> None:
 
 
 async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        before = observe.host.get()
+    async with Eyes(host).open() as eyes:
+        before = eyes.now
         host.write(ONE, "power_state", "D3hot")
         host.write(TWO, "power_state", "D3hot")
-        observe.wake(frozenset({ONE}))
-        await until(observe, lambda found: found is not before and found.functions != before.functions)
-        assert function(observe).power_state == "D3hot"
-        assert function(observe, TWO) is before.functions[TWO]
-        observe.wake()
-        await until(observe, lambda found: found.functions[TWO].power_state == "D3hot")
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found is not before and found.functions != before.functions)
+        assert function(eyes).power_state == "D3hot"
+        assert function(eyes, TWO) is before.functions[TWO]
+        eyes.wakes.wake()
+        await eyes.until(lambda found: found.functions[TWO].power_state == "D3hot")
 
 
-async def test_a_burst_is_one_look(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        seen = observe.looked.version
-        for address in (ONE, TWO, ONE, TWO):
-            observe.wake(frozenset({address}))
+async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: SimulatedHost) -> None:
+    """The first wake after quiet waits for nothing: one more scan costs less than a late list."""
+    async with Eyes(host).open() as eyes:
+        await anyio.sleep_until(anyio.current_time() + 2 * wakes.QUIET)
+        before = eyes.wakes.taken
+        eyes.wakes.wake_one(ONE)
+        await anyio.lowlevel.checkpoint()
+        for address in (TWO, ONE, TWO):
+            eyes.wakes.wake_one(address)
             await anyio.lowlevel.checkpoint()
         with anyio.fail_after(5):
-            await observe.looked.newer(seen)
+            while eyes.observer.scanned.get().number < before + 2:
+                await eyes.observer.scanned.newer(eyes.observer.scanned.version)
         await anyio.wait_all_tasks_blocked()
-        assert observe.looked.version == seen + 1
+        assert eyes.wakes.taken == before + 2
 
 
-async def test_a_look_that_finds_nothing_new_wakes_nobody(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        seen = observe.looked.get(), observe.host.version
-        await observe.look_at(frozenset({ONE}))
-        assert (observe.looked.get(), observe.host.version) == (seen[0] + 1, seen[1])
+async def test_a_scan_that_finds_nothing_new_wakes_nobody(host: SimulatedHost) -> None:
+    async with Eyes(host).open() as eyes:
+        number, version = eyes.observer.scanned.get().number, eyes.snapshots.version
+        await eyes.observer.rescan(frozenset({ONE}))
+        assert (eyes.observer.scanned.get().number, eyes.snapshots.version) == (number + 1, version)
 
 
 async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: SimulatedHost) -> None:
-    async with observing(host) as observe, anyio.create_task_group() as tasks:
+    async with Eyes(host).open() as eyes, anyio.create_task_group() as tasks:
 
         async def storm() -> None:
             while True:
-                observe.wake(frozenset({ONE}))
+                eyes.wakes.wake_one(ONE)
                 await anyio.sleep(0.002)
 
-        seen = observe.looked.version
+        seen = eyes.observer.scanned.version
         tasks.start_soon(storm)
         with anyio.fail_after(2):
-            await observe.looked.newer(seen)
+            await eyes.observer.scanned.newer(seen)
         tasks.cancel_scope.cancel()
 
 
 @pytest.mark.shows("NG-6")
 async def test_the_slow_timer_looks_at_everything(host: SimulatedHost) -> None:
-    async with observing(host, resync=0.1) as observe:
+    async with Eyes(host, settings=settings(resync=0.1)).open() as eyes:
         host.write(ONE, "power_state", "D3hot")
-        await until(observe, lambda found: found.functions[ONE].power_state == "D3hot")
+        await eyes.until(lambda found: found.functions[ONE].power_state == "D3hot")
 
 
 async def test_a_change_of_the_host_is_noticed(host: SimulatedHost) -> None:
-    async with observing(host, events=True) as observe:
+    async with Eyes(host).open(events=True) as eyes:
         host.bind(ONE, "nouveau")
-        await until(observe, lambda found: found.functions[ONE].driver == "nouveau")
+        await eyes.until(lambda found: found.functions[ONE].driver == "nouveau")
         host.unplug(TWO)
-        await until(observe, lambda found: TWO not in found.functions)
-        assert observe.statistics.source == "tree"
+        await eyes.until(lambda found: TWO not in found.functions)
+        assert eyes.events.statistics.source == "tree"
 
 
 async def test_where_events_come_from_nothing_is_polled(host: SimulatedHost, said: Said) -> None:
-    async with observing(host, events=True) as observe:
-        await observe.listening()
+    async with Eyes(host).open(events=True) as eyes:
+        await eyes.events.listening(3600.0)
         assert said(log.EVENTS_UNAVAILABLE) == []
-        before = observe.looks
-        await observe.refresh([ONE])
-        assert observe.looks > before
+        before = eyes.wakes.taken
+        await eyes.observer.refresh([ONE])
+        assert eyes.wakes.taken > before
 
 
-async def test_other_nodes_are_watched_when_the_settings_change(host: SimulatedHost) -> None:
+async def test_the_nodes_that_are_desired_are_seen_at_the_next_scan(host: SimulatedHost) -> None:
     host.node("/dev/kvm")
-    async with observing(host) as observe:
-        assert "/dev/kvm" not in observe.host.get().nodes
-        observe.set_nodes(["/dev/kvm"])
-        await until(observe, lambda found: "/dev/kvm" in found.nodes)
+    async with Eyes(host).open() as eyes:
+        assert "/dev/kvm" not in eyes.now.nodes
+        desired = Desired(rules=(NodeRule("example.com/kvm", "/dev/kvm"),))
+        eyes.snapshots.publish(replace(eyes.snapshots.now, desired=desired))
+        await eyes.observer.rescan(frozenset({ONE}))
+        assert "/dev/kvm" in eyes.now.nodes
 
 
 async def test_what_is_as_the_host_says_needs_no_look(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        before = observe.looks
-        await observe.glance([ONE, TWO])
-        assert observe.looks == before
+    async with Eyes(host).open() as eyes:
+        before = eyes.wakes.taken
+        await eyes.observer.recheck([ONE, TWO])
+        assert eyes.wakes.taken == before
 
 
 async def test_what_has_changed_is_in_the_host_before_the_answer(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
+    async with Eyes(host).open() as eyes:
         host.bind(ONE, "nouveau")
         with anyio.fail_after(5):
-            await observe.glance([ONE])
-        assert function(observe).driver == "nouveau"
+            await eyes.observer.recheck([ONE])
+        assert function(eyes).driver == "nouveau"
 
 
 async def test_a_glance_that_gets_no_answer_is_shown_by_the_host_meanwhile(host: SimulatedHost) -> None:
-    async with observing(host) as observe, anyio.create_task_group() as tasks:
-        host.hang(ONE, "enable")
-        tasks.start_soon(observe.glance, [ONE])
-        found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
+    async with Eyes(host).open() as eyes, anyio.create_task_group() as tasks:
+        fifos.hang(host, ONE, "enable")
+        tasks.start_soon(eyes.observer.recheck, [ONE])
+        found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
-        host.unhang(ONE, "enable")
-        await until(observe, lambda found: found.functions[ONE].unreadable is None)
+        fifos.unhang(host, ONE, "enable")
+        await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 
 
 async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
+    async with Eyes(host).open() as eyes:
         host.hold(ONE)
         with anyio.fail_after(5):
-            await observe.refresh([ONE, "some-uuid"])
-        assert function(observe).enable == 1
-        before = observe.looks
-        await observe.refresh(["some-uuid"])
-        assert observe.looks == before
+            await eyes.observer.refresh([ONE, "some-uuid"])
+        assert function(eyes).enable == 1
+        before = eyes.wakes.taken
+        await eyes.observer.refresh(["some-uuid"])
+        assert eyes.wakes.taken == before
 
 
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        observe._verdict(ONE, Recovery.FAILED)
-        await until(observe, lambda found: found.functions[ONE].recovery is Recovery.FAILED)
+    async with Eyes(host).open() as eyes:
+        eyes.recoveries.note(ONE, Recovery.FAILED)
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.bind(ONE, None)
-        observe.wake(frozenset({ONE}))
-        await until(observe, lambda found: found.functions[ONE].driver is None)
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].driver is None)
         host.bind(ONE, "vfio-pci")
-        observe.wake(frozenset({ONE}))
-        await until(observe, lambda found: found.functions[ONE].driver == "vfio-pci")
-        assert function(observe).recovery is None
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].driver == "vfio-pci")
+        assert function(eyes).recovery is None
 
 
 async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        observe._verdict(ONE, Recovery.FAILED)
-        await until(observe, lambda found: found.functions[ONE].recovery is Recovery.FAILED)
+    async with Eyes(host).open() as eyes:
+        eyes.recoveries.note(ONE, Recovery.FAILED)
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.write(ONE, "power_state", "D3hot")
         for _ in range(2):
-            await observe.look_at(frozenset({ONE}))
-        assert (function(observe).power_state, function(observe).recovery) == ("D3hot", Recovery.FAILED)
+            await eyes.observer.rescan(frozenset({ONE}))
+        assert (function(eyes).power_state, function(eyes).recovery) == ("D3hot", Recovery.FAILED)
 
 
 async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        observe._verdict(ONE, Recovery.RUNNING)
-        await until(observe, lambda found: found.functions[ONE].recovery is Recovery.RUNNING)
-        observe._verdict(ONE, None)
-        await until(observe, lambda found: found.functions[ONE].recovery is None)
+    async with Eyes(host).open() as eyes:
+        eyes.recoveries.note(ONE, Recovery.RUNNING)
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.RUNNING)
+        eyes.recoveries.note(ONE, None)
+        eyes.wakes.wake_one(ONE)
+        await eyes.until(lambda found: found.functions[ONE].recovery is None)
 
 
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        host.hang(ONE, "vendor")
-        observe.wake()
-        found = await until(observe, lambda found: found.functions[ONE].unreadable is not None)
+    async with Eyes(host).open() as eyes:
+        fifos.hang(host, ONE, "vendor")
+        eyes.wakes.wake()
+        found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
-        assert observe.stuck == (ONE,)
-        host.unhang(ONE, "vendor")
-        await until(observe, lambda found: found.functions[ONE].unreadable is None)
+        assert eyes.observer.stuck == (ONE,)
+        fifos.unhang(host, ONE, "vendor")
+        await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 
 
 async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
@@ -268,39 +251,39 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
 ) -> None:
     release = host.path("/proc/sys/kernel/osrelease")
     host.write_file("/proc/sys/kernel/osrelease", "6.12")
-    async with observing(host) as observe:
-        files.replace_by_fifo(release)
+    async with Eyes(host).open() as eyes:
+        fifos.replace_by_fifo(release)
         host.unplug(TWO)
-        seen = observe.looked.version
-        observe.wake()
+        seen = eyes.observer.scanned.version
+        eyes.wakes.wake()
         with anyio.fail_after(5):
-            await observe.looked.newer(seen)
-        assert TWO in observe.host.get().functions
+            await eyes.observer.scanned.newer(seen)
+        assert TWO in eyes.now.functions
         assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
-        files.replace_fifo(release, b"6.12\n")
-        await until(observe, lambda found: TWO not in found.functions)
+        fifos.replace_fifo(release, b"6.12\n")
+        await eyes.until(lambda found: TWO not in found.functions)
 
 
 async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host: SimulatedHost) -> None:
     release = host.path("/proc/sys/kernel/osrelease")
-    async with observing(host) as observe:
-        files.replace_by_fifo(release)
-        seen = observe.looked.version
-        observe.wake()
+    async with Eyes(host).open() as eyes:
+        fifos.replace_by_fifo(release)
+        seen = eyes.observer.scanned.version
+        eyes.wakes.wake()
         with anyio.fail_after(5):
-            await observe.looked.newer(seen)
+            await eyes.observer.scanned.newer(seen)
         host.bind(ONE, "nouveau")
         with anyio.fail_after(5), pytest.raises(KernelRefused):
-            await observe.glance([ONE])
-        files.replace_fifo(release, b"6.12\n")
-        await until(observe, lambda found: found.functions[ONE].driver == "nouveau")
-        await observe.glance([ONE])
+            await eyes.observer.recheck([ONE])
+        fifos.replace_fifo(release, b"6.12\n")
+        await eyes.until(lambda found: found.functions[ONE].driver == "nouveau")
+        await eyes.observer.recheck([ONE])
 
 
 async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:
     host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
-    async with observing(host) as observe:
-        await observe._warn_of_old_errors()
+    async with Eyes(host).open() as eyes:
+        await observe.warn_of_old_errors(Root(host.directory), eyes.snapshots)
     event = said(log.AER_WARNING)[0]
     assert event["pci_address"] == ONE
     assert str(event["text"]).startswith("2 fatal")
@@ -308,16 +291,9 @@ async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedH
 
 async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: SimulatedHost) -> None:
     host.write(ONE, "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
-    host.hang(ONE, "aer_dev_fatal")
-    async with observing(host) as observe:
+    fifos.hang(host, ONE, "aer_dev_fatal")
+    async with Eyes(host).open() as eyes:
         host.bind(TWO, "nouveau")
-        observe.wake(frozenset({TWO}))
-        await until(observe, lambda found: found.functions[TWO].driver == "nouveau")
-    host.unhang(ONE, "aer_dev_fatal")
-
-
-async def test_a_wake_that_is_told_by_the_kernel_door_is_kept(host: SimulatedHost) -> None:
-    async with observing(host) as observe:
-        host.bind(ONE, "nouveau")
-        observe._told(ONE)
-        await until(observe, lambda found: found.functions[ONE].driver == "nouveau")
+        eyes.wakes.wake_one(TWO)
+        await eyes.until(lambda found: found.functions[TWO].driver == "nouveau")
+    fifos.unhang(host, ONE, "aer_dev_fatal")

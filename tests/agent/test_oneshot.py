@@ -17,6 +17,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import merge
 from nodeagent.policy.offer import turn
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -36,8 +37,8 @@ def root(host: SimulatedHost) -> Root:
 
 
 async def test_a_snapshot_leads_to_what_the_daemon_would_decide(host: SimulatedHost, root: Root) -> None:
-    host.pci_ids("10de  NVIDIA Corporation\n\t1000  Made-up Card\n")
-    desired = config.load(host.directory, {}, {}).desired
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
+    desired = merge.merge(config.load(config.Sources(host.directory, {}, {})).configuration)
     snapshot = await oneshot.snapshot(root, desired)
     (resource,) = turn.first(snapshot).resources.values()
     assert resource.name == "nvidia.com/MADEUP_CARD"

@@ -1,31 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits for a release is looked at again and again, and nothing else ever."""
+"""What waits for a release is looked for again and again, and nothing else ever."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import anyio
 
-from nodeagent.agent import releases
-from nodeagent.base.latest import Latest
+from nodeagent.agent.releases import Releases
+from tests.agent.parts import settings
 
 
-async def test_what_waits_is_looked_at_after_each_pause_until_it_waits_no_more() -> None:
-    cell, pauses, looked = Latest(frozenset[str]()), iter((0.02, 0.0, 0.0)), list[frozenset[str]]()
+class Rescans:
+    """Remembers what it was asked for; the third time all is released."""
 
-    async def look(ids: frozenset[str]) -> None:
-        looked.append(ids)
-        cell.set(frozenset({"a"} if len(looked) < 3 else ()))
+    def __init__(self, releases: Releases) -> None:
+        self.asked: list[set[str]] = []
+        self._releases = releases
 
+    async def refresh(self, ids: Collection[str]) -> None:
+        """One look."""
+        self.asked.append(set(ids))
+        self._releases.wait_for(frozenset({"a"} if len(self.asked) < 3 else ()), by="offers")
+
+
+async def test_what_waits_is_looked_for_after_each_pause_until_it_waits_no_more() -> None:
+    releases = Releases(settings(holders=0.02))
+    rescans = Rescans(releases)
+    releases.look_with(rescans)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(releases.while_any, cell, lambda: next(pauses), look)
+        tasks.start_soon(releases.run)
         await anyio.wait_all_tasks_blocked()
-        assert looked == []
+        assert rescans.asked == []
         began = anyio.current_time()
-        cell.set(frozenset({"a", "b"}))
+        releases.wait_for(frozenset({"a", "b"}), by="offers")
         with anyio.fail_after(5):
-            while cell.get():
-                await cell.newer(cell.version)
-        assert anyio.current_time() - began >= 0.02
+            while releases.awaited.get():
+                await releases.awaited.newer(releases.awaited.version)
+        assert anyio.current_time() - began >= 0.06
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert looked == [{"a", "b"}, {"a"}, {"a"}]
+    assert rescans.asked == [{"a", "b"}, {"a"}, {"a"}]
+
+
+def test_each_who_waits_has_ids_of_its_own_and_whoever_begins_is_announced() -> None:
+    releases = Releases(settings())
+    releases.wait_for(frozenset({"a"}), by="offers")
+    releases.wait_for(frozenset({"a", "b"}), by="changes")
+    assert releases.awaited.get() == {"a", "b"}
+    releases.wait_for(frozenset({"b"}), by="changes")
+    assert releases.began.version == 2
+    releases.wait_for(frozenset(), by="offers")
+    assert releases.awaited.get() == {"b"}
+    releases.wait_for(frozenset({"c"}), by="offers")
+    assert releases.began.version == 3

@@ -18,6 +18,8 @@ from tests.conftest import Said
 class Failing:
     """Raises each of its errors once, then waits for ever."""
 
+    name = "it"
+
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
         self.starts: list[float] = []
@@ -43,6 +45,17 @@ async def test_what_fails_is_started_again_later_each_time() -> None:
     assert 0.05 <= first < second + 0.06
     assert second >= 0.1
     assert third >= 0.2
+
+
+async def test_a_component_runs_under_its_own_name() -> None:
+    supervisor, component = Supervisor(), Failing(OSError("x"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run, component)
+        with anyio.fail_after(5):
+            await component.going.wait()
+        tasks.cancel_scope.cancel()
+    assert supervisor.failures == {"it": ""}
+    assert len(component.starts) == 2
 
 
 async def test_a_failure_is_told_while_it_lasts_and_logged(

@@ -19,26 +19,25 @@ from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.bench.daemon import Daemon
+from tests.bench.figures import Figure
 
 CARDS = 8
 SIZES = (4, 8, 16)
 CONFIG = "apiVersion: nodeagent/v1\nmdevs: {{manage: true, types: [{types}]}}\n"
 
-Row = tuple[str, float, str, str]
 
-
-async def figures() -> list[Row]:
-    """All figures of this module: name, value, unit, target."""
-    rows: list[Row] = []
+async def figures() -> list[Figure]:
+    """All figures of this module."""
+    rows: list[Figure] = []
     reads: dict[int, float] = {}
     for size in SIZES:
         reads[size] = await _measured(size, rows)
     growth = (reads[16] - reads[8]) / (reads[8] - reads[4])
-    rows.append(("reads for 8 to 16 instances against those for 4 to 8", growth, "x", "2 (linear)"))
+    rows.append(Figure("reads for 8 to 16 instances against those for 4 to 8", growth, "x", "2 (linear)"))
     return rows
 
 
-async def _measured(size: int, rows: list[Row]) -> float:
+async def _measured(size: int, rows: list[Figure]) -> float:
     """Fill all cards with ``size`` instances each; return the reads that this took."""
     split = [Card(f"0000:{0x10 + number:02x}:00.0", (Type("t-1", size),)) for number in range(CARDS)]
     with tempfile.TemporaryDirectory(prefix="nodeagent-bench-") as directory:
@@ -61,11 +60,11 @@ async def _measured(size: int, rows: list[Row]) -> float:
             await anyio.sleep(1)
             reads = float(daemon.reads() - before)
             name = f"{CARDS} cards x {size} instances"
-            rows.append((f"{name}, to the last bind", (last - began) * 1e3, "ms", "linear"))
-            rows.append((f"{name}, writes", made.writes, "", str(total)))
-            rows.append((f"{name}, read calls of the daemon", reads, "", "linear"))
+            rows.append(Figure(f"{name}, to the last bind", (last - began) * 1e3, "ms", "linear"))
+            rows.append(Figure(f"{name}, writes", made.writes, "", str(total)))
+            rows.append(Figure(f"{name}, read calls of the daemon", reads, "", "linear"))
             if size == max(SIZES):
-                rows.append(("last bind to complete list", (listed - last) * 1e3, "ms", "<= 100"))
+                rows.append(Figure("last bind to complete list", (listed - last) * 1e3, "ms", "<= 100"))
             daemon.stop()
     return reads
 

@@ -27,6 +27,7 @@ from tests.blackbox.harness import (
     pod,
     until_health,
 )
+from tests.sim import fifos
 
 ENV = "PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4"
 
@@ -112,7 +113,7 @@ async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_
     )
     listed = {"example.com/stuck": 1, "example.com/fine": 1}
     async with node.running(listed=listed) as (_, kubelet), anyio.create_task_group() as tasks:
-        node.host.hang(stuck, "enable")
+        fifos.hang(node.host, stuck, "enable")
         asked = pod("vm", {"example.com/stuck": 1})
         began = time.monotonic()
         tasks.start_soon(kubelet.admit, asked)
@@ -128,7 +129,7 @@ async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_
         assert 9.0 < time.monotonic() - began < 13.0
         assert stuck in asked.message
         assert kubelet.statistics.streams == {"example.com/stuck": 1, "example.com/fine": 1}
-        node.host.unhang(stuck, "enable")
+        fifos.unhang(node.host, stuck, "enable")
         await until_health(kubelet, "example.com/stuck", stuck, "Healthy")
 
 

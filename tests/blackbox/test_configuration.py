@@ -289,7 +289,9 @@ def test_a_name_that_is_too_long_is_cut_and_stays_unique() -> None:
 
 @pytest.mark.shows("NG-8")
 async def test_the_hosts_own_pci_ids_name_what_the_bundled_copy_does_not_know(node: Node) -> None:
-    node.host.pci_ids("10de  NVIDIA Corporation\n\tfff0  Made Up [Next GPU ]\n")
+    node.host.write_file(
+        "/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\tfff0  Made Up [Next GPU ]\n"
+    )
     node.add_gpu("0000:10:00.0", 1, device="fff0")
     async with node.running(listed={"nvidia.com/MADE_UP_NEXT_GPU": 1}) as (_, kubelet):
         await _healthy(kubelet, "nvidia.com/MADE_UP_NEXT_GPU")

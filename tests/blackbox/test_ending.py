@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, health, pod, socket_of, until_health
+from tests.sim import fifos
 
 LIMIT = 2.0  # seconds, on a machine that is not loaded
 SLACK = 3.0
@@ -74,14 +75,14 @@ async def test_sigterm_at_the_start_exits_with_zero(node: Node) -> None:
 
 async def test_sigterm_while_the_host_hangs_at_the_start_exits_with_zero(node: Node) -> None:
     (address,) = node.add_gpus(1)
-    node.host.hang(address, "enable")
+    fifos.hang(node.host, address, "enable")
     async with node.kubelet(), node.daemon(ready=False) as daemon:
         await daemon.logged("started")
         with pytest.raises(TimeoutError):
             with anyio.fail_after(0.2):
                 await daemon.logged("ready")
         await ends_well(node, daemon)
-        node.host.unhang(address, "enable")
+        fifos.unhang(node.host, address, "enable")
 
 
 @pytest.mark.shows("KV-22")
@@ -98,7 +99,7 @@ async def test_sigterm_during_register_exits_with_zero(node: Node) -> None:
 async def test_sigterm_with_an_allocate_in_flight_fails_it_cleanly(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet), anyio.create_task_group() as tasks:
-        node.host.hang(address, "enable")
+        fifos.hang(node.host, address, "enable")
         asked = pod("vm", {T4: 1})
         tasks.start_soon(kubelet.admit, asked)
         await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
@@ -106,7 +107,7 @@ async def test_sigterm_with_an_allocate_in_flight_fails_it_cleanly(node: Node) -
         await kubelet.until(lambda: asked.phase == "Failed", PATIENCE)
         assert "Unavailable" in asked.message
         assert not kubelet.crashed
-        node.host.unhang(address, "enable")
+        fifos.unhang(node.host, address, "enable")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

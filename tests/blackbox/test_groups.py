@@ -168,12 +168,12 @@ async def test_what_has_been_closed_is_healthy_soon_though_the_kernel_says_nothi
 async def test_a_device_that_goes_away_while_it_is_held_says_so_until_its_pod_ends(shared: Node) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
         vm = await kubelet.admit(pod("vm", {SOUND: 1}))
-        shared.host.begin_going_away(SOUND_AT)
+        shared.host.functions.begin_going_away(SOUND_AT)
         await until_health(kubelet, SOUND, SOUND_AT, "Unhealthy")
         told = await shared.status()
         assert any("going away, still in use" in problem for problem in told["problems"])
         kubelet.delete(vm)
-        shared.host.finish_going_away(SOUND_AT)
+        shared.host.functions.finish_going_away(SOUND_AT)
         shared.host.bind(SOUND_AT, "vfio-pci")
         await until_health(kubelet, SOUND, SOUND_AT, "Healthy")
         await until_health(kubelet, GPUS, GPU_AT, "Healthy")

@@ -31,6 +31,7 @@ from tests.blackbox.harness import (
     until_health,
     within,
 )
+from tests.sim import fifos
 
 LIST = "/v1beta1.DevicePlugin/ListAndWatch"
 OUTAGES = {
@@ -81,13 +82,13 @@ async def test_one_broken_device_is_unhealthy_says_why_and_harms_no_other(node: 
 async def test_one_unreadable_attribute_costs_one_device_which_says_so(node: Node) -> None:
     fine, stuck = node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (_, kubelet):
-        node.host.hang(stuck, "enable")
+        fifos.hang(node.host, stuck, "enable")
         await until_health(kubelet, T4, stuck, "Unhealthy")
         assert health(kubelet, T4)[fine] == "Healthy"
         (told,) = (await node.status())["resources"]
         assert [device.get("reason") for device in told["devices"]] == [None, "unreadable"]
         assert "not readable" in (await node.command("explain", stuck)).stdout
-        node.host.unhang(stuck, "enable")
+        fifos.unhang(node.host, stuck, "enable")
         await until_health(kubelet, T4, stuck, "Healthy")
 
 
@@ -194,14 +195,14 @@ async def test_a_device_that_vanishes_during_its_allocate_stays_listed_until_the
     audio = gpu[:-1] + "1"
     node.add_sound(audio, 10)
     async with node.running(listed={T4: 1}) as (_, kubelet), anyio.create_task_group() as tasks:
-        node.host.hang(audio, "enable")
+        fifos.hang(node.host, audio, "enable")
         asked = pod("vm", {T4: 1})
         tasks.start_soon(kubelet.admit, asked)
         await node.until_told(lambda told: told["host"]["notReadable"] == [audio])
         node.host.unplug(gpu)
         await until_health(kubelet, T4, gpu, "Unhealthy")
         assert kubelet.state.allocating == {gpu}
-        node.host.unhang(audio, "enable")
+        fifos.unhang(node.host, audio, "enable")
         await kubelet.until(lambda: asked.phase == "Failed", PATIENCE)
         assert gpu in asked.message
         await until_health(kubelet, T4, gpu, None)

@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nodeagent.sim import cards, files
+from nodeagent.sim import cards, refusals
 from nodeagent.sim.cards import SimulatedCards
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.blackbox.harness import Node, eventually, health, pod, within
+from tests.sim import fifos
 
 TYPES = (Type("nvidia-222", 16, "GRID T4-1B"), Type("nvidia-228", 2, "GRID T4-8A"))
 SMALL, LARGE = "nvidia.com/GRID_T4-1B", "nvidia.com/GRID_T4-8A"
@@ -107,7 +108,7 @@ async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_kno
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:
-        made.fail(FIRST, "nvidia-228", errno.EIO)
+        refusals.fail(made.host, FIRST, "nvidia-228", errno.EIO)
         async with node.daemon() as daemon:
             await kubelet.until_listed(LARGE, 2, 15)
             told = await node.until_told(lambda document: bool(document["changes"]["failing"]))
@@ -116,7 +117,7 @@ async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
             assert failing["what"].endswith("Input/output error")
             assert any(failing["what"] in problem for problem in told["problems"])
             await daemon.logged("action-failed")
-            made.mend(FIRST, "nvidia-228")
+            refusals.mend(made.host, FIRST, "nvidia-228")
             await kubelet.until_listed(LARGE, 4, 15)
             told = await node.until_told(lambda document: not document["changes"]["failing"])
             assert len(daemon.lines("action-failed")) == 1
@@ -140,7 +141,7 @@ async def test_killed_while_it_makes_vgpus_it_goes_on_with_the_same_ids(node: No
 async def test_a_write_that_never_returns_does_not_hold_up_the_end(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:
-        files.replace_by_fifo(made.create_file(FIRST, "nvidia-228"))
+        fifos.replace_by_fifo(refusals.create_file(made.host, FIRST, "nvidia-228"))
         async with node.daemon() as daemon:
             await kubelet.until_listed(LARGE, 2, 15)
             assert made.types_on(FIRST) == []

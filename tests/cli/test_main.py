@@ -57,7 +57,7 @@ def configure(host: SimulatedHost, text: str) -> Path:
 def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]:
     """A socket that gives this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
-        path = host.path(config.load(host.directory, {}, {}).status_socket) + suffix
+        path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket) + suffix
         task = portal.start_task_soon(jsonsocket.serve, path, lambda: answer, lambda value: value, "")
         portal.call(anyio.wait_all_tasks_blocked)
         yield

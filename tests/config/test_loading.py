@@ -9,8 +9,10 @@ import pytest
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
-from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
+from nodeagent.model.configuration import Alias, Configuration
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.policy import merge
 
 
 class Etc:
@@ -27,7 +29,10 @@ class Etc:
     def load(
         self, flags: dict[str, str] | None = None, environ: dict[str, str] | None = None
     ) -> config.Settings:
-        return config.load(str(self.root), flags or {}, environ or {})
+        return config.load(config.Sources(str(self.root), flags or {}, environ or {}))
+
+    def desired(self) -> Desired:
+        return merge.merge(self.load().configuration)
 
     def lines(self, text: str) -> list[str]:
         """The error lines that a file with this text gives, without the directory."""
@@ -69,8 +74,8 @@ log: {format: json, level: debug}
 
 
 def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
-    loaded = config.load(str(tmp_path), {}, {})
-    assert loaded.desired == Desired()
+    loaded = config.load(config.Sources(str(tmp_path), {}, {}))
+    assert loaded.configuration == Configuration()
     assert loaded.timing == config.Timing(settle=1.0, resync=60.0, holders=2.0)
     assert loaded.kubelet.device_plugin_dir == "/var/lib/kubelet/device-plugins"
     assert {value.source for value in loaded.values} == {"default"}
@@ -93,11 +98,14 @@ def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:
     second = PciSelector(vendors=("8086",))
     gpu = PciRule("example.com/gpu", (first, second), Isolation.BUNDLE, Iommufd.AUTO, True)
     kvm = NodeRule("devices.example.com/kvm", "/dev/kvm", 110, "rwm")
-    assert loaded.desired.rules == (gpu, kvm)
-    assert [rule.place for rule in loaded.desired.rules] == ["config.yaml:5", "config.yaml:14"]
-    assert loaded.desired.aliases == (("nvidia.com/TU104GL_TESLA_T4", "nvidia.com/t4"),)
-    assert loaded.desired.discovery.classes == ("0300", "1200")
-    assert loaded.node.labels == (("kubernetes.io/hostname", "node2"), ("zone", ""))
+    found = loaded.configuration
+    assert found.rules == (gpu, kvm)
+    assert [rule.place for rule in found.rules] == [f"{etc.home}/config.yaml:{line}" for line in (5, 14)]
+    assert [rule.place for rule in etc.desired().rules] == ["config.yaml:5", "config.yaml:14"]
+    assert found.aliases == (Alias("nvidia.com/TU104GL_TESLA_T4", "nvidia.com/t4"),)
+    assert found.aliases[0].place == f"{etc.home}/config.yaml:3"
+    assert found.discovery == Discovery(True, "id", "example.com", ("0300", "1200"))
+    assert found.node.labels == (("kubernetes.io/hostname", "node2"), ("zone", ""))
     assert (loaded.timing.settle, loaded.timing.resync) == (0.25, 120.0)
     assert loaded.kubelet.device_plugin_dir == "/var/lib/kubelet/device-plugins"
     assert config.check_file(str(etc.home / "config.yaml")) == loaded
@@ -108,7 +116,7 @@ def test_the_strongest_source_wins_and_is_named(etc: Etc) -> None:
     etc.write("conf.d/10-a.yaml", "timing:\n  settle: 2s\nnode: {name: a}\ndiscovery: {naming: id}\n")
     etc.write("conf.d/20-b.yaml", "timing: {settle: 3s}\nnode: {name: b}\n")
     loaded = etc.load({"node.name": "flag"}, {"NODEAGENT_NODE_NAME": "env", "NODEAGENT_TIMING_SETTLE": "4s"})
-    assert (loaded.node.name, source(loaded, "node.name")) == ("flag", "flag --node-name")
+    assert (loaded.configuration.node.name, source(loaded, "node.name")) == ("flag", "flag --node-name")
     assert (loaded.timing.settle, source(loaded, "timing.settle")) == (4.0, "env NODEAGENT_TIMING_SETTLE")
     assert (loaded.log.level, source(loaded, "log.level")) == ("error", "config.yaml:3")
     assert source(loaded, "discovery.naming") == "conf.d/10-a.yaml:4"
@@ -119,20 +127,24 @@ def test_lists_are_replaced_and_maps_are_merged(etc: Etc) -> None:
     etc.write("config.yaml", "discovery: {classes: ['03', '12']}\naliases: {a.b/1: a.b/x, a.b/2: a.b/y}\n")
     etc.write("conf.d/a.yaml", "discovery: {classes: ['0680']}\naliases: {a.b/2: a.b/z}\n")
     loaded = etc.load(environ={"NODEAGENT_ALIASES": "a.b/3=a.b/w"})
-    assert loaded.desired.discovery.classes == ("0680",)
-    assert loaded.desired.aliases == (("a.b/1", "a.b/x"), ("a.b/2", "a.b/z"), ("a.b/3", "a.b/w"))
+    assert loaded.configuration.discovery.classes == ("0680",)
+    aliases = loaded.configuration.aliases
+    assert aliases == (Alias("a.b/1", "a.b/x"), Alias("a.b/2", "a.b/z"), Alias("a.b/3", "a.b/w"))
+    places = [f"{etc.home}/config.yaml:2", f"{etc.home}/conf.d/a.yaml:2", "env NODEAGENT_ALIASES"]
+    assert [alias.place for alias in aliases] == places
     assert source(loaded, "aliases") == "config.yaml:2, conf.d/a.yaml:2, env NODEAGENT_ALIASES"
 
 
 def test_an_empty_variable_counts_as_not_set_and_an_empty_flag_as_given(etc: Etc) -> None:
     etc.write("config.yaml", "discovery: {prefix: example.com}\n")
-    assert etc.load(environ={"NODEAGENT_DISCOVERY_PREFIX": ""}).desired.discovery.prefix == "example.com"
-    assert etc.load({"discovery.prefix": ""}).desired.discovery.prefix == ""
+    variable, flag = etc.load(environ={"NODEAGENT_DISCOVERY_PREFIX": ""}), etc.load({"discovery.prefix": ""})
+    assert variable.configuration.discovery.prefix == "example.com"
+    assert flag.configuration.discovery.prefix == ""
 
 
 def test_foreign_variables_are_never_settings_and_misspelt_ones_are_told(etc: Etc) -> None:
     environ = {"LISTEN": "x", "DOMAIN": "y", "NODEAGENT_PORT": "tcp://1", "NODEAGENT_SERVICE_HOST": "z"}
-    assert etc.load(environ=environ) == config.load(str(etc.root), {}, {})
+    assert etc.load(environ=environ) == config.load(config.Sources(str(etc.root), {}, {}))
     (warning,) = etc.load(environ={"NODEAGENT_TIMING_SETLE": "1s"}).warnings
     assert 'did you mean "NODEAGENT_TIMING_SETTLE"?' in warning
 
@@ -148,7 +160,7 @@ def test_dotfiles_are_passed_over_and_other_endings_are_told(etc: Etc) -> None:
 def test_a_rule_without_selectors_takes_nothing_and_says_so(etc: Etc) -> None:
     etc.write("config.yaml", "resources:\n- {name: a.b/c}\n- {name: a.b/d, pci: []}\n")
     loaded = etc.load()
-    assert [rule.name for rule in loaded.desired.rules] == ["a.b/c", "a.b/d"]
+    assert [rule.name for rule in loaded.configuration.rules] == ["a.b/c", "a.b/d"]
     assert [warning.partition(": ")[2] for warning in loaded.warnings] == [
         '"a.b/c" has no selector and takes no device',
         '"a.b/d" has no selector and takes no device',
@@ -288,7 +300,7 @@ def test_a_mistake_counts_even_where_a_stronger_source_hides_it(etc: Etc) -> Non
 
 def test_parts_that_are_named_but_not_used_are_fine(etc: Etc) -> None:
     etc.write("config.yaml", "mdevs:\npassthrough: []\nsriov:\nkubevirt: {enabled: false, serve: external}\n")
-    assert etc.load().desired == Desired()
+    assert etc.load().configuration == Configuration()
 
 
 def test_the_longest_plugin_directory_leaves_room_for_a_socket(etc: Etc) -> None:
@@ -304,7 +316,7 @@ def test_checking_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         config.check_file(str(tmp_path / "absent.yaml"))
     (tmp_path / "empty.yaml").touch()
-    assert config.check_file(str(tmp_path / "empty.yaml")).desired == Desired()
+    assert config.check_file(str(tmp_path / "empty.yaml")).configuration == Configuration()
 
 
 def test_the_watched_directories_include_those_that_links_lead_to(etc: Etc) -> None:
@@ -318,13 +330,13 @@ def test_the_watched_directories_include_those_that_links_lead_to(etc: Etc) -> N
 
 def test_loading_again_sees_the_new_file_and_keeps_nothing_of_the_old(etc: Etc) -> None:
     etc.write("config.yaml", "aliases: {a.b/1: a.b/2}\n")
-    assert etc.load().desired.aliases == (("a.b/1", "a.b/2"),)
+    assert etc.load().configuration.aliases == (Alias("a.b/1", "a.b/2"),)
     etc.write("config.yaml", "")
-    assert etc.load() == config.load("/nonexistent", {}, {})
+    assert etc.load() == config.load(config.Sources("/nonexistent", {}, {}))
 
 
 def test_the_name_of_the_node_is_its_hostname_unless_a_label_says_otherwise(etc: Etc) -> None:
     etc.write("config.yaml", "node: {name: node2, labels: {zone: a}}\n")
-    assert dict(etc.load().node.labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
+    assert dict(etc.desired().labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
     etc.write("config.yaml", "node: {name: node2, labels: {kubernetes.io/hostname: other}}\n")
-    assert dict(etc.load().node.labels) == {"kubernetes.io/hostname": "other"}
+    assert dict(etc.desired().labels) == {"kubernetes.io/hostname": "other"}

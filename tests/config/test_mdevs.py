@@ -13,8 +13,10 @@ from nodeagent import config
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.imports import mdevctl, vgpu_device_manager
 from nodeagent.config.reader import document
+from nodeagent.model.configuration import VgpuConfiguration
 from nodeagent.model.desired import (
     CardTypes,
+    Desired,
     MdevDefinition,
     MdevRule,
     MdevSelector,
@@ -23,6 +25,7 @@ from nodeagent.model.desired import (
     SriovRule,
     WantedType,
 )
+from nodeagent.policy import merge
 
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 PARENT = "0000:65:00.0"
@@ -55,7 +58,10 @@ class Node:
 
     def load(self, text: str) -> config.Settings:
         self.write("etc/nodeagent/config.yaml", text)
-        return config.load(str(self.root), {}, {})
+        return config.load(config.Sources(str(self.root), {}, {}))
+
+    def desired(self, text: str) -> Desired:
+        return merge.merge(self.load(text).configuration)
 
     def defines(self, uuid: str, **definition: object) -> None:
         self.write(f"etc/mdevctl.d/{PARENT}/{uuid}", json.dumps(definition))
@@ -67,7 +73,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_all_wishes_are_read_in_the_order_written(node: Node) -> None:
-    desired = node.load(FULL).desired
+    desired = node.desired(FULL)
     wanted = desired.mdevs
     assert (wanted.manage, wanted.adopt, wanted.excluded) == (True, True, ("nvidia-230",))
     assert wanted.types == (WantedType("nvidia-222"), WantedType("GRID T4-1Q", 4))
@@ -79,8 +85,7 @@ def test_all_wishes_are_read_in_the_order_written(node: Node) -> None:
 
 
 def test_wishes_that_are_not_to_be_carried_out_are_fine_for_the_daemon(node: Node) -> None:
-    node.write("etc/nodeagent/config.yaml", "mdevs: {manage: false, types: [nvidia-222], adopt: true}\n")
-    wanted = config.load(str(node.root), {}, {}).desired.mdevs
+    wanted = node.desired("mdevs: {manage: false, types: [nvidia-222], adopt: true}\n").mdevs
     assert not wanted.manage
     assert wanted.types == (WantedType("nvidia-222"),)
 
@@ -96,10 +101,10 @@ def test_definitions_of_mdevctl_are_read_where_asked_for(node: Node) -> None:
     node.defines(other, mdev_type="nvidia-222", start="auto", attrs=[])
     node.defines("a" * 8 + UUID[8:], mdev_type="nvidia-222", start="manual")
     node.write("etc/mdevctl.d/scripts.d/callouts/hook", "#!/bin/sh\n")
-    assert node.load("").desired.mdevs.definitions == ()
+    assert node.desired("").mdevs.definitions == ()
     loaded = node.load(MDEVCTL)
     assert loaded.warnings == ()
-    assert loaded.desired.mdevs.definitions == (
+    assert merge.merge(loaded.configuration).mdevs.definitions == (
         MdevDefinition(UUID, PARENT, "nvidia-222"),
         MdevDefinition(other.lower(), PARENT, "nvidia-222"),
     )
@@ -111,7 +116,7 @@ def test_a_definition_that_cannot_be_used_is_named_and_the_others_are_used(node:
     node.write(f"etc/mdevctl.d/{PARENT}/{UUID[:-1]}0", "{bad")
     node.write("etc/mdevctl.d/file", "")
     loaded = node.load(MDEVCTL)
-    assert [each.uuid for each in loaded.desired.mdevs.definitions] == [UUID]
+    assert [each.uuid for each in loaded.configuration.imported.mdevctl.wanted] == [UUID]
     broken, stray = loaded.warnings
     assert f"etc/mdevctl.d/{PARENT}/{UUID[:-1]}0 is not used: it is not valid JSON" in broken
     assert "etc/mdevctl.d/file is not used" in stray
@@ -134,7 +139,7 @@ def test_every_definition_keeps_its_uuid_and_one_left_to_mdevctl_its_card(
 ) -> None:
     node.write(f"etc/mdevctl.d/{PARENT}/{UUID.upper()}", text)
     node.write(f"etc/mdevctl.d/{PARENT}/notes.txt", "")
-    wanted = node.load(MDEVCTL).desired.mdevs
+    wanted = node.desired(MDEVCTL).mdevs
     assert wanted.defined == {UUID}
     assert len(wanted.definitions) == made
     assert wanted.reserved == reserved
@@ -182,8 +187,12 @@ vgpu-configs:
 """
 
 
-def configurations(text: str, chosen: str = "a") -> dict[str, tuple[CardTypes, ...]]:
-    return vgpu_device_manager.parse(document.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"), chosen)
+def parsed(text: str) -> tuple[VgpuConfiguration, ...]:
+    return vgpu_device_manager.parse(document.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"))
+
+
+def configurations(text: str) -> dict[str, tuple[CardTypes, ...]]:
+    return {each.name: each.cards for each in parsed(text)}
 
 
 def test_a_file_of_vgpu_device_manager_is_read() -> None:
@@ -224,10 +233,6 @@ def test_a_file_of_vgpu_device_manager_is_read() -> None:
             '"A100-1-5Cme" is no vGPU',
         ),
         (
-            "version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {T4-1Q: 8, A100-1-5C: 1}}]}",
-            "A100-1-5C would be on one card with T4-1Q",
-        ),
-        (
             "version: v1\nvgpu-configs: {a: [{devices: all, device-filter: MODEL, vgpu-devices: {}}]}",
             '"MODEL" is no filter',
         ),
@@ -240,14 +245,28 @@ def test_a_mistake_in_such_a_file_is_told_with_its_line(text: str, what: str) ->
     assert caught.value.hint
 
 
-def test_several_types_on_one_gpu_are_a_mistake_only_where_they_are_chosen() -> None:
+def test_several_types_on_one_gpu_are_a_mistake_only_where_they_are_chosen(node: Node) -> None:
     text = "version: v1\nvgpu-configs:\n  a: [{devices: all, vgpu-devices: {T4-1Q: 1}}]\n"
     text += "  b: [{devices: all, vgpu-devices: {A100-1-5C: 3, A100-2-10C: 2}}]\n"
-    assert set(configurations(text)) == {"a", "b"}
-    with pytest.raises(ConfigError, match="A100-2-10C would be on one card with A100-1-5C"):
-        configurations(text, "b")
+    plain, mixed = parsed(text)
+    assert plain.fault is None
+    assert mixed.fault is not None
+    assert mixed.fault.what == "vgpu.yaml:4: A100-2-10C would be on one card with A100-1-5C"
+    node.write("etc/vgpu.yaml", text)
+    assert node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: a}").warnings == ()
+    with pytest.raises(ConfigError, match=r"etc/vgpu.yaml:4: A100-2-10C would be on one card") as caught:
+        node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: b}")
+    assert caught.value.hint == "nodeagent makes one type on each card: keep one"
     with pytest.raises(ConfigError, match="no number from 1"):
-        configurations(text.replace("3", "0"))
+        parsed(text.replace("3", "0"))
+
+
+def test_a_bad_file_is_a_mistake_only_where_a_configuration_of_it_is_chosen(node: Node) -> None:
+    node.write("etc/vgpu.yaml", "version: v2\n")
+    (warning,) = node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml}\n").warnings
+    assert "no configuration of it is chosen" in warning
+    with pytest.raises(ConfigError, match=r"etc/vgpu.yaml:1: its version is not v1"):
+        node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: a}\n")
 
 
 @pytest.mark.parametrize("entry", ['device-filter: "", vgpu-devices: {}', "vgpu-devices:"])
@@ -267,20 +286,17 @@ def test_the_names_of_vgpu_types_are_known(name: str) -> None:
 @pytest.mark.shows("VG-9")
 def test_the_configuration_is_chosen_by_name_or_by_the_label_of_the_node(node: Node) -> None:
     node.write("etc/vgpu.yaml", VGPU)
-    assert (
-        len(node.load("mdevs: {vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: mixed}\n").desired.mdevs.cards)
-        == 2
-    )
-    labels = "node: {labels: {nvidia.com/vgpu.config: default}}\n"
-    assert len(node.load(f"mdevs: {{vgpuConfigFile: /etc/vgpu.yaml}}\n{labels}").desired.mdevs.cards) == 1
     both = "mdevs: {vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: mixed}\n"
-    assert len(node.load(f"{both}{labels}").desired.mdevs.cards) == 1, "the label overrides the default"
+    assert len(node.desired(both).mdevs.cards) == 2
+    labels = "node: {labels: {nvidia.com/vgpu.config: default}}\n"
+    assert len(node.desired(f"mdevs: {{vgpuConfigFile: /etc/vgpu.yaml}}\n{labels}").mdevs.cards) == 1
+    assert len(node.desired(f"{both}{labels}").mdevs.cards) == 1, "the label overrides the default"
 
 
 def test_without_label_and_default_nothing_is_asked_for_and_that_is_a_warning(node: Node) -> None:
     node.write("etc/vgpu.yaml", VGPU)
     loaded = node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml}\n")
-    assert loaded.desired.mdevs.cards == ()
+    assert merge.merge(loaded.configuration).mdevs.cards == ()
     (warning,) = loaded.warnings
     assert "mdevs.vgpuConfigFile is set, but no configuration of it is chosen" in warning
 

@@ -92,7 +92,7 @@ def test_a_file_with_every_default_written_out_changes_nothing(tmp_path: Path) -
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps(written, indent=1))
     assert dataclasses.replace(config.check_file(str(path)), values=()) == dataclasses.replace(
-        config.load("/nonexistent", {}, {}), values=()
+        config.load(config.Sources("/nonexistent", {}, {})), values=()
     )
 
 

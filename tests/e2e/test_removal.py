@@ -11,6 +11,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, SECOND, only, rule
+from tests.sim import fifos
 
 NAME = "example.com/vanishing"
 
@@ -23,12 +24,12 @@ def test_a_device_that_vanishes_in_the_middle_of_its_allocate_leaves_the_kubelet
     daemon.start()
     running.await_counts(NAME, 2, 2)
     log = running.kubelet.log.stat().st_size
-    host.hang(FIRST, "enable")  # the answer waits for this read
+    fifos.hang(host, FIRST, "enable")  # the answer waits for this read
     pods.start("unlucky", {NAME: 2})
     waiting.until(lambda: running.kubelet.allocates(log), "the Allocate is on its way")
     host.unplug(SECOND)
     running.await_counts(NAME, 2, 0, seconds=8.0)  # the one is still listed, the other cannot be read
-    host.unhang(FIRST, "enable")
+    fifos.unhang(host, FIRST, "enable")
     status = pods.await_phase("unlucky", "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"
     assert SECOND in status["message"]

@@ -113,7 +113,7 @@ async def test_a_process_that_may_not_be_looked_at_may_have_anything_open(cards:
 
 
 async def test_an_instance_that_is_open_through_a_node_of_its_own_is_in_use(cards: SimulatedCards) -> None:
-    real = cards.real(f"/sys/bus/mdev/devices/{ONE}")
+    real = cards.host.tree.real(f"/sys/bus/mdev/devices/{ONE}")
     (name,) = os.listdir(cards.host.path(f"{real}/vfio-dev"))
     cards.host.node(f"/dev/vfio/devices/{name}")
     files.link(cards.host.path("/proc/77/fd/9"), cards.host.path(f"/dev/vfio/devices/{name}"))
@@ -141,7 +141,7 @@ async def test_what_does_not_exist_is_not_in_use(cards: SimulatedCards) -> None:
 
 
 async def test_a_dead_instance_without_a_node_can_be_open_to_nobody(cards: SimulatedCards) -> None:
-    real = cards.real(f"/sys/bus/mdev/devices/{ONE}")
+    real = cards.host.tree.real(f"/sys/bus/mdev/devices/{ONE}")
     files.remove(cards.host.path(f"{real}/driver"))
     files.remove(cards.host.path(f"{real}/iommu_group"))
     files.remove_tree(cards.host.path(f"{real}/vfio-dev"))

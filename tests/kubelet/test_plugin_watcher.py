@@ -14,11 +14,13 @@ import anyio
 import pytest
 
 from nodeagent.base import log
+from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
+from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.kubelet.plugin_watcher import COME_BACK, RegistryEndpoint
+from nodeagent.kubelet.plugin_watcher import COME_BACK, AnnounceWay
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests.conftest import Said
@@ -36,9 +38,10 @@ class Node:
     directory: SocketDir
     watcher: Watcher
 
-    def endpoint(self, resource: str = ONE) -> RegistryEndpoint:
+    def endpoint(self, resource: str = ONE) -> Endpoint:
         listing = Listing((device("a"),))
-        return RegistryEndpoint(resource, listing, Answers(), self.directory, Registrar("/nowhere"))
+        way = AnnounceWay(self.directory, Registrar("/nowhere"))
+        return Endpoint(resource, listing, Answers(), way, Latest(None))
 
     @property
     def accepted(self) -> list[Registration]:
@@ -69,7 +72,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @asynccontextmanager
-async def living(endpoint: RegistryEndpoint) -> AsyncIterator[None]:
+async def living(endpoint: Endpoint) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(endpoint.run)
         yield
@@ -84,7 +87,7 @@ async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node:
     endpoint = node.endpoint()
     async with living(endpoint):
         await node.until_registered(1)
-        await node.kubelet.until(lambda: endpoint.standing.registered)
+        await node.kubelet.until(lambda: endpoint.registration.registered)
         pod = await node.kubelet.admit(Pod("ns", "p", [{ONE: 1}]))
         assert pod.result.ids == {ONE: ("a",)}
         endpoint.listing.show((device("a", BROKEN),))
@@ -134,10 +137,10 @@ async def test_what_the_kubelet_refuses_is_told_once_while_it_tries_again(node: 
     endpoint = node.endpoint("kubernetes.io/one")
     async with living(endpoint):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 2, 15)
-        assert not endpoint.standing.registered
+        assert not endpoint.registration.registered
     (event,) = said(log.REGISTER_FAILING)
     assert "is invalid" in str(event["error"])
-    assert endpoint.standing.last_error == event["error"]
+    assert endpoint.registration.last_error == event["error"]
 
 
 async def test_a_file_has_its_name_when_it_is_served_and_not_before(node: Node) -> None:

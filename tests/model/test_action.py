@@ -3,41 +3,47 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
 
 CARD, VF, PF = "0000:3b:00.0", "0000:86:00.4", "0000:af:00.0"
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+CREATE = CreateMdev(CARD, VF, "t-1", UUID)
+REMOVE = RemoveMdev(CARD, VF, "t-1", UUID)
+SET = SetVgpuType(CARD, VF, "557")
+CLEAR = ClearVgpuType(CARD, VF, "557")
 
 
 @pytest.mark.parametrize(
-    ("action", "key", "device", "words"),
+    ("action", "targets", "device", "words"),
     [
-        (CreateMdev(CARD, "t-1", UUID), UUID, CARD, f"create mdev {UUID} of type t-1 on {CARD}"),
-        (RemoveMdev(UUID, CARD, "t-1"), UUID, CARD, f"remove mdev {UUID} of type t-1 from {CARD}"),
-        (SetVgpuType(VF, "557"), VF, VF, f"set the vGPU type of {VF} to 557"),
-        (ClearVgpuType(VF), VF, VF, f"clear the vGPU type of {VF}"),
-        (SetNumVfs(PF, 2), PF, "sriov_numvfs", f"set the number of VFs of {PF} to 2"),
+        (CREATE, {UUID}, VF, f"create mdev {UUID} of type t-1 on {VF}"),
+        (REMOVE, {UUID}, VF, f"remove mdev {UUID} of type t-1 from {VF}"),
+        (SET, {VF}, VF, f"set the vGPU type of {VF} to 557"),
+        (CLEAR, {VF}, VF, f"clear the vGPU type of {VF}"),
+        (SetNumVfs(PF, 2), {PF}, "sriov_numvfs", f"set the number of VFs of {PF} to 2"),
     ],
     ids=["create", "remove", "set", "clear", "split"],
 )
 def test_an_action_says_what_to_look_at_again_what_it_excludes_and_what_it_does(
-    action: Action, key: str, device: str, words: str
+    action: Action, targets: set[str], device: str, words: str
 ) -> None:
-    assert (action.key, action.device, action.describe()) == (key, device, words)
+    assert (set(action.targets), action.device, action.describe()) == (targets, device, words)
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (CreateMdev(CARD, "t-1", UUID), CreateMdev(CARD, "t-1", "another"), True),
-        (CreateMdev(CARD, "t-1", UUID), CreateMdev(CARD, "t-2", UUID), False),
-        (CreateMdev(CARD, "t-1", UUID), CreateMdev(VF, "t-1", UUID), False),
-        (RemoveMdev(UUID, CARD, "t-1"), RemoveMdev("another", CARD, "t-1"), False),
-        (RemoveMdev(UUID, CARD, "t-1"), CreateMdev(CARD, "t-1", UUID), False),
-        (SetVgpuType(VF, "557"), SetVgpuType(VF, "558"), False),
-        (SetVgpuType(VF, "557"), ClearVgpuType(VF), False),
+        (CREATE, replace(CREATE, uuid="another"), True),
+        (CREATE, replace(CREATE, type_id="t-2"), False),
+        (CREATE, replace(CREATE, parent=CARD), False),
+        (REMOVE, replace(REMOVE, uuid="another"), False),
+        (REMOVE, CREATE, False),
+        (SET, replace(SET, type_id="558"), False),
+        (SET, CLEAR, False),
         (SetNumVfs(PF, 2), SetNumVfs(PF, 0), False),
     ],
 )
@@ -45,3 +51,35 @@ def test_what_was_refused_makes_the_same_attempt_wait_and_no_other(
     one: Action, other: Action, same: bool
 ) -> None:
     assert (one.attempt == other.attempt) is same
+
+
+@pytest.mark.parametrize(
+    ("action", "card", "takes", "type_id"),
+    [
+        (CREATE, CARD, set(), "t-1"),
+        (REMOVE, CARD, {UUID}, "t-1"),
+        (SET, CARD, set(), "557"),
+        (CLEAR, CARD, {VF}, "557"),
+        (SetNumVfs(PF, 2), PF, set(), None),
+        (SetNumVfs(PF, 0, (VF,)), PF, {VF}, None),
+    ],
+    ids=["create", "remove", "set", "clear", "split", "unsplit"],
+)
+def test_an_action_says_on_which_card_it_works_and_what_it_takes_away(
+    action: Action, card: str, takes: set[str], type_id: str | None
+) -> None:
+    assert (action.card, set(action.takes), action.type_id) == (card, takes, type_id)
+
+
+@pytest.mark.parametrize(
+    ("action", "undo"),
+    [(CREATE, REMOVE), (REMOVE, CREATE), (SET, CLEAR), (CLEAR, SET)],
+    ids=["create", "remove", "set", "clear"],
+)
+def test_an_action_is_undone_by_its_opposite(action: Action, undo: Action) -> None:
+    assert action.undo == undo
+
+
+def test_removed_vfs_come_back_as_many_and_which_will_be_made_nobody_knows_before() -> None:
+    assert SetNumVfs(PF, 0, (VF, CARD)).undo == SetNumVfs(PF, 2)
+    assert SetNumVfs(PF, 2).undo is None

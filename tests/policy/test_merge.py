@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-checks between rules, aliases and wishes for mdevs: one name, one meaning."""
+"""What is desired of a configuration, and what of it does not go together: one name, one meaning."""
 
 from __future__ import annotations
 
 import pytest
 
+from nodeagent.model.configuration import (
+    Alias,
+    Configuration,
+    Fault,
+    Imported,
+    MdevctlDefinitions,
+    Mdevs,
+    Node,
+    VgpuConfiguration,
+    VgpuFile,
+)
 from nodeagent.model.desired import (
+    CardTypes,
+    Desired,
     Discovery,
+    MdevDefinition,
     MdevRule,
     MdevsWanted,
     NodeRule,
@@ -18,22 +32,21 @@ from nodeagent.model.desired import (
     WantedType,
 )
 from nodeagent.model.resource import Iommufd, Isolation
-from nodeagent.policy import merge
-from nodeagent.policy.merge import Alias
+from nodeagent.policy import contradictions, merge
 from nodeagent.policy.offer import shares
 
 GPU = PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),), place="config.yaml:3")
-MDEVS = MdevsWanted()
 
 
 def told(rules: list[Rule], *aliases: Alias) -> list[str]:
-    return [finding.what for finding in merge.findings(rules, aliases, MDEVS)]
+    configuration = Configuration(rules=tuple(rules), aliases=aliases)
+    return [finding.what for finding in merge.findings(configuration)]
 
 
 def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
     other = PciRule("example.com/gpu", (PciSelector(vendors=("1002",)),))
     assert told([GPU, other]) == []
-    assert merge.merged(Discovery(), [GPU, other], [], MDEVS, []).rules == (GPU, other)
+    assert merge.merge(Configuration(rules=(GPU, other))).rules == (GPU, other)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +60,7 @@ def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
     ids=["isolation", "iommufd", "cdi", "kind"],
 )
 def test_rules_that_share_a_name_only_are_refused_where_the_second_stands(other: Rule) -> None:
-    (finding,) = merge.findings([GPU, other], [], MDEVS)
+    (finding,) = merge.findings(Configuration(rules=(GPU, other)))
     assert '"example.com/gpu" is the name of two rules' in finding.what
     assert "config.yaml:3" in finding.what
 
@@ -82,10 +95,10 @@ def test_an_alias_that_leads_to_a_rule_is_of_its_kind() -> None:
 def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     path = "/dev/net/tun"
     length = len(shares.share_id(path, 100_000))
-    most = merge.MESSAGE_LIMIT // (length + merge.DEVICE_FRAME)
+    most = contradictions.MESSAGE_LIMIT // (length + contradictions.DEVICE_FRAME)
     assert most > 100_000
     assert told([NodeRule("example.com/tun", path, most)]) == []
-    (finding,) = merge.findings([NodeRule("example.com/tun", path, most + 1)], [], MDEVS)
+    (finding,) = merge.findings(Configuration(rules=(NodeRule("example.com/tun", path, most + 1),)))
     assert f"at most {most}" in finding.hint
 
 
@@ -96,7 +109,7 @@ def test_a_path_that_makes_ids_too_long_is_refused() -> None:
 def test_a_chain_of_aliases_ends_at_its_last_name() -> None:
     aliases = [Alias("a.b/1", "a.b/2"), Alias("a.b/2", "a.b/3")]
     assert told([], *aliases) == []
-    merged = merge.merged(Discovery(), [], aliases, MDEVS, [])
+    merged = merge.merge(Configuration(aliases=tuple(aliases)))
     assert merged.aliases == (("a.b/1", "a.b/3"), ("a.b/2", "a.b/3"))
 
 
@@ -113,22 +126,126 @@ def test_aliases_in_a_circle_are_refused_and_still_end(aliases: list[Alias]) -> 
     assert [what for what in told([], *aliases) if "circle" in what] == [
         f'the alias "{alias.name}" leads in a circle' for alias in aliases
     ]
-    assert merge.merged(Discovery(), [], aliases, MDEVS, []).aliases
+    assert merge.merge(Configuration(aliases=tuple(aliases))).aliases
 
 
-def test_all_that_the_settings_hold_is_desired() -> None:
-    wanted, vfs = MdevsWanted(manage=True), SriovRule((), 8)
-    merged = merge.merged(Discovery(), [GPU], [], wanted, [vfs])
-    assert (merged.mdevs, merged.sriov) == (wanted, (vfs,))
+def test_all_that_the_configuration_holds_is_desired() -> None:
+    types, nodes = (WantedType("nvidia-222"),), (NodeTypes((("zone", "b"),)),)
+    definition = MdevDefinition("u", "0000:65:00.0", "t-1")
+    configuration = Configuration(
+        discovery=Discovery(naming="id"),
+        rules=(GPU,),
+        mdevs=Mdevs(manage=True, types=types, nodes=nodes, adopt=True, exclude=("x",)),
+        sriov=(SriovRule((), 8),),
+        imported=Imported(MdevctlDefinitions((definition,), frozenset("u"), frozenset("p"))),
+    )
+    wanted = MdevsWanted(
+        manage=True,
+        types=types,
+        nodes=nodes,
+        adopt=True,
+        excluded=("x",),
+        definitions=(definition,),
+        defined=frozenset("u"),
+        reserved=frozenset("p"),
+    )
+    assert merge.findings(configuration) == ()
+    assert merge.warnings(configuration) == ()
+    assert merge.merge(configuration) == Desired(
+        configuration.discovery, (), (GPU,), wanted, configuration.sriov, ()
+    )
+
+
+def test_places_in_the_desired_are_named_without_the_directory_of_the_configuration() -> None:
+    rules = (PciRule("a.b/c", place="/etc/x/conf.d/a.yaml:3"), PciRule("a.b/d", place="KubeVirt CR"))
+    sriov = (SriovRule((), 1, "/etc/x/config.yaml:5"),)
+    merged = merge.merge(Configuration(rules=rules, sriov=sriov, home="/etc/x/"))
+    assert [rule.place for rule in merged.rules] == ["conf.d/a.yaml:3", "KubeVirt CR"]
+    assert [rule.place for rule in merged.sriov] == ["config.yaml:5"]
+
+
+@pytest.mark.parametrize(
+    ("node", "labels"),
+    [
+        (Node(), ()),
+        (Node("node2"), (("kubernetes.io/hostname", "node2"),)),
+        (Node("node2", (("zone", "a"),)), (("kubernetes.io/hostname", "node2"), ("zone", "a"))),
+        (Node("node2", (("kubernetes.io/hostname", "other"),)), (("kubernetes.io/hostname", "other"),)),
+        (Node("", (("zone", "a"),)), (("zone", "a"),)),
+    ],
+)
+def test_the_name_of_the_node_is_a_label_unless_another_was_given(
+    node: Node, labels: tuple[tuple[str, str], ...]
+) -> None:
+    assert merge.merge(Configuration(node=node)).labels == labels
+
+
+DEFAULT, MIXED = (CardTypes(),), (CardTypes((0,)), CardTypes((1,)))
+FAULT = Fault("vgpu.yaml:9: two types on one card", "keep one")
+VGPU = VgpuFile(
+    "vgpu.yaml",
+    (
+        VgpuConfiguration("default", DEFAULT),
+        VgpuConfiguration("mixed", MIXED),
+        VgpuConfiguration("bad", DEFAULT, FAULT),
+    ),
+)
+
+
+def vgpu(name: str = "", label: str = "", file: VgpuFile = VGPU) -> Configuration:
+    """A configuration that names a file of vgpu-device-manager and one of its configurations."""
+    labels = (("nvidia.com/vgpu.config", label),) if label else ()
+    mdevs = Mdevs(manage=True, vgpu_config_file=file.path, vgpu_config=name)
+    return Configuration(mdevs=mdevs, node=Node(labels=labels), imported=Imported(vgpu=file))
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "cards"),
+    [("default", "", DEFAULT), ("default", "mixed", MIXED), ("", "mixed", MIXED), ("", "", ())],
+)
+def test_the_label_of_the_node_chooses_before_the_default(
+    name: str, label: str, cards: tuple[CardTypes, ...]
+) -> None:
+    configuration = vgpu(name, label)
+    assert merge.findings(configuration) == ()
+    assert merge.merge(configuration).mdevs.cards == cards
+    assert len(merge.warnings(configuration)) == (0 if cards else 1)
+
+
+def test_only_the_fault_of_the_configuration_that_is_chosen_counts() -> None:
+    assert merge.findings(vgpu("bad", "default")) == ()
+    assert merge.findings(vgpu("default", "bad")) == (("", FAULT.what, FAULT.hint),)
+
+
+def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
+    (finding,) = merge.findings(vgpu("default", "mixd"))
+    assert finding == ("vgpu.yaml", 'it has no configuration "mixd"', 'did you mean "mixed"?')
+
+
+def test_the_fault_of_a_whole_file_counts_as_soon_as_anything_of_it_is_chosen() -> None:
+    file = VgpuFile("vgpu.yaml", fault=FAULT)
+    assert merge.findings(vgpu(file=file)) == ()
+    assert merge.findings(vgpu("any", file=file)) == (("", FAULT.what, FAULT.hint),)
+
+
+def test_what_is_asked_for_and_cannot_happen_is_a_warning() -> None:
+    rules = (PciRule("a.b/c", place="x:1"), MdevRule("a.b/d", place="x:2"), NodeRule("a.b/e", "/dev/kvm"))
+    idle = Mdevs(mdevctl=True, vgpu_config_file="/etc/vgpu.yaml")
+    assert [text.partition(" ")[0] for text in merge.warnings(Configuration(rules=rules, mdevs=idle))] == [
+        "x:1:",
+        "x:2:",
+        "mdevs.mdevctl",
+        "mdevs.vgpuConfigFile",
+    ]
 
 
 def test_a_type_that_is_wanted_anywhere_and_excluded_is_refused_however_it_is_spelled() -> None:
-    wanted = MdevsWanted(
+    mdevs = Mdevs(
         types=(WantedType("nvidia-222"), WantedType("GRID T4-2Q")),
         nodes=(NodeTypes((), (WantedType("GRID T4-1Q "),)),),
-        excluded=("GRID_T4-1Q", "nvidia-222"),
+        exclude=("GRID_T4-1Q", "nvidia-222"),
     )
-    assert [(finding.place, finding.what) for finding in merge.findings([], [], wanted)] == [
+    assert [(place, what) for place, what, _ in merge.findings(Configuration(mdevs=mdevs))] == [
         ("mdevs.exclude", '"nvidia-222" is both wanted and excluded'),
         ("mdevs.exclude", '"GRID T4-1Q " is both wanted and excluded'),
     ]

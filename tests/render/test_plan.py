@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 
-from nodeagent.model.action import SetNumVfs, Step, Waiting
-from nodeagent.policy.change import sriov
-from nodeagent.policy.change.mdevs import Plan
+from nodeagent.model.action import SetNumVfs, Step
+from nodeagent.model.plan import Plan
 from nodeagent.render import plan
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.policy.change.splitting import planned, settle, t4, wanted
 
-NO_VFS = sriov.Plan()
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
@@ -30,7 +28,7 @@ def changed() -> tuple[MdevKernel, Plan]:
 def test_each_card_tells_what_is_done_what_waits_and_why() -> None:
     kernel, found = changed()
     held, free = list(kernel.instances)[1:]
-    assert plan.text(found, NO_VFS, True).splitlines()[:12] == [
+    assert plan.text(found, True).splitlines()[:12] == [
         "0000:01:00.0  is for nvidia-223, has 1 × nvidia-228 (held), 1 × nvidia-228",
         f"  remove mdev {free} of type nvidia-228 from 0000:01:00.0",
         "      because nvidia-228 is not wanted on this card",
@@ -50,7 +48,7 @@ def test_own_devices_of_an_excluded_type_are_told_as_what_they_are() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("229"))
     found = planned(kernel, wanted("222", excluded=("nvidia-229",)))
-    assert plan.text(found, NO_VFS, True).splitlines()[:2] == [
+    assert plan.text(found, True).splitlines()[:2] == [
         "0000:01:00.0  is for nothing, has 1 × nvidia-229 (excluded)",
         "  note: something is on it that is excluded: nothing is made beside it",
     ]
@@ -58,7 +56,7 @@ def test_own_devices_of_an_excluded_type_are_told_as_what_they_are() -> None:
 
 def test_of_many_alike_only_a_few_are_shown_and_the_sum_counts_all() -> None:
     _, found = changed()
-    lines = plan.text(found, NO_VFS, True).splitlines()
+    lines = plan.text(found, True).splitlines()
     assert sum("create mdev" in line for line in lines) == plan.SHOWN
     assert "  … and 4 more" in lines
     assert lines[-2:] == [
@@ -69,9 +67,12 @@ def test_of_many_alike_only_a_few_are_shown_and_the_sum_counts_all() -> None:
 
 def test_the_plain_data_leaves_nothing_out() -> None:
     _, found = changed()
-    told = json.loads(json.dumps(plan.document(found, NO_VFS, True)))
+    told = json.loads(json.dumps(plan.document(found, True)))
     assert [step["action"] for step in told["steps"]] == ["removeMdev"] + ["createMdev"] * 8
     assert told["steps"][1]["card"] == "0000:03:00.0"
+    assert told["steps"][0]["undo"] == found.steps[0].action.describe().replace("remove", "create").replace(
+        "from", "on"
+    )
     assert told["waiting"][0]["why"].endswith("held by ns/vm")
     assert [card["type"] for card in told["cards"]] == ["nvidia-223", None, "nvidia-223"]
     assert told["cards"][1]["exists"][0] == {
@@ -86,11 +87,11 @@ def test_the_plain_data_leaves_nothing_out() -> None:
 
 def test_virtual_functions_have_a_part_of_their_own() -> None:
     address = "0000:3b:00.0"
-    vfs = sriov.Plan(
-        (Step(SetNumVfs(address, 8), address, None, "it is to have 8 VFs"),),
-        (Waiting(SetNumVfs("0000:3c:00.0", 0), "0000:3c:00.0", "held"),),
+    vfs = Plan(
+        (Step(SetNumVfs(address, 8), "it is to have 8 VFs"),),
+        (Step(SetNumVfs("0000:3c:00.0", 0), "held"),),
     )
-    assert plan.text(Plan(), vfs, False).splitlines() == [
+    assert plan.text(vfs, False).splitlines() == [
         "mdevs.manage is false: no mdev or vGPU is made or removed",
         "",
         "virtual functions",
@@ -106,11 +107,12 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
 def test_the_plain_data_has_the_steps_in_the_order_of_the_daemon() -> None:
     _, found = changed()
     address = "0000:3b:00.0"
-    vfs = sriov.Plan((Step(SetNumVfs(address, 8), address, None, "it is to have 8 VFs"),), found.waiting)
-    told = plan.document(found, vfs, True)
+    first = Step(SetNumVfs(address, 8), "it is to have 8 VFs")
+    both = Plan((first, *found.steps), (*found.waiting, *found.waiting))
+    told = plan.document(both, True)
     assert [step["action"] for step in told["steps"][:2]] == ["setNumVfs", "removeMdev"]
     assert len(told["waiting"]) == 2
 
 
 def test_a_plan_that_has_come_to_its_end_says_so() -> None:
-    assert plan.text(Plan(), NO_VFS, True).splitlines()[-1] == "nothing to do"
+    assert plan.text(Plan(), True).splitlines()[-1] == "nothing to do"

@@ -21,7 +21,7 @@ def loaded(tmp_path: Path) -> config.Settings:
 
 def test_text_has_a_line_for_each_setting_in_aligned_columns(tmp_path: Path) -> None:
     head, *rows = settings.text(loaded(tmp_path).values).splitlines()
-    assert len(rows) == len(config.load("/nonexistent", {}, {}).values)
+    assert len(rows) == len(config.load(config.Sources("/nonexistent", {}, {})).values)
     settle = next(row for row in rows if row.startswith("timing.settle "))
     assert settle.split() == ["timing.settle", "2s", "config.yaml:1"]
     assert settle.index("2s") == head.index("VALUE")

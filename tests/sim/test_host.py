@@ -15,6 +15,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
+from tests.sim import fifos
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 
@@ -71,11 +72,11 @@ def test_the_groups_node_is_there_from_the_first_to_the_last(tmp_path: Path) -> 
 def test_a_function_that_goes_away_while_held_keeps_the_node(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
     add(host, A)
-    host.begin_going_away(A)
+    host.functions.begin_going_away(A)
     function = scan(tmp_path).functions[A]
     assert (function.driver, function.vfio, function.enable) == (None, False, 1)
     assert scan(tmp_path).groups[GroupNumber(5)].node
-    host.finish_going_away(A)
+    host.functions.finish_going_away(A)
     assert not scan(tmp_path).groups[GroupNumber(5)].node
     assert scan(tmp_path).functions[A].enable == 0
 
@@ -107,10 +108,10 @@ def test_device_nodes_are_real_when_asked_for(tmp_path: Path) -> None:
 def test_a_hanging_attribute_gets_its_content_back(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
     add(host, A)
-    host.hang(A, "enable")
+    fifos.hang(host, A, "enable")
     path = tmp_path / "sys/bus/pci/devices" / A / "enable"
     assert path.is_fifo()
-    host.unhang(A, "enable")
+    fifos.unhang(host, A, "enable")
     assert path.read_text() == "0\n"
 
 
@@ -153,5 +154,5 @@ def test_many_functions_have_many_addresses() -> None:
 
 
 def test_the_host_may_have_its_own_pci_ids(tmp_path: Path) -> None:
-    SimulatedHost(tmp_path).pci_ids("10de  NVIDIA\n")
+    SimulatedHost(tmp_path).write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA")
     assert (tmp_path / "usr/share/hwdata/pci.ids").read_text() == "10de  NVIDIA\n"

@@ -26,6 +26,7 @@ from nodeagent.model.action import ClearVgpuType, SetVgpuType, Step
 from nodeagent.model.host import Host
 from nodeagent.model.ids import pci_address
 from nodeagent.model.ledger import Ledger
+from nodeagent.policy.change import ledgers
 
 DEADLINE = 10.0  # seconds after which a write is told to be late
 
@@ -71,7 +72,7 @@ class Executor:
 
     def learn(self, host: Host, named: Mapping[str, str]) -> None:
         """Remember what the host shows of vGPU types; ``named`` has further names of them."""
-        self.ledger = ledger.learned(self.ledger, host, named)
+        self.ledger = ledgers.learned(self.ledger, host, named)
 
     async def save(self) -> None:
         """Put the record on disk if it has changed; one writer of the file at a time.
@@ -109,7 +110,10 @@ class Executor:
         self._overdue |= {step}
         why = f"the kernel has not answered for {self._deadline:g} s"
         log.event(
-            log.ACTION_WAITING, action=step.action.describe(), why=why, pci_address=pci_address(step.card)
+            log.ACTION_WAITING,
+            action=step.action.describe(),
+            why=why,
+            pci_address=pci_address(step.action.card),
         )
         group.start_soon(self._end, step, call, name=f"late write to {device}")
         return False
@@ -144,7 +148,10 @@ class Executor:
         self.retries.succeeded(step)
         self._forget(step, ClearVgpuType)
         log.event(
-            log.ACTION_DONE, action=step.action.describe(), why=step.why, pci_address=pci_address(step.card)
+            log.ACTION_DONE,
+            action=step.action.describe(),
+            why=step.why,
+            pci_address=pci_address(step.action.card),
         )
 
     def _refused(self, step: Step, error: KernelRefused) -> None:
@@ -156,7 +163,7 @@ class Executor:
                 action=step.action.describe(),
                 error=error.what,
                 hint=error.hint,
-                pci_address=pci_address(step.card),
+                pci_address=pci_address(step.action.card),
             )
 
     async def _remember(self, step: Step) -> None:

@@ -10,7 +10,7 @@ kernel refuses it. A file that cannot be read is an empty one: then what is ther
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,35 +19,10 @@ from nodeagent.base import files
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
-from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import vgpu_key
+from nodeagent.model.host import Host
 from nodeagent.model.ledger import Ledger
 
 PATH = "/run/nodeagent/vgpu-types.json"
-
-
-def learned(ledger: Ledger, host: Host, named: Mapping[str, str]) -> Ledger:
-    """The record with what the host shows, and without VFs that are gone: new ones are nobody's yet. Pure.
-
-    ``named`` has names that no VF lists, by ``vgpu_key``. The same object if there is nothing new.
-    """
-    vfs = [function for function in host.functions.values() if function.vgpu]
-    present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
-    names = {kind: named[vgpu_key(kind)] for kind in sorted(present) if vgpu_key(kind) in named}
-    names.update(pair for function in vfs for pair in function.vgpu_types)
-    listed = dict(ledger.listed)
-    listed.update((each.address, _joined(ledger, each)) for each in vfs if each.vgpu_types)
-    found = Ledger(
-        {vf: kind for vf, kind in ledger.types.items() if vf in host.functions},
-        {**ledger.names, **names},
-        {vf: kinds for vf, kinds in listed.items() if vf in host.functions},
-    )
-    return ledger if found == ledger else found
-
-
-def _joined(ledger: Ledger, function: PciFunction) -> tuple[str, ...]:
-    now = (kind for kind, _ in function.vgpu_types)
-    return tuple(dict.fromkeys((*ledger.listed.get(function.address, ()), *now)))
 
 
 def read(path: str) -> Ledger:

@@ -29,17 +29,16 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel import identity
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action, ClearVgpuType, RemoveMdev, SetNumVfs, Step
+from nodeagent.model import allocation
+from nodeagent.model.action import Step
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
-from nodeagent.policy.change import mdevs, sriov
-from nodeagent.policy.change.card_states import Basis
-from nodeagent.policy.change.mdevs import Plan
-
-NO_MACHINE = f"no machine id in {identity.PATH}: mdevs are neither made nor removed without one"
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import plan as planning
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Wishes:
     desired: Desired
     allocations: Allocations
     machine: str
-    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,8 @@ class Inputs:
     host: Host
     wishes: Wishes
     ledger: Ledger
-    in_use: frozenset[str]
+    open: frozenset[str]
+    settling: frozenset[str]
     failed: Mapping[str, str]
     busy: frozenset[str]  # cards that are being worked on, and devices whose write has not returned
 
@@ -69,7 +68,8 @@ class Inputs:
             other is not None
             and self.host is other.host
             and self.ledger is other.ledger
-            and (self.in_use, self.failed, self.busy) == (other.in_use, other.failed, other.busy)
+            and (self.open, self.settling) == (other.open, other.settling)
+            and (self.failed, self.busy) == (other.failed, other.busy)
             and self.wishes == other.wishes
         )
 
@@ -86,7 +86,6 @@ class ChangeLoop:
         allocations: Latest[Allocations],
         reservations: Reservations,
         *,
-        labels: Callable[[], Mapping[str, str]] = dict,
         recheck: Callable[[], float] = lambda: 5.0,
         deadline: float = DEADLINE,
         backoff: Backoff = BACKOFF,
@@ -104,7 +103,6 @@ class ChangeLoop:
         self._desired = desired
         self._allocations = allocations
         self._reservations = reservations
-        self._labels = labels
         self._on_waiting = on_waiting
         self._recheck = recheck
         self._asking = Probe(root)
@@ -151,7 +149,7 @@ class ChangeLoop:
         if inputs.same(self._inputs):
             return
         self._inputs = inputs
-        before, self.plan = self.plan, self._decide(inputs)
+        before, self.plan = self.plan, planning.plan(_snapshot(inputs))
         self._forget()
         self._tell(before)
         self._on_waiting(bool(self._told))
@@ -167,39 +165,23 @@ class ChangeLoop:
             self._observe.host.get(),
             self._wishes(),
             self.writer.ledger,
-            self._open.get() | self._reservations.settling.get(),
+            self._open.get(),
+            self._reservations.settling.get(),
             self.writer.retries.waiting(anyio.current_time()),
             self._working | self._busy(),
         )
 
     def _wishes(self) -> Wishes:
-        return Wishes(self._desired.get(), self._allocations.get(), self._machine, self._labels())
+        return Wishes(self._desired.get(), self._allocations.get(), self._machine)
 
     def _busy(self) -> frozenset[str]:
         """Devices whose write has not returned, or was not looked at yet."""
         return self.writer.devices | {step.action.device for step in self._taking}
 
-    def _decide(self, inputs: Inputs) -> Plan:
-        """The plan of all kinds: VFs before what is made on them."""
-        wanted, host = inputs.wishes.desired, inputs.host
-        if not wanted.changes_host:
-            return Plan()
-        basis = _basis(inputs)
-        virtual = sriov.plan(host, wanted.sriov, basis)
-        split = mdevs.plan(host, wanted.mdevs, basis)
-        if wanted.mdevs.manage and not inputs.wishes.machine:
-            split = Plan(problems=(NO_MACHINE,))
-        return Plan(
-            (*virtual.steps, *split.steps),
-            (*virtual.waiting, *split.waiting),
-            split.cards,
-            split.problems,
-        )
-
     def _forget(self) -> None:
         """What was refused and is not to be done any more; not on a card that is on its way."""
         actions = [step.action for step in self.plan.steps] + [each.action for each in self.plan.waiting]
-        moving = self._working | {step.card for step in self.plan.steps}
+        moving = self._working | {step.action.card for step in self.plan.steps}
         assigned = {(card.address, card.type_id) for card in self.plan.cards if card.address in moving}
         self.writer.retries.keep({action.attempt for action in actions}, assigned)
 
@@ -208,8 +190,8 @@ class ChangeLoop:
         batches: dict[str, list[Step]] = {}
         busy = self._busy()
         for step in self.plan.steps:
-            if step.card not in self._working and step.action.device not in busy:
-                batches.setdefault(step.card, []).append(step)
+            if step.action.card not in self._working and step.action.device not in busy:
+                batches.setdefault(step.action.card, []).append(step)
         return batches
 
     def _tell(self, before: Plan) -> None:
@@ -226,7 +208,7 @@ class ChangeLoop:
 
     async def _work(self, card: str, steps: Sequence[Step], inputs: Inputs, group: TaskGroup) -> None:
         """One batch: the steps in their order, until one does not go as planned; a refusal is no surprise."""
-        ends = {step: _ends(step.action, inputs.host) for step in steps}
+        ends = {step: step.action.takes for step in steps}
         asked = BatchProbe(self._asking, {each for found in ends.values() for each in found})
         refused: set[str] = set()
         for step in steps:
@@ -271,36 +253,25 @@ class ChangeLoop:
         self._reservations.restore(self._taking.pop(step))
 
     def _written(self, step: Step) -> None:
-        self._observe.wake(frozenset({step.action.key}))
+        self._observe.wake(step.action.targets)
         self._wake.touch()
 
     async def _look_for_users(self, ids: frozenset[str]) -> None:
         self._open.set(await self._asking.ask(ids))
 
 
-def _basis(inputs: Inputs) -> Basis:
+def _snapshot(inputs: Inputs) -> Snapshot:
     wishes = inputs.wishes
-    return Basis(
+    return Snapshot(
+        inputs.host,
+        wishes.desired,
+        allocations=wishes.allocations,
+        reservations=allocation.Reservations(inputs.settling),
+        open=inputs.open,
+        ledger=inputs.ledger,
+        failures=inputs.failed,
         machine_id=wishes.machine,
-        labels=wishes.labels,
-        holders=wishes.allocations.holders,
-        holders_known=wishes.allocations.complete,
-        in_use=inputs.in_use,
-        failed=inputs.failed,
-        made=inputs.ledger.types,
-        vgpu_names=inputs.ledger.names,
-        vgpu_listed=inputs.ledger.listed,
     )
-
-
-def _ends(action: Action, host: Host) -> frozenset[str]:
-    """The devices that the action takes away from whoever uses them."""
-    if isinstance(action, RemoveMdev | ClearVgpuType):
-        return frozenset((action.key,))
-    if isinstance(action, SetNumVfs) and not action.count:
-        function = host.functions.get(PciAddress(action.address))
-        return frozenset(function.vfs if function is not None else ())
-    return frozenset()
 
 
 def _places(card: str, host: Host) -> frozenset[str]:

@@ -26,4 +26,3 @@ class InForce:
     matched: Mapping[str, Match]
     values: tuple[Value, ...]
     warnings: tuple[str, ...]
-    labels: tuple[tuple[str, str], ...]  # of the node

@@ -23,12 +23,11 @@ class _Rest:
     matched: Mapping[str, Match]
     values: tuple[Value, ...]
     warnings: tuple[str, ...]
-    labels: tuple[tuple[str, str], ...]
 
 
 def dump(in_force: InForce) -> dict[str, Any]:
     """The plain data."""
-    rest = _Rest(in_force.matched, in_force.values, in_force.warnings, in_force.labels)
+    rest = _Rest(in_force.matched, in_force.values, in_force.warnings)
     return {"format": FORMAT, "snapshot": snapshot_json.dump(in_force.snapshot), **plain.dump(rest)}
 
 
@@ -41,4 +40,4 @@ def load(data: Any) -> InForce:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"its answer cannot be read: {error}") from error
     snapshot = snapshot_json.load(data.get("snapshot"))
-    return InForce(snapshot, rest.matched, rest.values, rest.warnings, rest.labels)
+    return InForce(snapshot, rest.matched, rest.values, rest.warnings)

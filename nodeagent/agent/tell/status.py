@@ -1,181 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon tells about itself: one plain document, for ``nodeagent status`` and for programs."""
+"""Asks each component for its share of the Status, and joins them: the one value that all faces render."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Any, Protocol, get_type_hints, runtime_checkable
+
+import anyio
 
 from nodeagent import __version__
-from nodeagent.agent.config_loop import ConfigLoop
-from nodeagent.agent.deviceplugins import DevicePlugins
-from nodeagent.agent.holders import HoldersLoop
-from nodeagent.agent.observe import Observer
-from nodeagent.agent.offering import Offering
-from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watcher
-from nodeagent.kernel.root import Root
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.model.resource import Device, Resource
-
-if TYPE_CHECKING:
-    from nodeagent.agent.changing.loop import ChangeLoop
+from nodeagent.agent.core import Core
+from nodeagent.model.shares import ProcessShare, Shares, SupervisorShare, WatchesShare, joined
+from nodeagent.model.status import Status
 
 
-NO_CHANGES: Mapping[str, Any] = {
-    "cards": [],
-    "underWay": [],
-    "waiting": [],
-    "failing": [],
-    "problems": [],
-    "writes": 0,
-}
-_NAMED = 5  # directories that one problem names
+@runtime_checkable
+class Speaks(Protocol):
+    """A component that has something to tell."""
+
+    def status(self) -> object:
+        """Its share: one of those that ``model.shares`` joins."""
+        ...
 
 
-class Parts(Protocol):
-    """The parts of the daemon that have something to tell."""
+class Teller:
+    """Who can be asked how the daemon is. Made on the event loop, when the daemon begins."""
 
-    began: float
-    root: Root
-    supervisor: Supervisor
-    watcher: Watcher
-    desire: ConfigLoop
-    directory: SocketDir
-    observe: Observer
-    allocations: HoldersLoop
-    reconcile: Offering
-    plugins: DevicePlugins
-    effects: ChangeLoop | None
+    def __init__(self, core: Core, components: Sequence[object]) -> None:
+        """``components`` are asked each time: what is loaded late is asked by who loads it."""
+        self._core = core
+        self._components = components
+        self._began = anyio.current_time()
 
+    def status(self) -> Status:
+        """Everything at this moment."""
+        places = _places()
+        shares: dict[str, Any] = {places[type(share)]: share for share in (*self._own(), *self._told())}
+        return joined(Shares(**shares))
 
-def document(agent: Parts) -> dict[str, Any]:
-    """Everything at this moment; ``problems`` holds a line for each thing that needs a person."""
-    endpoints = agent.plugins.endpoints
-    resources = agent.reconcile.resources.get()
-    told = [_resource(resource, endpoints.get(name)) for name, resource in resources.items()]
-    return {
-        "version": __version__,
-        "pid": os.getpid(),
-        "uptimeSeconds": round(time.monotonic() - agent.began, 1),
-        "root": agent.root.prefix,
-        "kubelet": _kubelet(agent),
-        "host": _host(agent),
-        "resources": told,
-        "changes": NO_CHANGES if agent.effects is None else _changes(agent.effects),
-        "holders": {
-            device_id: {"pod": str(holder), "resource": holder.resource}
-            for device_id, holder in agent.allocations.cell.get().holders.items()
-        },
-        "subsystems": {name: text or "running again" for name, text in agent.supervisor.failures.items()},
-        "problems": _problems(agent, told),
-    }
+    def _told(self) -> Iterator[object]:
+        for component in self._components:
+            if isinstance(component, Speaks) and (share := component.status()) is not None:
+                yield share
+
+    def _own(self) -> Iterator[object]:
+        """What those say of whom nobody but the daemon knows."""
+        uptime = round(anyio.current_time() - self._began, 1)
+        yield ProcessShare(__version__, os.getpid(), uptime, self._core.root.prefix)
+        yield SupervisorShare(dict(self._core.supervisor.failures))
+        yield WatchesShare(self._core.watcher.unwatched)
 
 
-def _kubelet(agent: Parts) -> dict[str, Any]:
-    return {
-        "socket": agent.directory.kubelet_path,
-        "present": agent.directory.kubelet.get() is not None,
-        "podResources": agent.allocations.error or "answers",
-        "holdersKnown": agent.allocations.cell.get().complete,
-    }
-
-
-def _host(agent: Parts) -> dict[str, Any]:
-    host = agent.observe.host.get()
-    return {
-        "functions": len(host.functions),
-        "groups": len(host.groups),
-        "mdevs": len(host.mdevs),
-        "iommu": host.iommu,
-        "notReadable": list(agent.observe.stuck),
-        "events": dataclasses.asdict(agent.observe.statistics),
-    }
-
-
-def _resource(resource: Resource, endpoint: Endpoint | None) -> dict[str, Any]:
-    standing = endpoint.standing if endpoint else None
-    return {
-        "name": resource.name,
-        "devices": [_device(device) for device in resource.devices],
-        "healthy": sum(device.healthy for device in resource.devices),
-        "registered": bool(standing and standing.registered),
-        "registrations": standing.registrations if standing else 0,
-        "error": standing.last_error if standing else None,
-    }
-
-
-def _changes(effects: ChangeLoop) -> dict[str, Any]:
-    """What is made of the host: each card's type, what waits and what for, what the kernel refuses."""
-    now, retries = time.monotonic(), effects.writer.retries
-    return {
-        "cards": [
-            {"card": card.address, "type": card.type_id, "instances": len(card.exists), "notes": card.notes}
-            for card in effects.plan.cards
-        ],
-        "underWay": [step.action.describe() for step in effects.writer.under_way],
-        "waiting": [
-            {"card": each.card, "action": each.action.describe(), "why": each.why}
-            for each in effects.plan.waiting
-        ],
-        "failing": [
-            {
-                "card": failure.step.card,
-                "type": failure.step.type_id,
-                "action": failure.step.action.describe(),
-                "what": failure.error.what,
-                "hint": failure.error.hint,
-                "tries": failure.count,
-                "nextTrySeconds": round(max(failure.due - now, 0.0), 1),
-            }
-            for failure in retries.failures.values()
-        ],
-        "problems": list(effects.plan.problems),
-        "writes": effects.writer.writes,
-    }
-
-
-def _device(device: Device) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": device.id, "healthy": device.healthy, "numa": device.numa}
-    if device.reason is not None:
-        told |= {"reason": device.reason.code, "what": device.reason.what, "hint": device.reason.hint}
-    return told
-
-
-def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]:
-    problems = [f"{name}: {text}" for name, text in agent.supervisor.failures.items() if text]
-    if agent.desire.error:
-        problems.append(f"the new configuration is not in force: {agent.desire.error.splitlines()[0]}")
-    if agent.allocations.error:
-        problems.append(f"who holds what is not known: {agent.allocations.error}")
-    if unwatched := agent.watcher.unwatched:
-        problems.append(
-            f"changes are seen late, or not at all, in {', '.join(unwatched[:_NAMED])}"
-            f"{' and others' if unwatched[_NAMED:] else ''}: the kernel gives no more watches; raise the "
-            "kernel setting fs.inotify.max_user_watches"
-        )
-    problems += agent.plugins.problems
-    problems += [] if agent.effects is None else _of_changes(agent.effects)
-    if agent.directory.kubelet.get() is None:
-        problems.append(f"the kubelet is away: no {agent.directory.kubelet_path}")
-    for resource in resources:
-        if resource["error"]:
-            problems.append(f"{resource['name']}: not registered: {resource['error']}")
-        problems += [
-            f"{resource['name']}: {device['id']} is Unhealthy: {device['what']}"
-            for device in resource["devices"]
-            if not device["healthy"]
-        ]
-    return problems
-
-
-def _of_changes(effects: ChangeLoop) -> list[str]:
-    """What the kernel refuses, what it does not answer, and what cannot be meant."""
-    failures = reversed(effects.writer.retries.failures.values())
-    late = (f"the kernel does not answer: {step.action.describe()}" for step in effects.writer.late)
-    first = {each.step.place: f"{each.step.card}: {each.error.what}" for each in failures}
-    return [*effects.plan.problems, *late, *reversed(first.values())]
+@cache
+def _places() -> Mapping[type, str]:
+    """Type of a share → its place among all."""
+    types = get_type_hints(Shares)
+    return {types[each.name]: each.name for each in fields(Shares)}

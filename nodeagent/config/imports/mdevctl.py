@@ -12,10 +12,10 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodeagent.config.problems import Wrong
+from nodeagent.model.configuration import MdevctlDefinitions
 from nodeagent.model.desired import MdevDefinition
 from nodeagent.model.ids import mdev_uuid
 
@@ -24,18 +24,17 @@ _SCRIPTS = "scripts.d"  # older releases keep their hooks beside the definitions
 _LARGEST = 64 * 1024  # bytes
 
 
-@dataclass(slots=True)
-class Definitions:
-    """``found`` is to be made; ``uuids`` are those of all files; ``left`` are parents left to mdevctl."""
+class _Definitions(NamedTuple):
+    """What was read so far: what is to be made, the UUIDs of all files, the parents left to mdevctl."""
 
-    found: list[MdevDefinition] = field(default_factory=list)
-    uuids: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)
+    wanted: list[MdevDefinition]
+    uuids: set[str]
+    reserved: set[str]
 
 
-def read(directory: str, warnings: list[str]) -> Definitions:
+def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
     """The definitions below a directory, by parent and UUID; what cannot be used is told in ``warnings``."""
-    result = Definitions()
+    result = _Definitions([], set(), set())
     for parent in _names(directory, warnings):
         for name in _names(f"{directory}/{parent}", warnings):
             path = f"{directory}/{parent}/{name}"
@@ -43,18 +42,18 @@ def read(directory: str, warnings: list[str]) -> Definitions:
                 _take(result, parent, name, path)
             except Wrong as wrong:
                 warnings.append(f"{path} is not used: {wrong.what}; {wrong.hint}")
-    return result
+    return MdevctlDefinitions(tuple(result.wanted), frozenset(result.uuids), frozenset(result.reserved))
 
 
-def _take(result: Definitions, parent: str, name: str, path: str) -> None:
+def _take(result: _Definitions, parent: str, name: str, path: str) -> None:
     result.uuids.add(_uuid(name))
     try:
         definition = parse(parent, name, _text(path))
     except Wrong:
-        result.left.add(parent)
+        result.reserved.add(parent)
         raise
     if definition is not None:
-        result.found.append(definition)
+        result.wanted.append(definition)
 
 
 def directories(directory: str) -> list[str]:
@@ -64,7 +63,10 @@ def directories(directory: str) -> list[str]:
 
 
 def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
-    """The definition in a file of that name; None if it is started by hand only. Raises Wrong."""
+    """The definition in a file of that name; None if it is started by hand only.
+
+    :raises Wrong: if it is none, or asks for what nodeagent does not do.
+    """
     uuid = _uuid(name)
     try:
         data = json.loads(text)

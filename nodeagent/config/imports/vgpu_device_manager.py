@@ -2,9 +2,9 @@
 """Imports a file of NVIDIA's vgpu-device-manager: named configurations, of which a node carries one.
 
 Read as strictly as its own tool reads it (api/spec/v1): version v1, no other keys, counts above 0, types
-spelled as its documentation has them. A filter that cannot match is an error, too; so is a second type on
-one card, which nodeagent does not make, but only in the configuration that is chosen: a file serves many
-nodes, and other tools.
+spelled as its documentation has them. A filter that cannot match is an error, too. A second type on one card
+is none, since a file serves many nodes and other tools; but nodeagent does not make it, and the fault stays
+with that configuration.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterator
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config.problems import nearest
 from nodeagent.config.reader import document
 from nodeagent.config.reader.entries import Entry, Items, Member, Scalar, Table, described
+from nodeagent.model.configuration import Fault, VgpuConfiguration
 from nodeagent.model.desired import CardTypes, WantedType
+from nodeagent.policy import spelling
 
 _TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")
 _MIG = re.compile(r"[A-Z0-9]+-[1-9]-(0|[1-9][0-9]*)[ABCQ]((NO)?ME|MEALL|GFX)?")
@@ -24,21 +25,21 @@ _FILTER = re.compile(r"0x([0-9a-f]{4})([0-9a-f]{4})(?::0x([0-9a-f]{4})([0-9a-f]{
 _KEYS = ("devices", "device-filter", "vgpu-devices")
 
 
-def read(path: str, label: str) -> tuple[CardTypes, ...]:
-    """The configuration called ``label`` of the file; raises ConfigError with file and line."""
+def read(path: str) -> tuple[VgpuConfiguration, ...]:
+    """All configurations of the file.
+
+    :raises ConfigError: if there is no such file, or with file and line of the first mistake.
+    """
     table = document.read(path, path)
     if table is None:
         raise ConfigError(f"{path}: no such file", "give the path of a vgpu-device-manager configuration")
-    configurations = parse(table, label)
-    if label not in configurations:
-        raise ConfigError(f'{path}: it has no configuration "{label}"', nearest(label, configurations))
-    return configurations[label]
+    return parse(table)
 
 
-def parse(table: Table, chosen: str) -> dict[str, tuple[CardTypes, ...]]:
-    """All configurations of a file by their labels; raises ConfigError with file and line.
+def parse(table: Table) -> tuple[VgpuConfiguration, ...]:
+    """All configurations of a file, in the order written.
 
-    What nodeagent cannot do is an error in the configuration called ``chosen`` alone.
+    :raises ConfigError: with file and line of the first mistake.
     """
     top = _members(table, ("version", "vgpu-configs"), table)
     version = top.get("version")
@@ -47,27 +48,38 @@ def parse(table: Table, chosen: str) -> dict[str, tuple[CardTypes, ...]]:
     configurations = top.get("vgpu-configs")
     if not isinstance(configurations, Table) or not configurations.members:
         raise _error(configurations or table, "vgpu-configs names no configuration", "write 'LABEL: [...]'")
-    return {
-        member.key: tuple(_cards(member, chosen=member.key == chosen)) for member in configurations.members
-    }
+    return tuple(_configuration(member) for member in configurations.members)
 
 
-def _cards(member: Member, *, chosen: bool) -> Iterator[CardTypes]:
+def _configuration(member: Member) -> VgpuConfiguration:
     if not isinstance(member.entry, Items):
         raise _error(member.entry, f'"{member.key}" is not a list', "write a list of entries")
     if not member.entry.entries:
         raise _error(member.entry, f'"{member.key}" has no entries', "write one with vgpu-devices: {}")
-    for entry in member.entry.entries:
-        found = _members(entry, _KEYS, entry)
-        for key in ("devices", "vgpu-devices"):
-            if key not in found:
-                raise _error(entry, f"{key} is missing", "write it")
-        types = _types(found["vgpu-devices"])
-        if chosen and len(types) > 1:
-            what = f"{types[1].name} would be on one card with {types[0].name}"
-            raise _error(found["vgpu-devices"], what, "nodeagent makes one type on each card: keep one")
-        filters = tuple(_filters(found["device-filter"])) if "device-filter" in found else ()
-        yield CardTypes(_positions(found["devices"]), filters, types)
+    entries = [(entry, _cards(entry)) for entry in member.entry.entries]
+    faults = (_fault(entry, cards) for entry, cards in entries)
+    return VgpuConfiguration(
+        member.key, tuple(cards for _, cards in entries), next((fault for fault in faults if fault), None)
+    )
+
+
+def _cards(entry: Entry) -> CardTypes:
+    values = _members(entry, _KEYS, entry)
+    for key in ("devices", "vgpu-devices"):
+        if key not in values:
+            raise _error(entry, f"{key} is missing", "write it")
+    types = _types(values["vgpu-devices"])
+    filters = tuple(_filters(values["device-filter"])) if "device-filter" in values else ()
+    return CardTypes(_positions(values["devices"]), filters, types)
+
+
+def _fault(entry: Entry, cards: CardTypes) -> Fault | None:
+    """What of an entry nodeagent cannot carry out, though the entry is right."""
+    if len(cards.types) < 2:
+        return None
+    what = f"{cards.types[1].name} would be on one card with {cards.types[0].name}"
+    place = _members(entry, _KEYS, entry)["vgpu-devices"].place
+    return Fault(f"{place.full}: {what}", "nodeagent makes one type on each card: keep one")
 
 
 def _positions(entry: Entry) -> tuple[int, ...] | None:
@@ -114,7 +126,9 @@ def _members(entry: Entry, keys: tuple[str, ...], at: Entry) -> dict[str, Entry]
         raise _error(at, f"expected a table of keys, found {described(entry)}", f"keys: {', '.join(keys)}")
     for member in entry.members:
         if member.key not in keys:
-            raise ConfigError(f'{member.place.full}: "{member.key}" is unknown', nearest(member.key, keys))
+            raise ConfigError(
+                f'{member.place.full}: "{member.key}" is unknown', spelling.nearest(member.key, keys)
+            )
     return {member.key: member.entry for member in entry.members}
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nodeagent.config.problems import Wrong, nearest
+from nodeagent.config.problems import Wrong
 from nodeagent.config.reader.entries import Items, Member, Scalar, Table, described, is_null
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, Word
+from nodeagent.policy import spelling
 
 if TYPE_CHECKING:
     from nodeagent.config.problems import Place, Problems
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 PLACE: Final = "(place)"
 BROKEN: Final = object()
-UNSUPPORTED = "not supported by this version yet"
-UNSUPPORTED_HINT = "remove it; nothing would come of it"
 
 
 class Reader:
@@ -91,12 +90,10 @@ class Reader:
         path = f"{key}.{member.key}"
         known = next((found for found in shape.keys if found.name == member.key), None)
         if known is None:
-            hint = nearest(member.key, [found.name for found in shape.keys])
+            hint = spelling.nearest(member.key, [found.name for found in shape.keys])
             self._fail(member.place, path, "unknown key", hint)
             return
-        value = values[member.key] = self.read(known.shape, member.entry, path)
-        if value is not BROKEN and value and not known.supported:
-            self._fail(member.place, path, UNSUPPORTED, UNSUPPORTED_HINT)
+        values[member.key] = self.read(known.shape, member.entry, path)
 
     def _checked(self, shape: Record, values: dict[str, Any], place: Place, key: str) -> Any:
         try:

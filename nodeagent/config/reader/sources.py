@@ -8,19 +8,30 @@ flags. An empty variable counts as not set: systemd and pods have no other way t
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import table
-from nodeagent.config.problems import Place, Problems, Wrong, nearest
+from nodeagent.config.problems import Place, Problems, Wrong
 from nodeagent.config.reader import reading
 from nodeagent.config.reader.entries import Entry, Table, is_null
+from nodeagent.policy import spelling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 DIRECTORY = "/etc/nodeagent"
 ENV_PREFIX = "NODEAGENT_"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where settings come from besides their defaults; ``flags`` are texts by key ("timing.settle": "2s")."""
+
+    prefix: str
+    flags: Mapping[str, str]
+    environ: Mapping[str, str]
 
 
 class Given(NamedTuple):
@@ -36,18 +47,16 @@ def below(root_prefix: str, path: str) -> str:
     return f"{root_prefix.rstrip('/')}{path}"
 
 
-def watched_paths(root_prefix: str) -> tuple[str, ...]:
+def watched_paths(home: str) -> tuple[str, ...]:
     """The directories in which a change means "load again": also those that links lead to."""
-    home = below(root_prefix, DIRECTORY)
     parts = f"{home}/conf.d"
     files = [f"{home}/config.yaml", *(path for path, _ in _parts(parts, Problems(), []))]
     targets = [os.path.dirname(os.path.realpath(path)) for path in files]  # noqa: PTH120  text in, text out
     return tuple(dict.fromkeys([home, parts, *targets]))
 
 
-def files(root_prefix: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
-    """What the files of the host give."""
-    home = below(root_prefix, DIRECTORY)
+def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """What the files of the host give; ``home`` is their directory."""
     paths = [(f"{home}/config.yaml", "config.yaml")]
     for path, short in [*paths, *_parts(f"{home}/conf.d", problems, warnings)]:
         yield from file(path, short, problems)
@@ -94,7 +103,7 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
         elif member.key and member.key in sections:
             yield from _section(sections[member.key], member.key, member.entry, problems)
         else:
-            hint = nearest(member.key, table.top_keys())
+            hint = spelling.nearest(member.key, table.top_keys())
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
@@ -110,7 +119,7 @@ def _section(
     for member in entry.members:
         setting = settings.get(member.key)
         if setting is None:
-            hint = nearest(member.key, settings)
+            hint = spelling.nearest(member.key, settings)
             problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
         else:
             yield Given(setting, member.entry, member.place)
@@ -131,7 +140,7 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
     """Warnings only: Kubernetes puts NODEAGENT_PORT and such into pods beside a Service."""
     kubernetes = (f"{ENV_PREFIX}SERVICE_", f"{ENV_PREFIX}PORT")
     return [
-        f"env {name} is not a setting: {nearest(name, known)}"
+        f"env {name} is not a setting: {spelling.nearest(name, known)}"
         for name in sorted(environ)
         if name.startswith(ENV_PREFIX) and name not in known and not name.startswith(kubernetes)
     ]
@@ -142,7 +151,7 @@ def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Given]:
     for key, text in given.items():
         setting = table.BY_KEY.get(key)
         if setting is None or setting.flag is None:
-            problems.add("flag", key, "unknown key", nearest(key, table.BY_KEY))
+            problems.add("flag", key, "unknown key", spelling.nearest(key, table.BY_KEY))
         else:
             place = Place(f"flag {setting.flag}", f"flag {setting.flag}")
             yield from _given(setting, text, place, problems)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Register with the kubelet, and how long to wait before the next try.
+"""The one way to register: a Register call to the kubelet, however often that fails.
 
 Each call has a connection of its own: one that breaks costs one resource one try.
 The kubelet dials back and asks for the options before it answers, which may take 10 s; so a call has 20 s.
@@ -9,14 +9,24 @@ the quick tries after its birth.
 
 from __future__ import annotations
 
+import random
+
+import anyio
+
 from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
+from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin.socketdir import Identity
+from nodeagent.kubelet.deviceplugin.life import End, Life
+from nodeagent.kubelet.deviceplugin.service import Plugin
+from nodeagent.kubelet.deviceplugin.socketdir import Identity, SocketDir
+from nodeagent.kubelet.deviceplugin.standing import Standing
 from nodeagent.kubelet.grpc.channel import KubeletAway, open_channel
+from nodeagent.kubelet.grpc.server import SocketServer
 
 VERSION = "v1beta1"
 REGISTER_LIMIT = 20.0  # seconds
+STREAM_LIMIT = 5.0  # seconds for the kubelet to open ListAndWatch after Register
 
 _AT_BIRTH = Backoff(first=0.005, limit=0.1)
 _LATER = Backoff(first=0.2, limit=10.0)
@@ -35,6 +45,26 @@ def is_young(age: float) -> bool:
     return age < _BIRTH
 
 
+class Tries:
+    """The tries of one registration; they are counted anew when the kubelet is no longer young."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._young = True
+
+    def next_delay(self, age: float, jitter: float) -> float:
+        """Seconds before the next try at a kubelet.sock of that age in seconds."""
+        if self._young != is_young(age):
+            self.begin_again()
+            self._young = not self._young
+        self._attempt += 1
+        return delay(self._attempt - 1, age, jitter)
+
+    def begin_again(self) -> None:
+        """Count anew: another kubelet is there."""
+        self._attempt = 0
+
+
 class Registrar:
     """The kubelet's Registration service, with a connection for each call.
 
@@ -46,7 +76,10 @@ class Registrar:
         self._away = False
 
     async def register(self, resource: str, endpoint: str, options: v1beta1.DevicePluginOptions) -> None:
-        """Register; raises KubeletUnavailable with the kubelet's text if it did not work."""
+        """Register.
+
+        :raises KubeletUnavailable: with the kubelet's text, if it did not work.
+        """
         request = v1beta1.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=options
         )
@@ -74,3 +107,73 @@ class Registrar:
         if self._away:
             log.event(log.KUBELET_BACK, socket=self._path)
         self._away = False
+
+
+class RegisterWay:
+    """Registers each resource in the device-plugins directory by a call, and again with each new kubelet."""
+
+    def __init__(self, directory: SocketDir, registrar: Registrar) -> None:
+        self.directory = directory
+        self._registrar = registrar
+
+    @property
+    def wanted(self) -> bool:
+        """True if there is a kubelet."""
+        return self.directory.kubelet.get() is not None
+
+    def server(self, resource: str, plugin: Plugin, standing: Standing) -> SocketServer:
+        """A server with the device plugin."""
+        return SocketServer(self.directory.path, self.directory.new_name(resource), [plugin])
+
+    async def register(self, life: Life) -> bool:
+        """Call until the kubelet accepts; False if our socket was removed meanwhile."""
+        tries = Tries()
+        while life.server.present:
+            life.meet_kubelet()
+            if await self._tried(life):
+                life.standing.accepted()
+                return True
+            wait = tries.next_delay(self.directory.age, random.random())
+            if await life.until(lambda: _is_over(life), wait):
+                tries.begin_again()
+        return False
+
+    async def _tried(self, life: Life) -> bool:
+        """Call once; False if it failed, or if our or the kubelet's socket was replaced meanwhile."""
+        answers: list[bool] = []
+
+        async def call() -> None:
+            answers.append(await self._accepted(life))
+            life.news.touch()
+
+        # A task of its own: grpclib ends a lost call by cancelling the task that waits for it, and a
+        # cancellation that comes too late must not hit the one that keeps this resource going.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, name=f"register {life.resource}")
+            await life.until(lambda: bool(answers) or _is_over(life))
+            tasks.cancel_scope.cancel()
+        return answers == [True]
+
+    async def _accepted(self, life: Life) -> bool:
+        try:
+            await self._registrar.register(life.resource, life.server.path.name, life.plugin.options)
+        except KubeletAway as error:
+            life.standing.unreachable(error.what)  # said once for all resources, by the registrar
+        except KubeletUnavailable as error:
+            life.standing.refused(error.what)
+        else:
+            return True
+        return False
+
+    async def hold(self, life: Life) -> End:
+        """Wait until the kubelet is another, our socket is gone, or the stream has ended or never came."""
+        if not await life.until(lambda: life.plugin.streamed or _is_over(life), STREAM_LIMIT):
+            return End.NO_STREAM
+        await life.until(lambda: life.stream_ended or _is_over(life))
+        if not life.same_kubelet:
+            return End.KUBELET_CHANGED
+        return End.STREAM_ENDED if life.server.present else End.SOCKET_GONE
+
+
+def _is_over(life: Life) -> bool:
+    return not life.same_kubelet or not life.server.present

@@ -45,13 +45,6 @@ class Answers(Protocol):
         ...
 
 
-def options(answers: Answers) -> v1beta1.DevicePluginOptions:
-    """What Register and GetDevicePluginOptions both say: old kubelets read the one, new ones the other."""
-    return v1beta1.DevicePluginOptions(
-        pre_start_required=False, get_preferred_allocation_available=answers.preferring
-    )
-
-
 class Plugin(v1beta1.DevicePluginBase):
     """One registration's service."""
 
@@ -68,9 +61,16 @@ class Plugin(v1beta1.DevicePluginBase):
         """ListAndWatch streams that are open now."""
         return len(self._sent)
 
+    @property
+    def options(self) -> v1beta1.DevicePluginOptions:
+        """What Register and GetDevicePluginOptions both say: old kubelets read one, new ones the other."""
+        return v1beta1.DevicePluginOptions(
+            pre_start_required=False, get_preferred_allocation_available=self._answers.preferring
+        )
+
     async def get_device_plugin_options(self, message: v1beta1.Empty) -> v1beta1.DevicePluginOptions:
         """At once and always: the kubelet waits for it inside Register."""
-        return options(self._answers)
+        return self.options
 
     async def get_preferred_allocation(
         self, message: v1beta1.PreferredAllocationRequest

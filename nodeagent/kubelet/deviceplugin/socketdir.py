@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's device-plugins directory: whose kubelet.sock is there, which of our sockets, who else serves.
+"""A directory of the kubelet with our sockets in it: whose kubelet.sock is there, and which of ours.
 
-Knows names and inodes, not gRPC. Level-triggered: an event only makes it look again, and a slow poll looks
-for what no event told. The kubelet unlinks every socket in the directory when it starts, and writes a
-checkpoint there at each list; so events are taken by name, never "something happened".
+Knows names and inodes, not gRPC. Level-triggered: an event only makes it read again, and a slow poll reads
+what no event told. The kubelet unlinks every socket in the directory when it starts, and writes a checkpoint
+there at each list; so events are taken by name, never "something happened". One bell tells all who serve
+there that a socket has gone or that the kubelet is another; a socket of ours that has come concerns nobody.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
+import itertools
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 
 from nodeagent.base import sockets
-from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
+from nodeagent.kubelet.deviceplugin.lock import DirectoryLock
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
-LOCK = "nodeagent.lock"
 PREFIX = "nodeagent-"
+SUFFIX = ".sock"
 POLL = 10.0  # seconds; the net under inotify
 
 Identity = tuple[int, int, int]
@@ -36,29 +36,32 @@ The birth of a socket is its mtime: nothing writes to it, and a chmod or chown c
 """
 
 
-def socket_name(resource: str, start: int, serial: int) -> str:
+def socket_name(resource: str, number: int) -> str:
     """A file name for a resource's socket that no other process and no earlier life has had (42 bytes).
 
-    In a container the pid may always be the same; ``start`` (in ms) is not, and no life is that short.
+    In a container the pid may always be the same; a ``number`` that begins with the time of the start in ms
+    is not, and no life is that short.
     """
     digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
-    return f"{PREFIX}{digest}-{os.getpid()}-{(start + serial) & 0xFFFFFFFF:08x}.sock"
+    return f"{PREFIX}{digest}-{os.getpid()}-{number & 0xFFFFFFFF:08x}{SUFFIX}"
 
 
 class SocketDir:
-    """One directory with a kubelet.sock. Subscribers are poked when something of theirs may have changed."""
+    """One directory with a kubelet.sock, and with the sockets of all who were given a ``new_name``.
+
+    ``bell`` rings when one of these sockets has gone or was replaced, or the kubelet's is another.
+    """
 
     def __init__(self, path: str, watcher: Watcher, *, exclusive: bool = True) -> None:
         """``exclusive``: take the lock that keeps a second nodeagent away."""
         self.path = path
-        self._exclusive = exclusive
+        self.bell: Latest[None] = Latest(None)
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
         self._watcher = watcher
-        self._pokes: dict[str, Callable[[], None]] = {}
-        self._start = time.time_ns() // 1_000_000
-        self._serial = 0
-        self._lock: int | None = None
+        self._lock = DirectoryLock(path) if exclusive else None
+        self._numbers = itertools.count(time.time_ns() // 1_000_000)
+        self._ours: dict[str, Identity] = {}  # our sockets, as they were when an event named them last
         self._inode: int | None = None
         self._born = 0.0
 
@@ -69,7 +72,7 @@ class SocketDir:
 
     @property
     def exists(self) -> bool:
-        """True if the directory was there at the last look."""
+        """True if the directory was there when it was read last."""
         return self._inode is not None
 
     @property
@@ -80,7 +83,7 @@ class SocketDir:
     def open(self) -> None:
         """Lock the directory, clear own leftovers, start to watch.
 
-        Raises AlreadyRunning if another nodeagent has the lock.
+        :raises AlreadyRunning: if another nodeagent has the lock.
         """
         self._watcher.watch(self.path, self._on_change)
         self.look()
@@ -89,77 +92,55 @@ class SocketDir:
         """Stop watching and give the lock back."""
         self._watcher.unwatch(self.path, self._on_change)
         if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            self._lock.release()
 
     def new_name(self, resource: str) -> str:
         """A name for the next socket of a resource, whoever serves it: never one that was used before."""
-        self._serial += 1
-        return socket_name(resource, self._start, self._serial)
-
-    def subscribe(self, name: str, poke: Callable[[], None]) -> None:
-        """Poke when the file ``name`` comes or goes, and whenever the kubelet's socket changes."""
-        self._pokes[name] = poke
-
-    def unsubscribe(self, name: str) -> None:
-        """End a subscription."""
-        self._pokes.pop(name, None)
+        return socket_name(resource, next(self._numbers))
 
     async def run(self) -> None:
         """Look again every few seconds, for ever."""
         while True:
             await anyio.sleep(POLL)
             self.look()
-            self._poke_all()
+            self.bell.touch()
 
     def look(self) -> None:
-        """Read the state of the directory; raises AlreadyRunning if it was made anew and taken by another."""
+        """Read the state of the directory.
+
+        :raises AlreadyRunning: if it was made anew and taken by another.
+        """
         inode = _inode(self.path)
-        if inode != self._inode or not self._lock_holds():
+        if inode != self._inode or (self._lock is not None and not self._lock.holds):
             self._inode = inode
-            self._take()
+            if self._lock is not None:
+                self._lock.take()
+            _clear_leftovers(self.path)
         identity = _identity(self.kubelet_path)
         if identity != self.kubelet.get():
             self._born = time.monotonic()
             self.kubelet.set(identity)
-            self._poke_all()
+            self.bell.touch()
 
     def _on_change(self, change: Change) -> None:
-        if change.lost:
+        if change.lost or change.name is None:
+            self._ours.clear()
             self.look()
-            self._poke_all()
+            self.bell.touch()
         elif change.name == KUBELET_SOCKET:
             self.look()
         elif change.name == CHECKPOINT:
             self.checkpoint.set(self.checkpoint.get() + 1)
-        elif change.name in self._pokes:
-            self._pokes[change.name]()
+        elif _is_ours(change.name):
+            self._look_at(change.name)
 
-    def _poke_all(self) -> None:
-        for poke in tuple(self._pokes.values()):
-            poke()
-
-    def _take(self) -> None:
-        """Lock the directory that is there now; a lock in one that was removed is worth nothing."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        if self._inode is None:
-            return
-        if self._exclusive:
-            self._lock = _locked(self.path)
-        for name in leftovers(self.path):
-            with contextlib.suppress(OSError):  # a directory may be read-only
-                Path(self.path, name).unlink()
-
-    def _lock_holds(self) -> bool:
-        """False if the locked file is not the directory's any more: inode numbers are used again."""
-        if self._lock is None:
-            return True
-        try:
-            return os.path.samestat(os.fstat(self._lock), Path(self.path, LOCK).stat())
-        except OSError:
-            return False
+    def _look_at(self, name: str) -> None:
+        """Ring if a socket of ours is not what it was."""
+        before, now = self._ours.pop(name, None), _identity(f"{self.path}/{name}")
+        if now is not None:
+            self._ours[name] = now
+        if now is None or before not in (None, now):
+            self.bell.touch()
 
 
 def leftovers(path: str) -> tuple[str, ...]:
@@ -168,28 +149,17 @@ def leftovers(path: str) -> tuple[str, ...]:
         names = os.listdir(path)
     except OSError:
         return ()
-    ours = (name for name in names if name.startswith(PREFIX) and name.endswith(".sock"))
-    return tuple(name for name in ours if not sockets.is_served(f"{path}/{name}"))
+    return tuple(name for name in names if _is_ours(name) and not sockets.is_served(f"{path}/{name}"))
 
 
-def _locked(path: str) -> int | None:
-    """A descriptor that holds the lock; None if the directory vanished or allows no lock."""
-    try:
-        descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise AlreadyRunning(
-            f"another nodeagent serves {path} already",
-            "stop it first (systemctl stop nodeagent, or delete its pod); it goes on undisturbed",
-        ) from error
-    except OSError:  # a file system without locks
-        os.close(descriptor)
-        return None
-    return descriptor
+def _clear_leftovers(path: str) -> None:
+    for name in leftovers(path):
+        with contextlib.suppress(OSError):  # a directory may be read-only
+            Path(path, name).unlink()
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(PREFIX) and name.endswith(SUFFIX)
 
 
 def _inode(path: str) -> int | None:

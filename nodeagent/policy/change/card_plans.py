@@ -18,22 +18,13 @@ from nodeagent.model.action import (
     RemoveMdev,
     SetVgpuType,
     Step,
-    Waiting,
 )
 from nodeagent.model.host import Host
+from nodeagent.model.plan import CardSummary, Existing, Instance
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import ownership
-from nodeagent.policy.change.card_states import Basis, CardState, Existing
-from nodeagent.policy.change.cards import Instance, Parent
-
-
-@dataclass(frozen=True, slots=True)
-class CardSummary:
-    """One card: the type that it is for (None: none), what exists on it, and what a person should know."""
-
-    address: str
-    type_id: str | None
-    exists: tuple[Existing, ...] = ()
-    notes: tuple[str, ...] = ()
+from nodeagent.policy.change.card_states import CardState
+from nodeagent.policy.change.cards import Card, Parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +34,19 @@ class CardPlan:
     card: CardSummary
     removals: tuple[Step, ...] = ()
     creations: tuple[Step, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[Step, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-def plan(state: CardState, type_id: str | None, host: Host, basis: Basis) -> CardPlan:
+def plan(state: CardState, type_id: str | None, snapshot: Snapshot) -> CardPlan:
     """What becomes of a card that is to have ``type_id``, or nothing of ours (None)."""
     going = tuple(_going(state, type_id))
-    removals, waiting = _removals(state, going, basis)
+    removals, waiting = _removals(state, going, snapshot)
     in_the_way = any(each.instance.type_id != type_id for each, _ in going)
-    coming = () if type_id is None or in_the_way else _coming(state, type_id, host, basis)
+    coming = () if type_id is None or in_the_way else _coming(state, type_id, snapshot)
     left = _left(state, type_id)
-    possible = tuple(step for step in coming if step.action.attempt not in basis.failed)[:left]
-    refused = () if len(possible) == left else _refused(coming, basis)
+    possible = tuple(step for step in coming if step.action.attempt not in snapshot.failures)[:left]
+    refused = () if len(possible) == left else _refused(coming, snapshot)
     notes = _notes(state, type_id, in_the_way)
     return CardPlan(
         CardSummary(state.card.address, type_id, state.exists, notes),
@@ -96,51 +87,52 @@ def _too_many(state: CardState, type_id: str | None, kept: list[Existing]) -> It
 
 
 def _removals(
-    state: CardState, going: tuple[tuple[Existing, str], ...], basis: Basis
-) -> tuple[tuple[Step, ...], tuple[Waiting, ...]]:
+    state: CardState, going: tuple[tuple[Existing, str], ...], snapshot: Snapshot
+) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     steps, waiting = [], []
-    card = state.card.address
     for each, why in going:
-        action = _removal(each.instance)
-        obstacle = _obstacle(each, state, action, basis)
+        action = _removal(state.card.address, each.instance)
+        obstacle = _obstacle(each, state, action, snapshot)
         if obstacle is None:
-            steps.append(Step(action, card, each.instance.type_id, why))
+            steps.append(Step(action, why))
         else:
-            waiting.append(Waiting(action, card, f"{why}; {obstacle}"))
+            waiting.append(Step(action, f"{why}; {obstacle}"))
     return tuple(steps), tuple(waiting)
 
 
-def _removal(instance: Instance) -> Action:
+def _removal(card: str, instance: Instance) -> Action:
+    type_id = instance.type_id or ""
     if instance.vgpu:
-        return ClearVgpuType(instance.id)
-    return RemoveMdev(instance.id, instance.parent, instance.type_id or "")
+        return ClearVgpuType(card, instance.id, type_id)
+    return RemoveMdev(card, instance.parent, type_id, instance.id)
 
 
-def _obstacle(each: Existing, state: CardState, action: Action, basis: Basis) -> str | None:
+def _obstacle(each: Existing, state: CardState, action: Action, snapshot: Snapshot) -> str | None:
     """What a removal waits for; None if it may begin."""
     if each.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
     if each.holder is not None:
         return f"held by {each.holder}"
+    if each.instance.id in snapshot.reservations.settling:
+        return "it was given to a pod a moment ago"
     if state.unread is not None:
         return state.unread
-    if not basis.holders_known:
+    if not snapshot.allocations.complete:
         return "who holds what is not known"
-    if each.instance.id in basis.in_use:
+    if each.instance.id in snapshot.open:
         return "something on this host has it open"
-    refused = basis.failed.get(action.attempt)
+    refused = snapshot.failures.get(action.attempt)
     return None if refused is None else f"{refused}; it is tried again later"
 
 
-def _coming(state: CardState, type_id: str, host: Host, basis: Basis) -> tuple[Step, ...]:
+def _coming(state: CardState, type_id: str, snapshot: Snapshot) -> tuple[Step, ...]:
     """An instance for each room that there is."""
     if state.left_alone or state.unread is not None:
         return ()
     if state.desired.definitions:
-        return tuple(_defined(state, type_id, host))
+        return tuple(_defined(state, type_id, snapshot.host))
     why = _why(state, type_id, _present(state, type_id))
-    actions = _new(state, type_id, host, basis)
-    return tuple(Step(action, state.card.address, type_id, why) for action in actions)
+    return tuple(Step(action, why) for action in _new(state.card, type_id, snapshot))
 
 
 def _left(state: CardState, type_id: str | None) -> int | None:
@@ -153,15 +145,14 @@ def _present(state: CardState, type_id: str | None) -> int:
     return sum(each.instance.type_id == type_id for each in state.exists)
 
 
-def _refused(coming: Iterable[Step], basis: Basis) -> tuple[Waiting, ...]:
+def _refused(coming: Iterable[Step], snapshot: Snapshot) -> tuple[Step, ...]:
     """One for each attempt that is not to be made again yet."""
-    found: dict[str, Waiting] = {}
+    waiting: dict[str, Step] = {}
     for step in coming:
-        what = basis.failed.get(step.action.attempt)
+        what = snapshot.failures.get(step.action.attempt)
         if what is not None:
-            waiting = Waiting(step.action, step.card, f"{what}; it is tried again later")
-            found.setdefault(step.action.attempt, waiting)
-    return tuple(found.values())
+            waiting.setdefault(step.action.attempt, Step(step.action, f"{what}; it is tried again later"))
+    return tuple(waiting.values())
 
 
 def _why(state: CardState, type_id: str, present: int) -> str:
@@ -172,24 +163,25 @@ def _why(state: CardState, type_id: str, present: int) -> str:
     return f"{type_id} is wanted on this card"
 
 
-def _new(state: CardState, type_id: str, host: Host, basis: Basis) -> Iterator[Action]:
+def _new(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Action]:
+    host = snapshot.host
     taken = host.mdevs.keys() | host.leaving.keys()
-    for parent in state.card.parents:
-        if parent.vgpu:
-            if parent.available(type_id):
-                yield SetVgpuType(parent.address, type_id)
-        else:
-            yield from _new_mdevs(parent, type_id, taken, basis.machine_id)
+    for parent in card.parents:
+        if not parent.vgpu:
+            for uuid in _new_uuids(parent, type_id, taken, snapshot.machine_id):
+                yield CreateMdev(card.address, parent.address, type_id, uuid)
+        elif parent.available(type_id):
+            yield SetVgpuType(card.address, parent.address, type_id)
 
 
-def _new_mdevs(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[CreateMdev]:
+def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[str]:
     """As many as the parent has room for, with the lowest numbers that are free."""
     left = parent.available(type_id)
     for index in range(ownership.INDEXES if left else 0):
         uuid = ownership.uuid_of(machine_id, parent.address, type_id, index)
         if uuid in taken:
             continue
-        yield CreateMdev(parent.address, type_id, uuid)
+        yield uuid
         left -= 1
         if not left:
             return
@@ -203,8 +195,8 @@ def _defined(state: CardState, type_id: str, host: Host) -> Iterator[Step]:
         if each.type_id != type_id or each.uuid in taken or room.get(each.parent, 0) < 1:
             continue
         room[each.parent] -= 1
-        action = CreateMdev(each.parent, type_id, each.uuid)
-        yield Step(action, state.card.address, type_id, "a definition of mdevctl asks for it")
+        action = CreateMdev(state.card.address, each.parent, type_id, each.uuid)
+        yield Step(action, "a definition of mdevctl asks for it")
 
 
 def _notes(state: CardState, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:

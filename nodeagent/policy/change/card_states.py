@@ -9,57 +9,16 @@ is wanted, is not known.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import CardTypes, MdevsWanted, WantedType
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.desired import CardTypes, WantedType
+from nodeagent.model.host import PciFunction
+from nodeagent.model.plan import Existing, Instance
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.change import card_desired, cards, ownership
 from nodeagent.policy.change.card_desired import CardDesired
-from nodeagent.policy.change.cards import Card, Instance
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What a plan depends on besides the host and the wishes.
-
-    ``in_use`` holds UUIDs and VF addresses that something on this host has open, or of which that is not
-    known. ``failed`` says what the kernel answered to an attempt that waits for its next try.
-    ``made`` is VF → vGPU type that nodeagent itself set: a VF tells nobody who set its type.
-    ``vgpu_names`` is vGPU type → name as far as that is known, ``vgpu_listed`` VF → the types that it has
-    listed since boot.
-    """
-
-    machine_id: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    holders: Mapping[str, Holder] = field(default_factory=dict)
-    holders_known: bool = False
-    in_use: frozenset[str] = frozenset()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    made: Mapping[str, str] = field(default_factory=dict)
-    vgpu_names: Mapping[str, str] = field(default_factory=dict)
-    vgpu_listed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def holder(self, instance: Instance) -> str | None:
-        """The pod that holds an instance, by its id or by its IOMMU group."""
-        found = groups.holder_of(self.holders, instance.id, instance.group)
-        return None if found is None else str(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Existing:
-    """An instance on a card; ``apart`` says what it is that nodeagent may not remove it: "not ours"."""
-
-    instance: Instance
-    apart: str | None = None
-    holder: str | None = None
-    leaving: bool = False  # its removal is under way already, and waits
-
-    @property
-    def own(self) -> bool:
-        """True if nodeagent may remove it."""
-        return self.apart is None
+from nodeagent.policy.change.cards import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +49,10 @@ class CardState:
         return any(each.own and each.instance.type_id == type_id for each in self.exists)
 
 
-def card_states(
-    host: Host, wanted: MdevsWanted, listed: Sequence[WantedType], basis: Basis
-) -> tuple[CardState, ...]:
+def card_states(snapshot: Snapshot, listed: Sequence[WantedType]) -> tuple[CardState, ...]:
     """All cards in address order; ``listed`` is the node's list of types."""
-    found = cards.cards(host, basis.vgpu_names, basis.vgpu_listed)
+    host, wanted = snapshot.host, snapshot.desired.mdevs
+    found = cards.cards(host, snapshot.ledger)
     kinds = [kind for card in found for kind in card.types.values()]
     rules = [rule for card in found for rule in card_desired.rules_for(card, wanted.cards, host)]
     asked = (*listed, *(kind for rule in rules for kind in rule.types))
@@ -107,7 +65,7 @@ def card_states(
         _state(
             card,
             card_desired.desired(card, wanted, listed, host, shunned),
-            (*_present(card, wanted, basis, apart), *_leaving(card, ghosts, basis)),
+            (*_present(card, snapshot, apart), *_leaving(card, ghosts, snapshot)),
             _unread(card, wanted.cards, blurred),
             listed,
         )
@@ -152,35 +110,43 @@ def _never_read(function: PciFunction) -> bool:
     return function.unreadable is not None and function.vendor is None
 
 
-def _present(card: Card, wanted: MdevsWanted, basis: Basis, apart: Mapping[str, str]) -> tuple[Existing, ...]:
+def _present(card: Card, snapshot: Snapshot, apart: Mapping[str, str]) -> tuple[Existing, ...]:
     """What is on the card; ``apart`` is type → what sets it apart."""
+    wanted = snapshot.desired.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
 
     def why(instance: Instance) -> str | None:
         if instance.type_id is None:
             return "of an unknown type"
-        if instance.id in defined or not (wanted.adopt or _made_here(instance, basis)):
+        if instance.id in defined or not (wanted.adopt or _made_here(instance, snapshot)):
             return "not ours"
         return apart.get(instance.type_id)
 
     return tuple(
-        Existing(instance, why(instance), holder=basis.holder(instance)) for instance in card.instances
+        Existing(instance, why(instance), holder=_holder(instance, snapshot)) for instance in card.instances
     )
 
 
-def _made_here(instance: Instance, basis: Basis) -> bool:
+def _holder(instance: Instance, snapshot: Snapshot) -> str | None:
+    """The pod that holds an instance, by its id or by its IOMMU group."""
+    holder = groups.holder_of(snapshot.allocations.holders, instance.id, instance.group)
+    return None if holder is None else str(holder)
+
+
+def _made_here(instance: Instance, snapshot: Snapshot) -> bool:
+    """A VF tells nobody who set its type; the UUID of an mdev tells who chose it."""
     if instance.vgpu:
-        return basis.made.get(instance.id) == instance.type_id
-    return ownership.owns(basis.machine_id, instance.parent, instance.type_id or "", instance.id)
+        return snapshot.ledger.types.get(instance.id) == instance.type_id
+    return ownership.owns(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
 
 
-def _leaving(card: Card, ghosts: Sequence[str], basis: Basis) -> list[Existing]:
+def _leaving(card: Card, ghosts: Sequence[str], snapshot: Snapshot) -> list[Existing]:
     """Own instances whose removal is under way: only their ids can still be seen."""
     found = [
         Instance(ghost, parent.address, kind.type_id)
         for ghost in ghosts
         for parent in card.parents
         for kind in parent.types
-        if not parent.vgpu and ownership.owns(basis.machine_id, parent.address, kind.type_id, ghost)
+        if not parent.vgpu and ownership.owns(snapshot.machine_id, parent.address, kind.type_id, ghost)
     ]
-    return [Existing(instance, holder=basis.holder(instance), leaving=True) for instance in found]
+    return [Existing(instance, holder=_holder(instance, snapshot), leaving=True) for instance in found]

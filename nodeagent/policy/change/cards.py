@@ -8,11 +8,13 @@ vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.host import Host, MdevType, PciFunction
-from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
+from nodeagent.model.ids import PciAddress, pci_address, pci_order
+from nodeagent.model.ledger import Ledger
+from nodeagent.model.plan import Instance
 from nodeagent.policy import groups
 
 
@@ -27,19 +29,6 @@ class Parent:
     def available(self, type_id: str) -> int:
         """How many instances of the type can still be made here; unknown is none."""
         return sum(kind.available or 0 for kind in self.types if kind.type_id == type_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF."""
-
-    id: str
-    parent: str
-    type_id: str | None
-    group: GroupNumber | None = None
-    name: str | None = None  # of its type
-    dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
-    vgpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +74,15 @@ class Card:
         return sum(parent.available(type_id) for parent in self.parents)
 
 
-def cards(
-    host: Host, vgpu_names: Mapping[str, str], vgpu_listed: Mapping[str, Sequence[str]]
-) -> tuple[Card, ...]:
-    """All cards of the host in address order; parents that are no PCI functions come last.
-
-    ``vgpu_names`` is id → name of vGPU types, ``vgpu_listed`` VF → ids of those that it ever listed.
-    """
+def cards(host: Host, ledger: Ledger) -> tuple[Card, ...]:
+    """All cards of the host in address order; parents that are no PCI functions come last."""
     before: dict[str, dict[str, MdevType]] = {}
-    for vf, kinds in vgpu_listed.items():
-        known = {kind: MdevType(kind, vgpu_names.get(kind), 0) for kind in kinds}
+    for vf, kinds in ledger.listed.items():
+        known = {kind: MdevType(kind, ledger.names.get(kind), 0) for kind in kinds}
         before.setdefault(card_of(host, vf), {}).update(known)
     parents: dict[str, list[Parent]] = {}
     instances: dict[str, list[Instance]] = {}
-    for parent in _parents(host, vgpu_names):
+    for parent in _parents(host, ledger.names):
         parents.setdefault(card_of(host, parent.address), []).append(parent)
     for instance in _instances(host):
         instances.setdefault(card_of(host, instance.parent), []).append(instance)
@@ -108,7 +92,7 @@ def cards(
             tuple(sorted(parents.get(address, ()), key=lambda parent: order(parent.address))),
             tuple(sorted(instances.get(address, ()), key=lambda found: (order(found.parent), found.id))),
             tuple(before.get(address, {}).values()),
-            any(each.vgpu and each.id not in vgpu_listed for each in instances.get(address, ())),
+            any(each.vgpu and each.id not in ledger.listed for each in instances.get(address, ())),
         )
         for address in sorted({*parents, *instances}, key=order)
     )

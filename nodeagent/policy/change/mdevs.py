@@ -10,38 +10,32 @@ every change: a plan is good for the Host that it was made from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from nodeagent.model.action import Step, Waiting
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import card_desired, card_plans, definitions
 from nodeagent.policy.change.assignment import Candidate, assign
-from nodeagent.policy.change.card_plans import CardSummary
-from nodeagent.policy.change.card_states import Basis, CardState, card_states
+from nodeagent.policy.change.card_states import CardState, card_states
+
+NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do now, what must wait, how each card stands, and what is wrong with the wishes."""
-
-    steps: tuple[Step, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
-    cards: tuple[CardSummary, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-def plan(host: Host, wanted: MdevsWanted, basis: Basis) -> Plan:
+def plan(snapshot: Snapshot) -> Plan:
     """The plan for this host: removals first, then creations, card by card in address order.
 
-    Nothing at all unless ``wanted.manage``.
+    Nothing at all unless mdevs are managed; without a machine id nobody knows which ones are ours.
     """
+    host, wanted = snapshot.host, snapshot.desired.mdevs
     if not wanted.manage:
         return Plan()
-    listed = card_desired.for_node(wanted, basis.labels)
-    found = card_states(host, wanted, listed, basis)
+    if not snapshot.machine_id:
+        return Plan(problems=(NO_MACHINE,))
+    listed = card_desired.for_node(wanted, dict(snapshot.desired.labels))
+    found = card_states(snapshot, listed)
     assigned = _assigned(found, tuple(card_desired.type_ids(listed, _kinds(found))))
-    planned = [card_plans.plan(state, assigned[state.card.address], host, basis) for state in found]
+    planned = [card_plans.plan(state, assigned[state.card.address], snapshot) for state in found]
     removals = [step for each in planned for step in each.removals]
     creations = [step for each in planned for step in each.creations]
     problems = (

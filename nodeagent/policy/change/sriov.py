@@ -9,40 +9,33 @@ refuse afterwards (ERANGE) is not begun.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from nodeagent.model.action import SetNumVfs, Step, Waiting
+from nodeagent.model.action import SetNumVfs, Step
 from nodeagent.model.desired import SriovRule
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
-from nodeagent.policy.change.card_states import Basis
 from nodeagent.policy.change.cards import order
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do now, and what must wait."""
-
-    steps: tuple[Step, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
-
-
-def plan(host: Host, rules: Sequence[SriovRule], basis: Basis) -> Plan:
+def plan(snapshot: Snapshot) -> Plan:
     """The plan for all physical functions in address order; the first rule that picks one holds."""
     steps, waiting = [], []
-    for address in sorted(host.functions, key=order):
-        function = host.functions[address]
-        rule = _rule(function, rules)
+    functions = snapshot.host.functions
+    for address in sorted(functions, key=order):
+        function = functions[address]
+        rule = _rule(function, snapshot.desired.sriov)
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
-        action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs)
-        obstacle = _impossible(rule, function) or _obstacle(action, function, host, basis)
+        action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs, function.vfs)
+        obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
         if obstacle is None:
-            steps.append(Step(action, address, None, f"it is to have {rule.num_vfs} VFs"))
+            steps.append(Step(action, f"it is to have {rule.num_vfs} VFs"))
         else:
             why = f"it is to have {rule.num_vfs} VFs, and has {len(function.vfs)}; {obstacle}"
-            waiting.append(Waiting(action, address, why))
+            waiting.append(Step(action, why))
     return Plan(tuple(steps), tuple(waiting))
 
 
@@ -61,25 +54,29 @@ def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
     return None if most is None or rule.num_vfs <= most else f"it can have {most} at most"
 
 
-def _obstacle(action: SetNumVfs, function: PciFunction, host: Host, basis: Basis) -> str | None:
-    refused = basis.failed.get(action.attempt)
+def _obstacle(action: SetNumVfs, function: PciFunction, snapshot: Snapshot) -> str | None:
+    refused = snapshot.failures.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is tried again later"
     if function.driver is None:
         return "it has no driver, which would make them"
-    if function.vfs and not basis.holders_known:
+    if function.vfs and not snapshot.allocations.complete:
         return "who holds what is not known"
-    used = (_used(each, host, basis) for each in function.vfs)
+    used = (_used(each, snapshot) for each in function.vfs)
     return next((text for text in used if text is not None), None)
 
 
-def _used(address: PciAddress, host: Host, basis: Basis) -> str | None:
+def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
     """What a VF is used for, in words; None if it may go."""
+    host = snapshot.host
     function = host.functions.get(address)
-    holder = groups.holder_of(basis.holders, address, None if function is None else function.group)
+    group = None if function is None else function.group
+    holder = groups.holder_of(snapshot.allocations.holders, address, group)
     if holder is not None:
         return f"{address} is held by {holder}"
-    if address in basis.in_use or function is None or groups.in_use(function):
+    if address in snapshot.reservations.settling:
+        return f"{address} was given to a pod a moment ago"
+    if address in snapshot.open or function is None or groups.in_use(function):
         return f"something on this host has {address} open"
     if any(mdev.parent == address for mdev in host.mdevs.values()):
         return f"{address} has mdevs"

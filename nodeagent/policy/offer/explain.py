@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why is this device offered as it is, or not at all: the story of one device, for people and programs. Pure.
 
-Built from the same decisions that the daemon takes (claims, health, allocate), never from a second opinion.
+Built from the same decisions that the daemon takes (matches, health, grants), never from a second opinion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodeagent.model.desired import MdevRule, PciRule
 from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import Reason, Resource
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Names, Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, matches
-from nodeagent.policy.offer.matches import Names
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
 
@@ -65,6 +65,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     )
     offer = decision.offer_with(device_id)
     resource = decision.resources.get(offer.match.resource) if offer else None
+    given = _given(offer, snapshot.host)
     holder = snapshot.allocations.holders.get(device_id)
     return Explanation(
         host_device=host_device,
@@ -75,8 +76,8 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
-        env=_env(resource, offer) if resource and offer else None,
-        nodes=_nodes(resource, offer, snapshot.host) if resource and offer else (),
+        env=_env(resource, given) if resource else None,
+        nodes=grants.device_nodes(given, resource.iommufd, snapshot.host) if resource else (),
         holder=str(holder) if holder else None,
     )
 
@@ -98,29 +99,27 @@ def role(member: PciFunction) -> str:
     return "bridge" if member.bridge else "friendly"
 
 
-def _env(resource: Resource, offer: Offer) -> str:
-    return " ".join(f"{key}={value}" for key, value in grants.environment(resource, offer.host_devices))
+def _given(offer: Offer | None, host: Host) -> tuple[HostDevice, ...]:
+    """All that a pod would get with the device, which may stand for more than this one."""
+    host_devices = map(host.device, offer.host_devices) if offer is not None else ()
+    return tuple(host_device for host_device in host_devices if host_device is not None)
 
 
-def _nodes(resource: Resource, offer: Offer, host: Host) -> tuple[str, ...]:
-    """All that a pod would get with the device, which may stand for more than this part."""
-    host_devices = (host.device(each) for each in offer.host_devices)
-    return grants.vfio_nodes(
-        (host_device for host_device in host_devices if host_device is not None), resource.iommufd, host
-    )
+def _env(resource: Resource, host_devices: Iterable[HostDevice]) -> str:
+    return " ".join(f"{key}={value}" for key, value in grants.environment(resource, host_devices))
 
 
 def _rules(host_device: HostDevice, offer: Offer | None, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
-    """All that were asked for the part, and what they said; the last one takes it, if any does."""
-    told: list[tuple[str, str]] = []
+    """All that were asked for the device, and what they said; the last one takes it, if any does."""
+    said: list[tuple[str, str]] = []
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
     for rule, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
-        told.append((_label(rule), refusal or "takes it"))
+        said.append((_label(rule), refusal or "takes it"))
         if refusal is None:
-            return tuple(told)
+            return tuple(said)
     if offer is not None:
-        told.append(("memory", "keeps it: what was offered stays listed while it exists"))
-    return tuple(told) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
+        said.append(("memory", "keeps it: what was offered stays listed while it exists"))
+    return tuple(said) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
 
 
 def _label(rule: PciRule | MdevRule | None) -> str:

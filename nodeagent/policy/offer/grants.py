@@ -14,42 +14,45 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host, HostDevice
-from nodeagent.model.ids import pci_address
 from nodeagent.model.resource import Iommufd, Kind, Resource
 from nodeagent.policy import naming
-from nodeagent.policy.offer.health import CONTAINER_NODE, IOMMUFD_NODE
+from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
 
 
 def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
-    """The grant for one container; raises Refused if one of the ids cannot be given."""
+    """The grant for one container.
+
+    :raises Refused: if one of the ids cannot be given.
+    """
     check_given(resource, device_ids)
     if resource.kind is Kind.NODE:
         return _node_grant(resource, decision)
     host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
-    envs = environment(resource, [host_device.id for host_device in host_devices])
-    nodes = vfio_nodes(host_devices, resource.iommufd, decision.snapshot.host)
+    envs = environment(resource, host_devices)
+    nodes = device_nodes(host_devices, resource.iommufd, decision.snapshot.host)
     if resource.cdi:
         return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
     return Grant(envs, tuple(map(DeviceNode, nodes)))
 
 
-def environment(resource: Resource, device_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The variables that name these functions and mdevs to virt-launcher, each kind in its own, in order."""
-    found: dict[Kind, list[str]] = {}
-    for device_id in device_ids:
-        kind = Kind.PCI if pci_address(device_id) is not None else Kind.MDEV
-        found.setdefault(kind, []).append(device_id)
-    return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in found.items())
+def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:
+    """The variables that name these devices to virt-launcher, each kind in its own, in order."""
+    by_kind: dict[Kind, list[str]] = {}
+    for host_device in host_devices:
+        by_kind.setdefault(kinds.of(host_device).kind, []).append(host_device.id)
+    return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 
 def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Raise Refused for the first id that is not listed, or not Healthy."""
-    known = {device.id: device for device in resource.devices}
+    """Any text may come from the kubelet: each id has to be listed, and Healthy.
+
+    :raises Refused: for the first id that is not.
+    """
     for device_id in device_ids:
-        device = known.get(device_id)  # type: ignore[call-overload]  # any text may come from the kubelet
+        device = resource.device(device_id)
         if device is None:
             raise Refused(
                 f"{resource.name}: {device_id} is not a device of this node",
@@ -59,19 +62,10 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
-def vfio_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The device nodes for these functions and mdevs, each once, in the order in which they are given."""
-    return tuple(dict.fromkeys(path for each in host_devices for path in _nodes_of(each, iommufd, host)))
-
-
-def _nodes_of(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    group = host.groups.get(host_device.group) if host_device.group is not None else None
-    paths = [CONTAINER_NODE]
-    if iommufd is not Iommufd.ONLY and group is not None and group.node:
-        paths.append(f"/dev/vfio/{group.number}")
-    if iommufd is not Iommufd.NEVER and host_device.cdev and IOMMUFD_NODE in host.nodes:
-        paths += [f"/dev/vfio/devices/{host_device.vfio_device}", IOMMUFD_NODE]
-    return tuple(path for path in paths if path != CONTAINER_NODE or path in host.nodes)
+def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    """The device nodes for these devices, each once, in the order in which they are given."""
+    paths = (path for each in host_devices for path in kinds.of(each).nodes(each, iommufd, host))
+    return tuple(dict.fromkeys(paths))
 
 
 def cdi_spec(resource: Resource, decision: Decision) -> dict[str, object]:
@@ -85,7 +79,7 @@ def cdi_spec(resource: Resource, decision: Decision) -> dict[str, object]:
 
 
 def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[dict[str, str]]:
-    paths = vfio_nodes(_host_devices(device_id, decision), resource.iommufd, decision.snapshot.host)
+    paths = device_nodes(_host_devices(device_id, decision), resource.iommufd, decision.snapshot.host)
     return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
@@ -93,8 +87,8 @@ def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
     offer = decision.offer_of(device_id)
     if offer is None:
         raise Refused(f"{device_id} is not offered any more", "try the pod again")
-    found = (decision.snapshot.host.device(device_id) for device_id in offer.host_devices)
-    return tuple(host_device for host_device in found if host_device is not None)
+    host_devices = map(decision.snapshot.host.device, offer.host_devices)
+    return tuple(host_device for host_device in host_devices if host_device is not None)
 
 
 def node_rule(resource: Resource, decision: Decision) -> NodeRule | None:

@@ -8,6 +8,7 @@ large sets stay together for those who need them. Ties go by the order of the li
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,43 +33,91 @@ def choose(
 ) -> tuple[str, ...]:
     """Exactly ``size`` ids out of ``available``, all of ``must`` first.
 
-    Fewer come back only if ``available`` holds fewer. Raises Refused if ``must`` is larger than ``size``.
+    Fewer come back only if ``available`` holds fewer.
+
+    :raises Refused: if ``must`` is larger than ``size``.
     """
     if len(must) > size:
         raise Refused(f"number of MustIncludeDeviceIDs ({len(must)}) exceeds allocation size ({size})")
-    chosen = list(must)
-    left = [device_id for device_id in dict.fromkeys(available) if device_id not in set(must)]
-    while len(chosen) < size and left:
-        best = _next(chosen, left, size - len(chosen), topologies)
-        chosen.append(best)
-        left.remove(best)
-    return tuple(chosen)
+    included = frozenset(must)
+    left = [device_id for device_id in dict.fromkeys(available) if device_id not in included]
+    pool = _Pool([topologies.get(device_id, NO_TOPOLOGY) for device_id in left])
+    for device_id in must:
+        pool.begin(topologies.get(device_id, NO_TOPOLOGY))
+    picks = range(min(size - len(must), len(left)))
+    return (*must, *(left[pool.pick(size - len(must) - picked)] for picked in picks))
 
 
-def _next(chosen: Sequence[str], left: Sequence[str], wanted: int, topologies: Mapping[str, Topology]) -> str:
-    taken = [topologies.get(device_id, NO_TOPOLOGY) for device_id in chosen]
-    groups = {topology.group for topology in taken if topology.group is not None}
-    numas = {topology.numa for topology in taken if topology.numa is not None}
-    roots = {topology.root for topology in taken if topology.root}
-    spots = [topologies.get(device_id, NO_TOPOLOGY) for device_id in left]
-    in_group = Counter(topology.group for topology in spots)
-    in_numa = Counter(topology.numa for topology in spots)
-    in_root = Counter(topology.root for topology in spots)
+class _Pool:
+    """What is left to pick from, by position.
 
-    def rank(position: int) -> tuple[object, ...]:
-        topology = spots[position]
-        fresh = topology.group not in groups
+    Devices that rank alike stand in one row, a heap of their positions; so a pick compares the first ones
+    of the rows, not all devices. The rest of a group that is begun moves to other rows; what it leaves behind
+    is skipped.
+    """
+
+    def __init__(self, spots: Sequence[Topology]) -> None:
+        self._spots = spots
+        self._in_group = Counter(spot.group for spot in spots)
+        self._in_numa = Counter(spot.numa for spot in spots)
+        self._in_root = Counter(spot.root for spot in spots)
+        self._groups: set[int | str] = set()  # begun, as are the next two
+        self._numas: set[int] = set()
+        self._roots: set[str] = set()
+        self._members: dict[int | str, list[int]] = {}
+        self._rows: dict[tuple[object, ...], list[int]] = {}
+        for position, spot in enumerate(spots):
+            self._line_up(position, spot.group is None, self._in_group[spot.group])
+            if spot.group is not None:
+                self._members.setdefault(spot.group, []).append(position)
+
+    def _line_up(self, position: int, *alike: object) -> None:
+        spot = self._spots[position]
+        heapq.heappush(self._rows.setdefault((*alike, spot.numa, spot.root), []), position)
+
+    def begin(self, spot: Topology) -> None:
+        """A device at this spot is chosen: what is near to it comes next."""
+        if spot.numa is not None:
+            self._numas.add(spot.numa)
+        if spot.root:
+            self._roots.add(spot.root)
+        if spot.group is not None and spot.group not in self._groups:
+            self._groups.add(spot.group)
+            for position in self._members.get(spot.group, ()):
+                self._line_up(position, "begun")
+
+    def pick(self, wanted: int) -> int:
+        """Take the best position while ``wanted`` devices are still to be chosen."""
+        rows = [row for alike, row in self._rows.items() if self._trimmed(row, begun=alike[0] == "begun")]
+        row = min(rows, key=lambda row: self._rank(row[0], wanted))
+        position = heapq.heappop(row)
+        spot = self._spots[position]
+        self._in_group[spot.group] -= 1
+        self._in_numa[spot.numa] -= 1
+        self._in_root[spot.root] -= 1
+        if spot.group is not None and spot.group not in self._groups:
+            self._members[spot.group].remove(position)
+        self.begin(spot)
+        return position
+
+    def _trimmed(self, row: list[int], *, begun: bool) -> bool:
+        """Drop what has moved to another row; False if nothing is left in this one."""
+        while row and not begun and self._spots[row[0]].group in self._groups:
+            heapq.heappop(row)
+        return bool(row)
+
+    def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
+        spot = self._spots[position]
+        fresh = spot.group not in self._groups
         return (
             fresh,
-            fresh and in_group[topology.group] > wanted,
-            bool(numas) and topology.numa not in numas,
-            _fit(in_numa[topology.numa], wanted),
-            bool(roots) and topology.root not in roots,
-            _fit(in_root[topology.root], wanted),
+            fresh and self._in_group[spot.group] > wanted,
+            bool(self._numas) and spot.numa not in self._numas,
+            _fit(self._in_numa[spot.numa], wanted),
+            bool(self._roots) and spot.root not in self._roots,
+            _fit(self._in_root[spot.root], wanted),
             position,
         )
-
-    return left[min(range(len(left)), key=rank)]
 
 
 def _fit(present: int, wanted: int) -> tuple[bool, int]:

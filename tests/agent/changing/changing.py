@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -60,7 +60,6 @@ class Changing:
         self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
         self.allocations: Latest[Allocations] = Latest(Allocations({}, Knowledge.COMPLETE), self.wake.touch)
         self.reservations = Reservations(self.wake.touch)
-        self.labels: Mapping[str, str] = {}
         self.effects = self.fresh()
         self._group: TaskGroup | None = None
 
@@ -79,7 +78,6 @@ class Changing:
             self.desired,
             self.allocations,
             self.reservations,
-            labels=lambda: self.labels,
             recheck=lambda: 0.05,
             deadline=deadline,
             backoff=backoff,

@@ -17,16 +17,16 @@ from nodeagent.agent.changing.executor import Executor
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import ClearVgpuType, SetNumVfs, SetVgpuType, Step
+from nodeagent.model.action import ClearVgpuType, CreateMdev, SetNumVfs, SetVgpuType, Step
 from tests.conftest import Said
 from tests.hearing import Heard
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
 NEVER = Backoff(first=3600.0, limit=3600.0)
-SET = Step(SetVgpuType(VF, "557"), "0000:86:00.0", "557", "it is wanted")
-OTHER = Step(SetVgpuType(VF, "558"), "0000:86:00.0", "558", "it is wanted")
-CLEAR = Step(ClearVgpuType(VF), "0000:86:00.0", "557", "it is not wanted any more")
-SPLIT = Step(SetNumVfs(PF, 2), PF, None, "it is wanted")
+SET = Step(SetVgpuType("0000:86:00.0", VF, "557"), "it is wanted")
+OTHER = Step(SetVgpuType("0000:86:00.0", VF, "558"), "it is wanted")
+CLEAR = Step(ClearVgpuType("0000:86:00.0", VF, "557"), "it is not wanted any more")
+SPLIT = Step(SetNumVfs(PF, 2), "it is wanted")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_the_log_gives_the_address_of_a_card_that_has_one(
     writer: Executor, said: Said, card: str, fields: set[str]
 ) -> None:
     async with waiting() as group:
-        assert not await writer.take(Step(SetNumVfs(PF, 2), card, None, "it is wanted"), group)
+        assert not await writer.take(Step(CreateMdev(card, PF, "t-1", "any"), "it is wanted"), group)
     (event,) = said(log.ACTION_FAILED)
     assert event.keys() & {"pci_address"} == fields
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -20,6 +21,7 @@ from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import ownership
+from nodeagent.sim import refusals
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
 from tests.conftest import Said
@@ -85,23 +87,23 @@ async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path:
 @pytest.mark.shows("KV-4", "VG-7")
 async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223") as changing:
-        changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
+        refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-223", 8))
-            key = CreateMdev(FIRST, "nvidia-223", "any").attempt
+            key = CreateMdev(FIRST, FIRST, "nvidia-223", "any").attempt
             retries = changing.effects.writer.retries
             await changing.until(lambda: key in retries.failures and retries.failures[key].count >= 3)
             assert "Input/output error" in retries.failures[key].error.what
             (line,) = said(log.ACTION_FAILED)
             assert line["pci_address"] == FIRST
-            changing.cards.mend(FIRST, "nvidia-223")
+            refusals.mend(changing.cards.host, FIRST, "nvidia-223")
             await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-223", 8))
             await changing.until(lambda: key not in retries.failures)
 
 
 async def test_a_kernel_that_says_both_room_and_no_room_is_not_asked_in_a_loop(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
-        changing.cards.fail(FIRST, "nvidia-223", errno.ENOSPC)
+        refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.ENOSPC)
         changing.effects = changing.fresh(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.effects.writer.retries.failures))
@@ -255,7 +257,7 @@ async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path)
 
 async def test_a_card_that_comes_back_does_not_wait_for_what_it_was_refused_before(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
-        changing.cards.fail(FIRST, "nvidia-228", errno.EIO)
+        refusals.fail(changing.cards.host, FIRST, "nvidia-228", errno.EIO)
         changing.effects = changing.fresh(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.effects.writer.retries.failures))
@@ -318,8 +320,7 @@ async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
         types = (WantedType("GRID T4-2B"),)
         changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
         await changing.until_counts((FIRST, "nvidia-223", 8))
-        changing.labels = {"zone": "b"}
-        changing.wake.touch()
+        changing.desired.set(replace(changing.desired.get(), labels=(("zone", "b"),)))
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nodeagent.agent.changing import probe
 from nodeagent.kernel.root import Root
-from nodeagent.sim import files
+from tests.sim import fifos
 
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
@@ -29,7 +29,7 @@ def asking(tmp_path: Path) -> probe.Probe:
 
 
 def answer(root: Path) -> None:
-    files.replace_fifo(str(root / "proc/modules"), b"mtty 20480 0 - Live 0x0\n")
+    fifos.replace_fifo(str(root / "proc/modules"), b"mtty 20480 0 - Live 0x0\n")
 
 
 async def test_what_the_kernel_does_not_tell_in_time_is_in_use(asking: probe.Probe, tmp_path: Path) -> None:

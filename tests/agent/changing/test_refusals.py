@@ -14,8 +14,7 @@ from nodeagent.base.backoff import Backoff
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
 from nodeagent.policy.change import ownership
-from nodeagent.sim import files
-from nodeagent.sim.cards import FAILING
+from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import FIRST, MACHINE, SLOW, Changing, node, t4
 from tests.conftest import Said
@@ -32,14 +31,14 @@ def failing(changing: Changing, instance: str) -> None:
     """From now on each write to the instance's file ``remove`` fails."""
     path = changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove")
     files.remove(path)
-    files.link(path, FAILING[errno.EIO])
+    files.link(path, refusals.FAILING[errno.EIO])
 
 
 async def test_vfs_that_fail_hold_up_no_other_of_their_card(tmp_path: Path, said: Said) -> None:
     vfs = vf_addresses(FIRST, 4)
     async with node(tmp_path, [Card(FIRST, (Type("nvidia-5", 4),), vfs=vfs)], "nvidia-5") as changing:
         for vf in vfs[:2]:
-            changing.cards.fail(vf, "nvidia-5", errno.EIO)
+            refusals.fail(changing.cards.host, vf, "nvidia-5", errno.EIO)
         changing.effects = changing.fresh(backoff=SLOW)
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-5", 2))
@@ -64,7 +63,7 @@ async def test_an_instance_that_cannot_be_removed_holds_up_no_other(tmp_path: Pa
 
 async def test_a_parent_that_fails_is_asked_once_a_turn(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-222") as changing:
-        changing.cards.fail(FIRST, "nvidia-222", errno.EIO)
+        refusals.fail(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
         changing.effects = changing.fresh(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.effects.writer.retries.failures))
@@ -86,8 +85,8 @@ async def test_instances_that_die_at_once_are_made_anew_ever_more_slowly(tmp_pat
 
 async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
-        changing.cards.fail(FIRST, "nvidia-223", errno.EIO)
-        changing.cards.fail(FIRST, "nvidia-222", errno.EIO)
+        refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
+        refusals.fail(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
         changing.effects = changing.fresh(backoff=SLOW)
         failures = changing.effects.writer.retries
         async with changing.run():
@@ -103,7 +102,7 @@ async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None
 
 async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_stay(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
-        path = changing.cards.create_file(FIRST, "nvidia-228")
+        path = refusals.create_file(changing.cards.host, FIRST, "nvidia-228")
         files.remove(path)
         os.mkfifo(path)
         changing.effects = changing.fresh(deadline=0.1, backoff=SLOW)

@@ -11,9 +11,10 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
-from nodeagent.sim import files
+from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import FIRST, SECOND, Changing, node, restarted, t4
+from tests.sim import fifos
 from tests.sim.vfs import vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
@@ -27,12 +28,14 @@ async def test_a_card_that_is_slow_to_tell_its_types_at_the_start_keeps_its_inst
             await changing.until_counts((FIRST, "nvidia-222", 16))
             await changing.until_at_rest()
         before = changing.cards.writes
-        slow = changing.cards.create_file(FIRST, "nvidia-223").replace("/create", "/available_instances")
-        files.replace_by_fifo(slow)
+        slow = refusals.create_file(changing.cards.host, FIRST, "nvidia-223").replace(
+            "/create", "/available_instances"
+        )
+        fifos.replace_by_fifo(slow)
         async with restarted(changing):
             assert changing.observe.host.get().mdev_parents == {}
             await changing.until(lambda: bool(changing.effects.plan.cards))
-            files.replace_fifo(slow, b"0\n")
+            fifos.replace_fifo(slow, b"0\n")
             await changing.until(lambda: bool(changing.observe.host.get().mdev_parents))
             await changing.until_at_rest()
         assert changing.cards.writes == before
@@ -126,12 +129,12 @@ async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tm
         changing.want("2")
         release = f"{tmp_path}/proc/sys/kernel/osrelease"
         files.write(release, "")
-        files.replace_by_fifo(release)
+        fifos.replace_by_fifo(release)
         async with restarted(changing):
             assert changing.observe.host.get().functions == {}
             await changing.until(lambda: changing.effects.writer.ledger.types != {})
             changing.wake.touch()
             await anyio.wait_all_tasks_blocked()
             assert changing.effects.plan.problems == ()
-            files.replace_fifo(release, b"6.12\n")
+            fifos.replace_fifo(release, b"6.12\n")
             await changing.until_counts((FIRST, "2", 2))

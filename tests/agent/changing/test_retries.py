@@ -13,8 +13,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.model.action import CreateMdev, RemoveMdev, Step
 
 FIRST, SECOND = (
-    Step(CreateMdev(card, "nvidia-222", "any"), card, "nvidia-222", "wanted")
-    for card in ("0000:3b:00.0", "0000:5e:00.0")
+    Step(CreateMdev(card, card, "nvidia-222", "any"), "wanted") for card in ("0000:3b:00.0", "0000:5e:00.0")
 )
 CARD, OTHER = FIRST.action.attempt, SECOND.action.attempt
 
@@ -64,7 +63,7 @@ def test_a_card_that_is_gone_is_forgotten_and_others_are_not() -> None:
 def test_a_removal_that_succeeds_says_nothing_of_creating() -> None:
     retries = Retries()
     retries.refused(FIRST, refused(errno.EIO), 0.0)
-    retries.succeeded(Step(RemoveMdev("any", FIRST.card, "nvidia-222"), *FIRST.place, "dead"))
+    retries.succeeded(Step(RemoveMdev(FIRST.action.card, FIRST.action.card, "nvidia-222", "any"), "dead"))
     assert list(retries.failures) == [CARD]
 
 
@@ -72,5 +71,5 @@ def test_on_a_card_on_its_way_to_a_type_nothing_is_forgotten_of_that_type() -> N
     retries = Retries()
     for step in (FIRST, SECOND):
         retries.refused(step, refused(errno.EIO), 0.0)
-    retries.keep([], [FIRST.place, (SECOND.card, "nvidia-223")])
+    retries.keep([], [FIRST.place, (SECOND.action.card, "nvidia-223")])
     assert list(retries.failures) == [CARD]

@@ -17,7 +17,7 @@ from nodeagent.model import plain
 from nodeagent.model.snapshot import Snapshot
 from tests.render.statuses import WELL
 
-IN_FORCE = InForce(Snapshot(machine_id="7"), {}, (), (), ())
+IN_FORCE = InForce(Snapshot(machine_id="7"), {}, (), ())
 
 
 async def test_each_socket_gives_its_own_document(tmp_path: Path) -> None:

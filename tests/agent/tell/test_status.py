@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document that the daemon tells of itself: what is in it, and what counts as a problem."""
+"""The Status of a daemon: what each component fills in, and what counts as a problem."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -13,19 +13,18 @@ import anyio.lowlevel
 import pytest
 
 from nodeagent import __version__, config
-from nodeagent.agent.tell import status
-from nodeagent.app import Agent
-from nodeagent.base.errors import KernelRefused, KubeletUnavailable
-from nodeagent.kernel.root import Root
-from nodeagent.model.action import RemoveMdev, Step
+from nodeagent.agent.tell.status import Teller
+from nodeagent.app import Daemon
+from nodeagent.config import Sources
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.status import HolderStatus, Status
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
-from tests.agent.changing.changing import FIRST, node, t4
 
 GPU = ResourceName("example.com/gpu")
+KUBELET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CONFIG = "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, pci: [{vendors: ['10de']}]}]\n"
 
 
@@ -38,88 +37,96 @@ def host(tmp_path: Path) -> SimulatedHost:
     return made
 
 
+class Still:
+    """A daemon that has scanned and decided, but does not run."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        sources = Sources(host.directory, {}, {})
+        self.daemon = Daemon(config.load(sources), sources, lambda _: None)
+        self.teller = Teller(self.daemon.core, [self.daemon.kubelet, *self.daemon.components])
+
+    @property
+    def status(self) -> Status:
+        return self.teller.status()
+
+    async def scan(self) -> None:
+        await self.daemon.core.observer.first()
+        self.daemon.core.offering.one_turn()
+
+
 @pytest.fixture
-async def agent(host: SimulatedHost) -> AsyncIterator[Agent]:
-    """A daemon that has looked and decided, but does not run."""
+async def still(host: SimulatedHost) -> AsyncIterator[Still]:
     async with Kubelet(host.directory):
-        found = Agent(Root(host.directory), config.load(host.directory, {}, {}), {}, {})
-        found.directory.open()
-        await found.observe.first()
-        await found.allocations.one_turn()
-        found.reconcile.one_turn()
-        yield found
-        found.directory.close()
-        found.watcher.close()
+        still = Still(host)
+        still.daemon.kubelet.open()
+        await still.scan()
+        await still.daemon.kubelet.holders.one_turn()
+        still.daemon.core.offering.one_turn()
+        yield still
+        still.daemon.kubelet.close()
+        still.daemon.core.watcher.close()
 
 
-async def test_a_healthy_node_has_no_problems(agent: Agent) -> None:
-    told = json.loads(json.dumps(status.document(agent)))
-    assert told["problems"] == []
-    assert (told["version"], told["pid"]) == (__version__, os.getpid())
-    assert told["kubelet"]["present"]
-    assert told["kubelet"]["podResources"] == "answers"
-    assert (told["host"]["functions"], told["host"]["groups"], told["host"]["iommu"]) == (2, 2, True)
-    (resource,) = told["resources"]
-    assert (resource["name"], resource["healthy"], resource["registered"]) == (GPU, 2, False)
-    assert resource["devices"][1] == {"id": nodes.address(1), "healthy": True, "numa": 1}
+async def test_a_healthy_node_has_no_problems(still: Still) -> None:
+    status = still.status
+    assert status.problems == ()
+    assert (status.version, status.pid) == (__version__, os.getpid())
+    assert status.kubelet.present
+    assert status.kubelet.pod_resources == "answers"
+    assert (status.host.functions, status.host.groups, status.host.iommu) == (2, 2, True)
+    (resource,) = status.resources
+    assert (resource.name, resource.healthy, resource.registered) == (GPU, 2, False)
+    device = resource.devices[1]
+    assert (device.id, device.healthy, device.numa, device.reason) == (nodes.address(1), True, 1, None)
 
 
-async def test_an_unhealthy_device_says_why_and_what_to_do(agent: Agent, host: SimulatedHost) -> None:
-    host.bind(nodes.address(0), "nouveau")
-    await agent.observe._one_look()
+async def test_an_unhealthy_device_says_why_and_what_to_do(still: Still, host: SimulatedHost) -> None:
     host.bind(nodes.address(0), None)
-    agent.observe.wake()
-    await agent.observe._one_look()
-    agent.reconcile.one_turn()
-    told = status.document(agent)
-    device = told["resources"][0]["devices"][0]
-    assert (device["healthy"], device["reason"]) == (False, "driver-changed")
-    assert device["hint"].startswith("bind 0000:01:00.0")
-    (problem,) = told["problems"]
-    assert problem == f"{GPU}: 0000:01:00.0 is Unhealthy: {device['what']}"
+    still.daemon.core.wakes.wake()
+    await still.scan()
+    status = still.status
+    device = status.resources[0].devices[0]
+    assert (device.healthy, device.reason) == (False, "driver-changed")
+    assert str(device.hint).startswith("bind 0000:01:00.0")
+    (problem,) = status.problems
+    assert problem == f"{GPU}: 0000:01:00.0 is Unhealthy: {device.what}"
 
 
-async def test_holders_are_named(agent: Agent) -> None:
-    agent.allocations.cell.set(Allocations({"x": Holder("ns", "p", GPU)}, Knowledge.COMPLETE))
-    assert status.document(agent)["holders"] == {"x": {"pod": "ns/p", "resource": GPU}}
+async def test_holders_are_named(still: Still) -> None:
+    snapshots = still.daemon.core.snapshots
+    allocations = Allocations({"x": Holder("ns", "p", GPU)}, Knowledge.COMPLETE)
+    snapshots.publish(replace(snapshots.now, allocations=allocations))
+    assert still.status.holders == {"x": HolderStatus("ns/p", GPU)}
 
 
-async def test_a_resource_that_is_not_registered_says_why(agent: Agent) -> None:
+async def test_a_resource_that_is_not_registered_says_why(still: Still, host: SimulatedHost) -> None:
+    os.unlink(still.daemon.kubelet.directory.kubelet_path)
+    host.write_file(KUBELET, "")  # nobody listens there
+    still.daemon.kubelet.directory.look()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(agent.plugins.run)
+        tasks.start_soon(still.daemon.kubelet.plugins.run)
         with anyio.fail_after(5):
-            while GPU not in agent.plugins.endpoints:
+            while still.status.resources[0].error is None:
                 await anyio.lowlevel.checkpoint()
-        agent.plugins.endpoints[GPU].standing.last_error = "the name is taken"
-        told = status.document(agent)
+        status = still.status
         tasks.cancel_scope.cancel()
-    assert f"{GPU}: not registered: the name is taken" in told["problems"]
+    assert f"{GPU}: not registered: {status.resources[0].error}" in status.problems
 
 
-async def test_what_the_kernel_refuses_on_a_card_is_a_problem(agent: Agent, tmp_path: Path) -> None:
-    async with node(tmp_path / "split", t4(FIRST), "GRID T4-8A") as changing:
-        agent.effects = changing.effects
-        for uuid in ("one", "two"):
-            step = Step(RemoveMdev(uuid, FIRST, "nvidia-228"), FIRST, "nvidia-228", "not wanted")
-            changing.effects.writer.retries.refused(step, KernelRefused(f"no {uuid}"), 0.0)
-        told = status.document(agent)
-        assert [each["what"] for each in told["changes"]["failing"]] == ["no one", "no two"]
-        assert [each for each in told["problems"] if FIRST in each] == [f"{FIRST}: no one"]
-
-
-async def test_everything_that_needs_a_person_is_a_problem(agent: Agent) -> None:
-    agent.supervisor.failures |= {"inotify": "no instance", "kubelet": ""}
-    agent.desire.error = "config.yaml:1: bad\nhint"
-    agent.allocations._unanswered(KubeletUnavailable("no answer in time"))
-    os.unlink(agent.directory.kubelet_path)
-    agent.directory.look()
-    told = status.document(agent)
-    assert told["subsystems"] == {"inotify": "no instance", "kubelet": "running again"}
-    assert told["kubelet"]["podResources"] == "no answer in time"
-    assert not told["kubelet"]["present"]
-    assert told["problems"] == [
-        "inotify: no instance",
-        "the new configuration is not in force: config.yaml:1: bad",
-        "who holds what is not known: no answer in time",
-        f"the kubelet is away: no {agent.directory.kubelet_path}",
-    ]
+async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: SimulatedHost) -> None:
+    daemon = still.daemon
+    daemon.core.supervisor.failures |= {"inotify": "no instance", "kubelet": ""}
+    host.write_file("/etc/nodeagent/config.yaml", "nonsense: 1")
+    await daemon.config.one_turn()
+    os.unlink(daemon.core.root.path(daemon.core.settings.get().kubelet.pod_resources))
+    await daemon.kubelet.holders.one_turn()
+    os.unlink(daemon.kubelet.directory.kubelet_path)
+    daemon.kubelet.directory.look()
+    status = still.status
+    assert status.subsystems == {"inotify": "no instance", "kubelet": "running again"}
+    assert not status.kubelet.present
+    first, second, third, fourth = status.problems
+    assert first == "inotify: no instance"
+    assert second.startswith("the new configuration is not in force: ")
+    assert third == f"who holds what is not known: {status.kubelet.pod_resources}"
+    assert fourth == f"the kubelet is away: no {daemon.kubelet.directory.kubelet_path}"

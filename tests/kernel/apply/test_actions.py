@@ -16,6 +16,7 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
+from nodeagent.sim import refusals
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
@@ -25,8 +26,8 @@ T4, A40 = "0000:3b:00.0", "0000:86:00.0"
 VFS = vf_addresses(A40, 2)
 UUID = "11111111-2222-5333-8444-555555555555"
 OTHER = "11111111-2222-5333-8444-666666666666"
-CREATE = CreateMdev(T4, "nvidia-228", UUID)
-REMOVE = RemoveMdev(UUID, T4, "nvidia-228")
+CREATE = CreateMdev(T4, T4, "nvidia-228", UUID)
+REMOVE = RemoveMdev(T4, T4, "nvidia-228", UUID)
 
 
 @pytest.fixture
@@ -82,13 +83,13 @@ async def test_a_uuid_whose_removal_waits_is_not_written(cards: SimulatedCards) 
 
 async def test_where_no_room_is_said_nothing_is_written(cards: SimulatedCards) -> None:
     await change(cards, CREATE)
-    error = await refusal(cards, CreateMdev(T4, "nvidia-223", OTHER))
+    error = await refusal(cards, CreateMdev(T4, T4, "nvidia-223", OTHER))
     assert (error.errno, cards.writes) == (errno.ENOSPC, 1)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EINVAL])
 async def test_the_errno_and_the_path_of_a_refusal_are_told(cards: SimulatedCards, number: int) -> None:
-    cards.fail(T4, "nvidia-228", number)
+    refusals.fail(cards.host, T4, "nvidia-228", number)
     error = await refusal(cards, CREATE)
     assert error.errno == number
     assert error.path == f"/sys/class/mdev_bus/{T4}/mdev_supported_types/nvidia-228/create"
@@ -98,7 +99,7 @@ async def test_the_errno_and_the_path_of_a_refusal_are_told(cards: SimulatedCard
 
 @pytest.mark.shows("HP-16")
 async def test_a_write_without_error_and_without_effect_is_a_refusal(cards: SimulatedCards) -> None:
-    path = Path(cards.host.path(cards.real(f"/sys/class/mdev_bus/{T4}")))
+    path = Path(cards.host.path(cards.host.tree.real(f"/sys/class/mdev_bus/{T4}")))
     create = path / "mdev_supported_types/nvidia-228/create"
     create.unlink()
     create.symlink_to("/dev/null")
@@ -115,16 +116,16 @@ async def test_a_parent_that_is_gone_is_told_as_such(cards: SimulatedCards) -> N
 
 async def test_a_vgpu_type_is_set_once_and_cleared(cards: SimulatedCards) -> None:
     for _ in range(2):
-        await change(cards, SetVgpuType(VFS[0], "557"))
+        await change(cards, SetVgpuType(A40, VFS[0], "557"))
     assert cards.instances == {VFS[0]: (VFS[0], "557")}
     for _ in range(2):
-        await change(cards, ClearVgpuType(VFS[0]))
+        await change(cards, ClearVgpuType(A40, VFS[0], "557"))
     assert cards.instances == {}
     assert cards.writes == 2
 
 
 async def test_a_vgpu_type_that_is_not_creatable_now_is_not_written(cards: SimulatedCards) -> None:
-    error = await refusal(cards, SetVgpuType(VFS[0], "999"))
+    error = await refusal(cards, SetVgpuType(A40, VFS[0], "999"))
     assert (error.errno, cards.writes) == (errno.ENOSPC, 0)
 
 

@@ -72,7 +72,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
     host.write(GPU, "enable", "1")
-    host.begin_going_away("0000:af:00.0")
+    host.functions.begin_going_away("0000:af:00.0")
     await heard.until_told("0000:af:00.0")
     await heard.until_told("0000:02:00.0")
     await heard.until_told(GPU)

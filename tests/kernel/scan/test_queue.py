@@ -15,6 +15,7 @@ from nodeagent.kernel.scan.scanner import Item, Scanner
 from nodeagent.model.host import Group, Host, MdevType
 from nodeagent.model.ids import GroupNumber
 from nodeagent.sim import files, nodes
+from tests.sim import fifos
 
 CARD = nodes.address(0)
 ROOM = f"{CARD}/mdev_supported_types/nvidia-228/available_instances"
@@ -26,7 +27,7 @@ LONG = 0.5  # seconds
 
 async def test_a_finding_that_comes_after_the_end_is_not_noted(tmp_path: Path) -> None:
     host = nodes.many(tmp_path, 2)
-    host.hang(nodes.address(0), "enable")
+    fifos.hang(host, nodes.address(0), "enable")
     scanner = Scanner(Root(tmp_path))
     queue = ReadQueue(scanner, scanner.plan(None, Host()), Host(), frozenset())
     call = queue.start()
@@ -35,7 +36,7 @@ async def test_a_finding_that_comes_after_the_end_is_not_noted(tmp_path: Path) -
             await anyio.lowlevel.checkpoint()
     hanging = Item("function", nodes.address(0))
     assert [item for item, _ in queue.close(older_than=0)] == [hanging]
-    host.unhang(nodes.address(0), "enable")
+    fifos.unhang(host, nodes.address(0), "enable")
     await call.wait()
     assert queue.findings.functions == {}
     assert hanging in queue.missing()
@@ -44,7 +45,7 @@ async def test_a_finding_that_comes_after_the_end_is_not_noted(tmp_path: Path) -
 async def test_a_survey_is_overdue_when_all_that_is_being_read_has_been_for_long(tmp_path: Path) -> None:
     host = nodes.many(tmp_path, 2)
     for number in range(2):
-        host.hang(nodes.address(number), "enable")
+        fifos.hang(host, nodes.address(number), "enable")
     scanner = Scanner(Root(tmp_path))
     plan = scanner.plan(None, Host())
     others = frozenset(item for item in plan.items if item.kind != "function")
@@ -61,7 +62,7 @@ async def test_a_survey_is_overdue_when_all_that_is_being_read_has_been_for_long
         while not queue.overdue(LONG):
             await anyio.lowlevel.checkpoint()
     for number, call in enumerate(calls):
-        host.unhang(nodes.address(number), "enable")
+        fifos.unhang(host, nodes.address(number), "enable")
         await call.wait()
     assert queue.done
     assert not queue.overdue(-1)
@@ -87,7 +88,7 @@ async def test_room_that_was_read_before_an_mdev_was_seen_to_leave_is_read_again
     group, room = (host.path(f"/sys/{path}") for path in ("kernel/iommu_groups/40", f"class/mdev_bus/{ROOM}"))
     files.write(room, "0\n")
     files.write(f"{group}/type", "unknown\n")
-    files.replace_by_fifo(f"{group}/type")
+    fifos.replace_by_fifo(f"{group}/type")
     before = Host(groups={GROUP: Group(GROUP, (UUID,))}, mdev_parents={CARD: (MdevType("nvidia-228"),)})
     scanner = Scanner(Root(tmp_path))
     queue = ReadQueue(scanner, scanner.plan(keys, before), before, frozenset())
@@ -96,7 +97,7 @@ async def test_room_that_was_read_before_an_mdev_was_seen_to_leave_is_read_again
         while CARD not in queue.findings.parents:
             await anyio.lowlevel.checkpoint()
     files.write(room, "2\n")
-    files.replace_fifo(f"{group}/type", b"unknown\n")
+    fifos.replace_fifo(f"{group}/type", b"unknown\n")
     for call in calls:
         await call.wait()
     assert queue.findings.parents[CARD] == (MdevType("nvidia-228", available=2),)

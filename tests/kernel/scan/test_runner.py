@@ -17,9 +17,10 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import NOT_READABLE, ScanRunner
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import files, nodes
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.hearing import Heard
+from tests.sim import fifos
 
 DEADLINE = 0.4
 HANGING = nodes.address(3)
@@ -56,7 +57,7 @@ async def test_a_hanging_read_costs_one_device(
     look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     before = await look.look(None, Host())
-    host.hang(HANGING, "enable")
+    fifos.hang(host, HANGING, "enable")
     host.hold(nodes.address(20))
     started = time.monotonic()
     after = await look.look(None, before)
@@ -67,7 +68,7 @@ async def test_a_hanging_read_costs_one_device(
     assert after.functions[PciAddress(nodes.address(20))].enable == 1
     assert [f.address for f in after.functions.values() if f.unreadable] == [HANGING]
     assert list(look.stuck) == [HANGING]
-    host.unhang(HANGING, "enable")
+    fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
     assert not look.stuck
     again = await look.look(frozenset({HANGING}), after)
@@ -78,14 +79,14 @@ async def test_a_hanging_read_costs_one_device(
 async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
     look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
-    host.hang(HANGING, "enable")
+    fifos.hang(host, HANGING, "enable")
     first = await look.look(None, Host())
     assert first.functions[PciAddress(HANGING)].device is None
     with anyio.fail_after(DEADLINE):
         second = await look.look(None, first)
         third = await look.look(frozenset({HANGING, nodes.address(4)}), second)
     assert third.functions[PciAddress(HANGING)].unreadable == NOT_READABLE
-    host.unhang(HANGING, "enable")
+    fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
     assert recovered.all == [HANGING]
 
@@ -95,21 +96,21 @@ async def test_many_hanging_devices_take_little_longer_than_one(
 ) -> None:
     hanging = [nodes.address(number) for number in range(8)]
     for address in hanging:
-        host.hang(address, "vendor")
+        fifos.hang(host, address, "vendor")
     started = time.monotonic()
     found = await look.look(None, Host())
     assert time.monotonic() - started < 3 * DEADLINE
     unreadable = [f.address for f in found.functions.values() if f.unreadable]
     assert unreadable == hanging
     for address in hanging:
-        host.unhang(address, "vendor")
+        fifos.unhang(host, address, "vendor")
     await recovered.until(lambda told: sorted(str(key) for key in told) == hanging)
 
 
 async def test_the_loop_goes_on_while_a_look_hangs(
     look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
-    host.hang(HANGING, "enable")
+    fifos.hang(host, HANGING, "enable")
     turns = 0
     async with anyio.create_task_group() as group:
 
@@ -123,19 +124,19 @@ async def test_the_loop_goes_on_while_a_look_hangs(
         await look.look(None, Host())
         group.cancel_scope.cancel()
     assert turns > 10
-    host.unhang(HANGING, "enable")
+    fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
 
 
 async def test_a_look_that_is_given_up_early_leaves_the_device_known_as_stuck(
     look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
-    host.hang(HANGING, "enable")
+    fifos.hang(host, HANGING, "enable")
     with anyio.move_on_after(DEADLINE / 2) as scope:
         await look.look(None, Host())
     assert scope.cancelled_caught
     assert list(look.stuck) == [HANGING]
-    host.unhang(HANGING, "enable")
+    fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
     found = await look.look(None, Host())
     assert found.functions[PciAddress(HANGING)].unreadable is None
@@ -160,11 +161,11 @@ async def test_a_hanging_group_keeps_its_last_known_members(
     group = before.functions[PciAddress(HANGING)].group
     assert group is not None
     path = host.path(f"/sys/kernel/iommu_groups/{group}/type")
-    files.replace_by_fifo(path)
+    fifos.replace_by_fifo(path)
     after = await look.look(None, before)
     assert after.groups[group] is before.groups[group]
     assert list(look.stuck) == [str(group)]
-    files.replace_fifo(path, b"DMA\n")
+    fifos.replace_fifo(path, b"DMA\n")
     await recovered.until_told(str(group))
 
 
@@ -173,11 +174,11 @@ async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
 ) -> None:
     name = mdev_below(Path(host.path(f"/sys/bus/pci/devices/{HANGING}")), Path(host.path("/sys/bus/mdev")))
     before = await look.look(None, Host())
-    files.replace_by_fifo(str(name))
+    fifos.replace_by_fifo(str(name))
     after = await look.look(None, before)
     assert before.mdevs[UUID].type_name == "GRID T4-8A"
     assert after.mdevs[UUID] == replace(before.mdevs[UUID], unreadable=NOT_READABLE)
-    files.replace_fifo(str(name), b"GRID T4-8A\n")
+    fifos.replace_fifo(str(name), b"GRID T4-8A\n")
     await recovered.until_told(UUID)
     assert (await look.look(frozenset({UUID}), after)).mdevs == before.mdevs
 

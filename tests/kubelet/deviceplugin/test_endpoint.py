@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,14 +13,15 @@ import anyio
 import pytest
 
 from nodeagent.base import log
+from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.kubelet.deviceplugin import endpoint as endpoints
-from nodeagent.kubelet.deviceplugin.endpoint import End, Endpoint
+from nodeagent.kubelet.deviceplugin import registration
+from nodeagent.kubelet.deviceplugin.endpoint import Endpoint, Pauses
+from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
-from nodeagent.kubelet.deviceplugin.service import Plugin
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests.conftest import Said
@@ -38,6 +38,7 @@ class Node:
     directory: SocketDir
     endpoint: Endpoint
     answers: Answers
+    ended: Latest[None]
 
     @property
     def accepted(self) -> list[Registration]:
@@ -63,13 +64,12 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         watcher = Watcher()
         directory = SocketDir(str(kubelet.state.plugins), watcher)
         directory.open()
-        answers = Answers()
-        endpoint = Endpoint(
-            ONE, Listing((device("a"),)), answers, directory, Registrar(directory.kubelet_path)
-        )
+        answers, ended = Answers(), Latest[None](None)
+        way = RegisterWay(directory, Registrar(directory.kubelet_path))
+        endpoint = Endpoint(ONE, Listing((device("a"),)), answers, way, ended)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watcher.run)
-            yield Node(kubelet, directory, endpoint, answers)
+            yield Node(kubelet, directory, endpoint, answers, ended)
             tasks.cancel_scope.cancel()
         directory.close()
         watcher.close()
@@ -90,21 +90,19 @@ def why(said: Said) -> list[str | int]:
 async def test_a_resource_is_registered_and_its_changes_arrive(node: Node, said: Said) -> None:
     async with living(node):
         await node.until_registered(1)
-        assert node.endpoint.standing.registered
+        assert node.endpoint.registration.registered
         node.endpoint.listing.show((device("a", BROKEN),))
         await node.kubelet.until(lambda: node.kubelet.capacity(ONE) == (1, 0))
     assert said(log.RESOURCE_REGISTERED) == [{"resource": ONE, "devices": 1}]
 
 
 async def test_the_end_of_a_life_is_told_when_its_connections_are_closed(node: Node) -> None:
-    told: list[int] = []
-    node.endpoint.on_end = lambda: told.append(1)
     async with living(node):
         await node.until_registered(1)
-        assert told == []
+        assert node.ended.version == 0
         await node.kubelet.restart()
         await node.until_registered(2)
-        assert told == [1]
+        assert node.ended.version == 1
 
 
 async def test_ending_removes_the_socket_and_ends_the_stream(node: Node) -> None:
@@ -144,7 +142,7 @@ async def test_a_kubelet_that_listens_late_is_tried_until_it_does(node: Node) ->
         began = anyio.current_time()
         await node.until_registered(2)
         assert anyio.current_time() - began < 0.5
-    assert node.endpoint.standing.last_error is None
+    assert node.endpoint.registration.last_error is None
 
 
 async def test_when_the_own_socket_goes_it_is_made_anew(node: Node, said: Said) -> None:
@@ -187,8 +185,8 @@ async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Nod
         await node.kubelet.until(lambda: len(node.accepted) == 1)
         began = anyio.current_time()
         node.kubelet.clear("no-list")
-        await node.kubelet.until(lambda: len(node.accepted) == 2, endpoints.STREAM_LIMIT + 5)
-        assert anyio.current_time() - began > endpoints.STREAM_LIMIT
+        await node.kubelet.until(lambda: len(node.accepted) == 2, registration.STREAM_LIMIT + 5)
+        assert anyio.current_time() - began > registration.STREAM_LIMIT
     assert why(said) == [End.NO_STREAM.value]
 
 
@@ -196,11 +194,11 @@ async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) ->
     node.kubelet.fault("refuse-register", "no room")
     async with living(node):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 3)
-        errors = [node.endpoint.standing.last_error]
-        assert not node.endpoint.standing.registered
+        errors = [node.endpoint.registration.last_error]
+        assert not node.endpoint.registration.registered
         node.kubelet.clear("refuse-register")
         await node.until_registered(1)
-        errors.append(node.endpoint.standing.last_error)
+        errors.append(node.endpoint.registration.last_error)
     assert errors == ["UNKNOWN: no room", None]
     assert said(log.REGISTER_FAILING) == [{"resource": ONE, "error": "UNKNOWN: no room"}]
 
@@ -229,7 +227,7 @@ async def test_a_directory_that_vanishes_is_no_error_to_die_of(node: Node) -> No
 
 async def test_ending_waits_for_an_allocate_in_flight_but_not_longer_than_its_grace(node: Node) -> None:
     node.answers.gate = anyio.Event()
-    node.endpoint.grace = 0.2
+    node.endpoint.hurry(0.2)
     pod = Pod("ns", "p", [{ONE: 1}])
     async with anyio.create_task_group() as pods:
         async with living(node):
@@ -242,47 +240,40 @@ async def test_ending_waits_for_an_allocate_in_flight_but_not_longer_than_its_gr
     assert node.sockets == []
 
 
-async def test_the_first_delays_at_a_kubelet_that_is_young_no_more_are_short(node: Node) -> None:
-    node.kubelet.fault("refuse-register", "not yet")
-    node.directory._born = time.monotonic()
-    tried = node.kubelet.statistics.registrations
-    async with living(node):
-        await node.kubelet.until(lambda: len(tried) >= 9)
-        node.directory._born -= 5.0  # as if the tries had gone on for that long
-        await node.kubelet.until(lambda: len(tried) >= 12, 3.0)
-
-
 async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: Node) -> None:
-    class Breaking(Endpoint):
-        async def _hold(self, server: SocketServer, service: Plugin) -> End:
+    class Breaking(RegisterWay):
+        async def hold(self, life: Life) -> End:
             raise ZeroDivisionError
 
-    breaking = Breaking(
-        ONE, node.endpoint.listing, node.answers, node.directory, Registrar(node.directory.kubelet_path)
-    )
+    way = Breaking(node.directory, Registrar(node.directory.kubelet_path))
+    breaking = Endpoint(ONE, node.endpoint.listing, node.answers, way, node.ended)
     with pytest.raises(ZeroDivisionError):
         await breaking.run()
-    assert breaking.standing.registrations == 1
-    assert not breaking.standing.registered
+    assert breaking.registration.registrations == 1
+    assert not breaking.registration.registered
 
 
 @pytest.mark.parametrize(
     ("ends", "least", "most"),
     [
-        ([End.SOCKET_GONE], endpoints.DEBOUNCE, 0.5),
+        ([End.SOCKET_GONE], endpoints.DEBOUNCE, endpoints.DEBOUNCE),
         ([End.NO_STREAM], 1.0, 1.2),
         ([End.NOT_SERVED], 1.0, 1.2),
-        ([End.KUBELET_CHANGED], 0.0, 0.1),
+        ([End.KUBELET_CHANGED], 0.0, 0.0),
         ([End.SOCKET_GONE, End.SOCKET_GONE], 1.0, 2.1),
-        ([End.STREAM_ENDED, End.KUBELET_CHANGED, End.SOCKET_GONE], endpoints.DEBOUNCE, 0.5),
+        ([End.STREAM_ENDED, End.KUBELET_CHANGED, End.SOCKET_GONE], endpoints.DEBOUNCE, endpoints.DEBOUNCE),
     ],
     ids=str,
 )
-async def test_pauses_depend_on_why_lives_end(node: Node, ends: list[End], least: float, most: float) -> None:
-    node.endpoint._kubelet = node.directory.kubelet.get()
-    for end in ends[:-1]:
-        with anyio.move_on_after(0):
-            await node.endpoint._pause(end, lived=1.0)
-    began = anyio.current_time()
-    await node.endpoint._pause(ends[-1], lived=1.0)
-    assert least <= anyio.current_time() - began <= most + 0.3
+def test_pauses_depend_on_why_lives_end(ends: list[End], least: float, most: float) -> None:
+    for jitter in (0.0, 0.5, 0.999):
+        pauses = Pauses()
+        waits = [pauses.after(end, 1.0, jitter) for end in ends]
+        assert least <= waits[-1] <= most
+
+
+def test_a_long_life_is_followed_by_a_short_pause_again() -> None:
+    pauses = Pauses()
+    waits = [pauses.after(End.STREAM_ENDED, lived, 0.0) for lived in (1.0, 1.0, 1.0, 61.0)]
+    assert waits == [*sorted(waits[:3]), 1.0]
+    assert waits[2] > waits[1]

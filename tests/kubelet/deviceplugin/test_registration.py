@@ -11,15 +11,16 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet.deviceplugin import registration, service
+from nodeagent.kubelet.deviceplugin import registration
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.registration import Registrar, Tries
 from nodeagent.kubelet.deviceplugin.service import Plugin
 from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.kubelet.answers import Answers, device
 
 ONE = "example.com/one"
+OPTIONS = Plugin(Listing(), Answers(), lambda: None).options
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
 
 
 async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> None:
-    await Registrar(str(kubelet.socket)).register(resource, endpoint, service.options(Answers()))
+    await Registrar(str(kubelet.socket)).register(resource, endpoint, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,23 @@ def test_a_young_kubelet_is_tried_quickly(attempt: int, seconds: float) -> None:
 )
 def test_later_the_tries_grow_apart(attempt: int, jitter: float, seconds: float) -> None:
     assert registration.delay(attempt, age=5.0, jitter=jitter) == pytest.approx(seconds)
+
+
+def test_the_first_tries_at_a_kubelet_that_is_young_no_more_are_quick() -> None:
+    tries = Tries()
+    while_young = [tries.next_delay(age, 0.0) for age in (0.0, 0.1, 0.2, 1.0, 4.9)]
+    afterwards = [tries.next_delay(age, 0.0) for age in (5.0, 5.2, 5.6)]
+    assert while_young == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08])
+    assert afterwards == pytest.approx([0.2, 0.4, 0.8])
+
+
+def test_another_kubelet_is_tried_as_quickly_as_the_first() -> None:
+    tries = Tries()
+    old = [tries.next_delay(60.0, 0.0) for _ in range(5)]
+    tries.begin_again()
+    young = [tries.next_delay(age, 0.0) for age in (0.0, 0.01)]
+    assert old[0] == pytest.approx(0.2)
+    assert young == pytest.approx([0.005, 0.01])
 
 
 async def test_the_kubelet_takes_a_plugin_and_reads_its_list(kubelet: Kubelet, endpoint: str) -> None:
@@ -83,7 +101,7 @@ async def test_a_connection_that_is_dropped_is_the_kubelets_fault(kubelet: Kubel
 
 async def test_an_absent_kubelet_is_named_by_the_systems_text(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match="No such file or directory"):
-        await Registrar(str(tmp_path / "kubelet.sock")).register(ONE, "x", service.options(Answers()))
+        await Registrar(str(tmp_path / "kubelet.sock")).register(ONE, "x", OPTIONS)
 
 
 async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoint: str) -> None:
@@ -98,13 +116,12 @@ async def test_no_connection_stays_open_when_registering_is_given_up(kubelet: Ku
     before = len(os.listdir("/proc/self/fd"))
     async with anyio.create_task_group() as tasks:
         for number in range(5):
-            options = service.options(Answers())
-            tasks.start_soon(registrar.register, f"example.com/r{number}", endpoint, options)
+            tasks.start_soon(registrar.register, f"example.com/r{number}", endpoint, OPTIONS)
         await kubelet.until(lambda: len(seen) == 5)
         tasks.cancel_scope.cancel()
     with anyio.fail_after(5):
         while len(os.listdir("/proc/self/fd")) > before:
             await anyio.wait_all_tasks_blocked()
     kubelet.clear("hang-register")
-    await registrar.register(ONE, endpoint, service.options(Answers()))
+    await registrar.register(ONE, endpoint, OPTIONS)
     await kubelet.until_listed(ONE, 1)

@@ -94,7 +94,7 @@ async def until(seen: Latest[Seen], count: int) -> Seen:
 async def test_options_say_the_same_in_both_places(peer: Peer, preferring: bool) -> None:
     peer.answers.preferring = preferring
     told = await peer.stub.get_device_plugin_options()
-    assert told == service.options(peer.answers)
+    assert told == peer.plugin.options
     assert told.get_preferred_allocation_available is preferring
     assert not told.pre_start_required
 

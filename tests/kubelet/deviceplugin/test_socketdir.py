@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device-plugins directory: the lock, leftovers, and who is poked by what."""
+"""The device-plugins directory: the lock, leftovers, and what rings the bell."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -15,9 +16,8 @@ import pytest
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.watching import Watcher
 from nodeagent.config import scalars
-from nodeagent.kubelet.deviceplugin import socketdir
+from nodeagent.kubelet.deviceplugin import lock, socketdir
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from tests.hearing import Heard
 from tests.kubelet.binding import bound
 
 NAME = "nodeagent-0123456789-1-1.sock"
@@ -52,7 +52,7 @@ def made_anew(directory: Path) -> None:
 
 def test_names_of_sockets_are_short_and_never_the_same() -> None:
     names = {
-        socketdir.socket_name(name, start, serial)
+        socketdir.socket_name(name, start + serial)
         for name in ("a/b", "a/c" * 80)
         for start in (time.time_ns() // 1_000_000, 1)  # a container's next start may have the same pid
         for serial in (1, 2)
@@ -118,7 +118,7 @@ def test_a_lock_file_that_was_removed_is_locked_anew(
     directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
-    (plugins / socketdir.LOCK).unlink()
+    (plugins / lock.LOCK).unlink()
     directory.look()
     with pytest.raises(AlreadyRunning):
         SocketDir(str(plugins), watcher).look()
@@ -156,7 +156,7 @@ def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: Watcher) -> 
     (tmp_path / "later").mkdir()
     directory.look()
     assert [*found, directory.exists] == [False, True]
-    assert (tmp_path / "later" / socketdir.LOCK).exists()
+    assert (tmp_path / "later" / lock.LOCK).exists()
     directory.close()
 
 
@@ -170,7 +170,7 @@ def test_only_own_sockets_that_nobody_serves_are_removed(directory: SocketDir, p
     directory.open()
     left = sorted(os.listdir(plugins))
     served.close()
-    assert left == ["nodeagent-notes.txt", "nodeagent-served.sock", socketdir.LOCK, "vendor.sock"]
+    assert left == ["nodeagent-notes.txt", "nodeagent-served.sock", lock.LOCK, "vendor.sock"]
 
 
 def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plugins: Path) -> None:
@@ -189,56 +189,85 @@ def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plug
     assert directory.kubelet.version == 2
 
 
-async def test_pokes_come_for_the_own_name_and_for_the_kubelets_only(
-    directory: SocketDir, plugins: Path, watcher: Watcher
-) -> None:
-    mine: Heard[str] = Heard()
-    other: Heard[str] = Heard()
+@asynccontextmanager
+async def watched(directory: SocketDir, watcher: Watcher) -> AsyncIterator[None]:
     directory.open()
-    directory.subscribe(NAME, lambda: mine("poke"))
-    directory.subscribe("nodeagent-other.sock", lambda: other("poke"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def rung(directory: SocketDir, seen: int) -> None:
+    with anyio.fail_after(5):
+        await directory.bell.newer(seen)
+
+
+def checkpoint(directory: SocketDir) -> None:
+    """What the kubelet does at each list."""
+    Path(directory.path, ".1").write_text("{}")
+    Path(directory.path, ".1").rename(Path(directory.path, socketdir.CHECKPOINT))
+
+
+async def told(directory: SocketDir) -> int:
+    """Wait until all events so far have been told; the checkpoint's is the last. How often it has rung."""
+    seen = directory.checkpoint.version
+    checkpoint(directory)
+    with anyio.fail_after(5):
+        await directory.checkpoint.newer(seen)
+    return directory.bell.version
+
+
+async def test_the_bell_rings_for_a_socket_of_ours_that_goes_and_for_no_other(
+    directory: SocketDir, plugins: Path, watcher: Watcher
+) -> None:
+    async with watched(directory, watcher):
+        silent = directory.bell.version
         (plugins / ".123").write_text("")
         (plugins / "vendor.sock").write_text("")
+        (plugins / "vendor.sock").unlink()
         with bound(plugins / NAME):
-            await mine.until(lambda told: len(told) == 1)
-        assert other.all == []
+            assert await told(directory) == silent
+        (plugins / NAME).unlink()
+        await rung(directory, silent)
+
+
+async def test_the_bell_rings_when_a_socket_of_ours_is_replaced(
+    directory: SocketDir, plugins: Path, watcher: Watcher
+) -> None:
+    async with watched(directory, watcher):
+        with bound(plugins / NAME), bound(plugins / "other"):
+            seen = await told(directory)
+            (plugins / "other").rename(plugins / NAME)
+            await rung(directory, seen)
+
+
+async def test_the_bell_rings_when_the_kubelets_socket_comes_and_when_it_goes(
+    directory: SocketDir, plugins: Path, watcher: Watcher
+) -> None:
+    async with watched(directory, watcher):
+        silent = directory.bell.version
         with bound(plugins / "kubelet.sock"):
-            await other.until(lambda told: len(told) == 1)
-        await mine.until(lambda told: len(told) == 2)
-        directory.unsubscribe(NAME)
-        os.unlink(plugins / "kubelet.sock")
-        await other.until(lambda told: len(told) == 2)
-        tasks.cancel_scope.cancel()
-    assert len(mine.all) == 2
+            await rung(directory, silent)
+        seen = await told(directory)
+        (plugins / "kubelet.sock").unlink()
+        await rung(directory, seen)
 
 
-async def test_the_checkpoint_is_counted_and_pokes_nobody(
+async def test_the_checkpoint_is_counted_and_rings_no_bell(
     directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
-    mine: Heard[str] = Heard()
-    directory.open()
-    directory.subscribe(NAME, lambda: mine("poke"))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watcher.run)
-        (plugins / ".1").write_text("{}")
-        (plugins / ".1").rename(plugins / socketdir.CHECKPOINT)
-        with anyio.fail_after(5):
-            await directory.checkpoint.newer(0)
-        tasks.cancel_scope.cancel()
-    assert mine.all == []
+    async with watched(directory, watcher):
+        silent = directory.bell.version
+        assert await told(directory) == silent
+        assert directory.checkpoint.get() >= 1
 
 
-async def test_when_the_directory_is_made_anew_all_are_poked(
+async def test_when_the_directory_is_made_anew_the_bell_rings(
     directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
-    mine: Heard[str] = Heard()
-    directory.open()
-    directory.subscribe(NAME, lambda: mine("poke"))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watcher.run)
+    async with watched(directory, watcher):
+        seen = directory.bell.version
         made_anew(plugins)
-        await mine.until(lambda told: len(told) >= 1)
-        tasks.cancel_scope.cancel()
-    assert (plugins / socketdir.LOCK).exists()
+        await rung(directory, seen)
+    assert (plugins / lock.LOCK).exists()

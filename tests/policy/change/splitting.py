@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nodeagent.agent.changing.ledger import learned
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType
-from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import MdevsWanted, NodeTypes, WantedType
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import mdevs
-from nodeagent.policy.change.card_states import Basis
-from nodeagent.policy.change.mdevs import Plan
+from nodeagent.policy.change.ledgers import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -77,20 +77,25 @@ def holder(*instances: str) -> dict[str, Holder]:
     return {each: Holder("ns", "vm", ResourceName("nvidia.com/GRID_T4-1B")) for each in instances}
 
 
-def basis(kernel: MdevKernel, **other: Any) -> Basis:
-    """A basis in which the kubelet has told everything, and all that is held is held by a pod."""
-    known = Basis(MACHINE, holders=holder(*kernel.held), holders_known=True)
+def snapshot(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Snapshot:
+    """One in which the kubelet has told everything, and all that is held is held by a pod.
+
+    ``other``: parts of the Snapshot that are different; ``labels`` are the node's, ``holders`` who has what.
+    """
+    labels = tuple(other.pop("labels", {}).items())
+    holders = other.pop("holders", None)
+    known = Snapshot(
+        kernel.host(),
+        Desired(mdevs=wish, labels=labels),
+        allocations=Allocations(holder(*kernel.held) if holders is None else holders, Knowledge.COMPLETE),
+        machine_id=MACHINE,
+    )
     return replace(known, **other)
 
 
-def remembered(record: Ledger) -> dict[str, Any]:
-    """What a record adds to the facts."""
-    return {"made": record.types, "vgpu_names": record.names, "vgpu_listed": record.listed}
-
-
 def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
-    """The plan of now."""
-    return mdevs.plan(kernel.host(), wish, basis(kernel, **other))
+    """The plan of now; ``other`` as in ``snapshot``."""
+    return mdevs.plan(snapshot(kernel, wish, **other))
 
 
 def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
@@ -99,8 +104,7 @@ def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     record: Ledger = other.pop("record", Ledger())
     for _ in range(TURNS):
         record = learned(record, kernel.host(), {})
-        now = basis(kernel, **remembered(replace(record, types=made)), **other)
-        plan = mdevs.plan(kernel.host(), wish, now)
+        plan = planned(kernel, wish, ledger=replace(record, types=made), **other)
         if not plan.steps:
             return plan
         for step in plan.steps:

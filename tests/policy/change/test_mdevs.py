@@ -132,7 +132,7 @@ def test_what_a_pod_holds_waits_and_is_taken_up_when_released() -> None:  # W15
     kernel.hold(held)
     plan = settle(kernel, wanted("224"))
     assert list(kernel.instances) == [held]
-    assert [waiting.action.key for waiting in plan.waiting] == [held]
+    assert [waiting.action.targets for waiting in plan.waiting] == [{held}]
     assert plan.waiting[0].why == "nvidia-223 is not wanted on this card; held by ns/vm"
     assert plan.cards[0].type_id == "nvidia-224"
     assert plan.cards[0].notes == ("it gets nvidia-224 when it is empty",)

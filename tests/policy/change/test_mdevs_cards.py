@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent.changing.ledger import learned
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import mdevs
+from nodeagent.policy.change.ledgers import learned
 from nodeagent.policy.offer import turn
 from nodeagent.render import scan
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import (
-    basis,
     planned,
-    remembered,
     settle,
     short,
     t4,
@@ -79,8 +76,8 @@ def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
         ),
     )
     there = replace(here, functions={**here.functions, **{each.address: each for each in others}})
-    plan = mdevs.plan(there, given(CardTypes((1,), types=(T4_8,))), basis(kernel))
-    assert {step.card for step in plan.steps} == {"0000:02:00.0"}
+    plan = planned(kernel, given(CardTypes((1,), types=(T4_8,))), host=there)
+    assert {step.action.card for step in plan.steps} == {"0000:02:00.0"}
 
 
 def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() -> None:
@@ -149,7 +146,7 @@ def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not
     settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
     assert short(kernel) == ["4×222"]
     wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))
-    plan = planned(kernel, wish, **remembered(replace(record, types=made)))
+    plan = planned(kernel, wish, ledger=replace(record, types=made))
     assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
 
 
@@ -195,8 +192,9 @@ def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
 )
 def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, makes: bool) -> None:
     here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
-    plan = mdevs.plan(here, wanted("222"), basis(MdevKernel([])))
-    assert [step.action for step in plan.steps] == [SetVgpuType("0000:65:00.4", "222")] * makes
+    plan = planned(MdevKernel([]), wanted("222"), host=here)
+    action = SetVgpuType("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
+    assert [step.action for step in plan.steps] == [action] * makes
     assert ("GRID T4-1B" in scan.text(turn.first(Snapshot(here, Desired())))) == makes
 
 
@@ -206,7 +204,7 @@ def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
     kernel.set_vgpu_type(vf, "222")
     assert planned(kernel, wanted("223")).steps == ()
     (step,) = planned(kernel, replace(wanted("223"), adopt=True)).steps
-    assert step.action == ClearVgpuType(vf)
+    assert step.action == ClearVgpuType(kernel.cards[0].address, vf, "222")
 
 
 def test_a_vgpu_that_a_pod_holds_waits() -> None:
@@ -215,15 +213,15 @@ def test_a_vgpu_that_a_pod_holds_waits() -> None:
     settle(kernel, wanted(WantedType("222", 1)), made=made)
     (vf,) = made
     kernel.hold(vf)
-    plan = mdevs.plan(kernel.host(), wanted("223"), basis(kernel, made=made))
+    plan = planned(kernel, wanted("223"), ledger=Ledger(made))
     assert plan.steps == ()
-    assert plan.waiting[0].action == ClearVgpuType(vf)
+    assert plan.waiting[0].action == ClearVgpuType(kernel.cards[0].address, vf, "222")
 
 
 def test_a_count_holds_for_the_vfs_of_a_card() -> None:
     kernel = MdevKernel([vgpu_card()])
     actions = [step.action for step in planned(kernel, wanted(WantedType("nvidia-222", 3))).steps]
-    assert actions == [SetVgpuType(vf, "222") for vf in kernel.cards[0].vfs[:3]]
+    assert actions == [SetVgpuType(kernel.cards[0].address, vf, "222") for vf in kernel.cards[0].vfs[:3]]
 
 
 def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
@@ -232,7 +230,7 @@ def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
         parent: tuple(replace(kind, available=None) for kind in kinds)
         for parent, kinds in here.mdev_parents.items()
     }
-    plan = mdevs.plan(replace(here, mdev_parents=blind), wanted("222"), basis(MdevKernel([])))
+    plan = planned(MdevKernel([]), wanted("222"), host=replace(here, mdev_parents=blind))
     assert plan.steps == ()
     assert plan.cards[0].notes == (
         "no wanted type has room on it",

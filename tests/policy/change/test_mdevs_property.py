@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from nodeagent.agent.changing.ledger import learned
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.ledger import Ledger
-from nodeagent.policy.change import mdevs
+from nodeagent.model.plan import Plan
+from nodeagent.policy.change.ledgers import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
-from tests.policy.change.splitting import basis, remembered, result, short
+from tests.policy.change.splitting import planned, result, short
 
 KINDS = (Type("t-1", 4, "One"), Type("t-2", 2, "Two words"), Type("t-3", 3), Type("t-4", 1))
 LOOK_AGAIN = (errno.ENOSPC, errno.EEXIST)
@@ -106,11 +106,11 @@ class Changes(RuleBasedStateMachine):
         for step in steps[first : first + kept]:  # writes of several cards go on at once: any may be first
             self.does(step.action)
 
-    def plan(self) -> mdevs.Plan:
+    def plan(self) -> Plan:
         here = self.kernel.host()
         self.record = learned(self.record, here, {})
         known = replace(self.record, types=self.made)
-        return mdevs.plan(here, self.wish, basis(self.kernel, failed=self.failed, **remembered(known)))
+        return planned(self.kernel, self.wish, failures=self.failed, ledger=known)
 
     def does(self, action: Action) -> None:
         """Carry out one step as the applying side would, and check that it may be done at all."""

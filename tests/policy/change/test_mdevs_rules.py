@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.action import CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.allocation import Allocations, Knowledge, Reservations
 from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.model.plan import Plan
 from nodeagent.policy.change import ownership
-from nodeagent.policy.change.mdevs import Plan
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import (
     MACHINE,
@@ -103,7 +104,7 @@ def test_room_that_appears_is_used() -> None:
     lost = list(kernel.instances)[3]
     kernel.remove(lost)
     (step,) = planned(kernel, wanted("222")).steps
-    assert step.action.key == lost
+    assert step.action.targets == {lost}
     assert step.why == "there is room for more of nvidia-222"
 
 
@@ -122,7 +123,7 @@ def test_an_instance_without_a_driver_is_made_anew() -> None:
 def test_nothing_is_removed_before_the_kubelet_has_told_who_holds_what() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("228"))
-    plan = planned(kernel, wanted("222"), holders_known=False)
+    plan = planned(kernel, wanted("222"), allocations=Allocations(knowledge=Knowledge.PARTIAL))
     assert plan.steps == ()
     assert {waiting.why for waiting in plan.waiting} == {
         "nvidia-228 is not wanted on this card; who holds what is not known"
@@ -133,9 +134,21 @@ def test_nothing_is_removed_that_something_on_the_host_has_open() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("229"))
     (used,) = kernel.instances
-    plan = planned(kernel, wanted("222"), in_use=frozenset({used}))
+    plan = planned(kernel, wanted("222"), open=frozenset({used}))
     assert plan.steps == ()
     assert plan.waiting[0].why.endswith("something on this host has it open")
+
+
+def test_what_was_given_to_a_pod_a_moment_ago_is_told_as_that_and_stays() -> None:
+    kernel = MdevKernel([t4(1)])
+    settle(kernel, wanted("228"))
+    given, _ = kernel.instances
+    settling = Reservations(settling=frozenset({given}))
+    plan = planned(kernel, wanted("222"), reservations=settling, open=frozenset({given}))
+    assert [waiting.why.partition("; ")[2] for waiting in plan.waiting] == [
+        "it was given to a pod a moment ago"
+    ]
+    assert len(plan.steps) == 1
 
 
 def test_a_pod_that_holds_the_group_holds_the_device() -> None:
@@ -157,9 +170,8 @@ def test_a_removal_that_is_under_way_keeps_its_card_and_its_uuid() -> None:
     assert [waiting.why.partition("; ")[2] for waiting in plan.waiting] == [
         "its removal is under way, and ends when whoever has it open closes it"
     ]
-    keys = [step.action.key for step in planned(kernel, wanted("228"), holders={}).steps]
-    assert len(keys) == 1
-    assert open_one not in keys
+    (step,) = planned(kernel, wanted("228"), holders={}).steps
+    assert open_one not in step.action.targets
     kernel.release(open_one)
     settle(kernel, wanted("222"))
     assert short(kernel) == ["16×222"]
@@ -180,8 +192,8 @@ def test_a_removal_that_is_under_way_counts_as_done_when_a_count_falls() -> None
 
 def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
-    failed = {CreateMdev("0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
-    plan = settle(kernel, wanted("222", "223"), failed=failed)
+    failed = {CreateMdev("0000:01:00.0", "0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
+    plan = settle(kernel, wanted("222", "223"), failures=failed)
     assert short(kernel) == ["-", "8×223"]
     assert [waiting.why for waiting in plan.waiting] == ["the kernel said EIO; it is tried again later"]
     settle(kernel, wanted("222", "223"))
@@ -192,8 +204,10 @@ def test_a_removal_that_fails_waits_for_its_next_try() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("229"))
     (instance,) = kernel.instances
-    failed = {RemoveMdev(instance, "0000:01:00.0", "nvidia-229").attempt: "the kernel said EIO"}
-    plan = planned(kernel, wanted("222"), failed=failed)
+    failed = {
+        RemoveMdev("0000:01:00.0", "0000:01:00.0", "nvidia-229", instance).attempt: "the kernel said EIO"
+    }
+    plan = planned(kernel, wanted("222"), failures=failed)
     assert plan.steps == ()
     assert plan.waiting[0].why.endswith("the kernel said EIO; it is tried again later")
 
@@ -201,12 +215,12 @@ def test_a_removal_that_fails_waits_for_its_next_try() -> None:
 def test_a_vf_that_fails_waits_and_the_others_are_filled() -> None:
     vfs = ("0000:86:00.4", "0000:86:00.5", "0000:86:00.6")
     kernel = MdevKernel([Card("0000:86:00.0", (Type("557", 3, "NVIDIA A40-16Q"),), vfs=vfs, vgpu=True)])
-    failed = {SetVgpuType(vfs[0], "557").attempt: "the kernel said EIO"}
+    failed = {SetVgpuType("0000:86:00.0", vfs[0], "557").attempt: "the kernel said EIO"}
     one = WantedType("557", 1)
-    plan = settle(kernel, wanted(one), failed=failed)
+    plan = settle(kernel, wanted(one), failures=failed)
     assert list(kernel.instances) == [vfs[1]], "another takes its place"
     assert plan.waiting == ()
-    plan = settle(kernel, wanted("NVIDIA A40-16Q"), failed=failed, made={vfs[1]: "557"})
+    plan = settle(kernel, wanted("NVIDIA A40-16Q"), failures=failed, made={vfs[1]: "557"})
     assert sorted(kernel.instances) == [vfs[1], vfs[2]]
     assert [waiting.why for waiting in plan.waiting] == ["the kernel said EIO; it is tried again later"]
 

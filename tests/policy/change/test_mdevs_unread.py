@@ -10,10 +10,9 @@ import pytest
 from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.policy.change import mdevs
-from nodeagent.policy.change.mdevs import Plan
+from nodeagent.model.plan import Plan
 from nodeagent.sim.mdev_kernel import MdevKernel
-from tests.policy.change.splitting import adopting, basis, settle, short, t4, wanted
+from tests.policy.change.splitting import adopting, planned, settle, short, t4, wanted
 
 FIRST = "0000:01:00.0"
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
@@ -26,7 +25,7 @@ def without_parents(kernel: MdevKernel, *unread: str) -> Host:
 
 
 def first_plan(kernel: MdevKernel, wish: MdevsWanted) -> Plan:
-    return mdevs.plan(without_parents(kernel, FIRST), wish, basis(kernel))
+    return planned(kernel, wish, host=without_parents(kernel, FIRST))
 
 
 @pytest.mark.parametrize("name", ["nvidia-222", "GRID T4-1B"])
@@ -62,7 +61,7 @@ def test_a_card_that_was_not_read_keeps_its_turn() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
     plan = first_plan(kernel, adopting(wanted("228", "222")))
-    assert {step.type_id for step in plan.steps} == {"nvidia-222"}
+    assert {step.action.type_id for step in plan.steps} == {"nvidia-222"}
 
 
 def test_an_mdev_whose_type_cannot_be_read_is_not_adopted() -> None:
@@ -70,7 +69,7 @@ def test_an_mdev_whose_type_cannot_be_read_is_not_adopted() -> None:
     kernel.create(FIRST, "nvidia-222", FOREIGN)
     here = kernel.host()
     unknown = replace(here.mdevs[FOREIGN], type_id=None, type_name=None)
-    plan = mdevs.plan(replace(here, mdevs={FOREIGN: unknown}), adopting(wanted("222")), basis(kernel))
+    plan = planned(kernel, adopting(wanted("222")), host=replace(here, mdevs={FOREIGN: unknown}))
     assert (plan.steps, plan.waiting) == ((), ())
     assert plan.cards[0].notes == (
         "something is on it that is of an unknown type: nothing is made beside it",
@@ -83,7 +82,7 @@ def test_an_excluded_type_is_known_by_its_instances_too(excluded: str, unread: t
     kernel = MdevKernel([t4(1)])
     kernel.create(FIRST, "nvidia-222", FOREIGN)
     wish = adopting(wanted("223", excluded=(excluded,)))
-    plan = mdevs.plan(without_parents(kernel, *unread), wish, basis(kernel))
+    plan = planned(kernel, wish, host=without_parents(kernel, *unread))
     assert (plan.steps, plan.waiting) == ((), ())
 
 
@@ -95,7 +94,7 @@ def test_what_cards_have_lists_of_their_own_waits_until_each_function_was_read()
     here = kernel.host()
     blurred = PciFunction(PciAddress(FIRST), unreadable="not readable: being removed?")
     there = replace(here, functions={**here.functions, blurred.address: blurred})
-    plan = mdevs.plan(there, wish, basis(kernel))
+    plan = planned(kernel, wish, host=there)
     assert plan.steps == ()
     assert {each.instance.type_id for card in plan.cards for each in card.exists} == {"nvidia-222"}
     note = f"its place among the GPUs is not known while {FIRST} cannot be read: nothing is made or removed"
@@ -107,4 +106,4 @@ def test_a_function_that_was_not_read_holds_up_no_card_whose_place_does_not_matt
     here, blurred = kernel.host(), PciFunction(PciAddress("0000:f0:00.0"), unreadable="not readable")
     there = replace(here, functions={**here.functions, blurred.address: blurred})
     wish = replace(wanted(), cards=(CardTypes(types=(WantedType("T4-1B", short=True),)),))
-    assert len(mdevs.plan(there, wish, basis(kernel)).steps) == 16
+    assert len(planned(kernel, wish, host=there).steps) == 16

@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 
 from nodeagent.model.action import SetNumVfs
-from nodeagent.model.desired import PciSelector, SriovRule
+from nodeagent.model.allocation import Allocations, Knowledge, Reservations
+from nodeagent.model.desired import Desired, PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import sriov
-from nodeagent.policy.change.card_states import Basis
 from tests.policy.samples import function, holders, host
 
 PF = PciAddress("0000:3b:00.0")
 VF = PciAddress("0000:3b:00.2")
 RULES = (SriovRule((PciSelector(addresses=("0000:3b:*",)),), 8),)
-KNOWN = Basis("machine", holders_known=True)
+KNOWN = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE))
+GIVEN = replace(KNOWN, reservations=Reservations(frozenset({VF})), open=frozenset({VF}))
 
 
 def physical(*vfs: PciFunction, **other: Any) -> Host:
@@ -31,12 +34,21 @@ def virtual(**other: Any) -> PciFunction:
     return function(VF, 2, **({"physfn": PF, "driver": None} | other))
 
 
-def told(plan: sriov.Plan) -> tuple[list[str], list[str]]:
+def planned(here: Host, rules: tuple[SriovRule, ...] = RULES, known: Snapshot = KNOWN) -> Plan:
+    """The plan for this host under these rules; ``known`` is what else there is to know."""
+    return sriov.plan(replace(known, host=here, desired=Desired(sriov=rules)))
+
+
+def held(*ids: str) -> Snapshot:
+    return replace(KNOWN, allocations=Allocations(holders(*ids), Knowledge.COMPLETE))
+
+
+def told(plan: Plan) -> tuple[list[str], list[str]]:
     return [each.action.describe() for each in plan.steps], [each.why for each in plan.waiting]
 
 
 def test_vfs_are_made_where_there_are_none() -> None:
-    assert told(sriov.plan(physical(), RULES, Basis("machine"))) == (
+    assert told(planned(physical(), RULES, Snapshot())) == (
         ["set the number of VFs of 0000:3b:00.0 to 8"],
         [],
     )
@@ -44,7 +56,7 @@ def test_vfs_are_made_where_there_are_none() -> None:
 
 @pytest.mark.shows("HP-16")
 def test_another_number_goes_over_none() -> None:
-    assert told(sriov.plan(physical(virtual()), RULES, KNOWN)) == (
+    assert told(planned(physical(virtual()))) == (
         ["set the number of VFs of 0000:3b:00.0 to 0"],
         [],
     )
@@ -52,26 +64,27 @@ def test_another_number_goes_over_none() -> None:
 
 def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
     one = (replace(RULES[0], num_vfs=1),)
-    assert sriov.plan(physical(virtual()), one, KNOWN) == sriov.Plan()
-    assert sriov.plan(physical(sriov_capable=False), RULES, KNOWN) == sriov.Plan()
-    assert sriov.plan(physical(), (), KNOWN) == sriov.Plan()
+    assert planned(physical(virtual()), one) == Plan()
+    assert planned(physical(sriov_capable=False)) == Plan()
+    assert planned(physical(), ()) == Plan()
 
 
 @pytest.mark.shows("HP-16")
 @pytest.mark.parametrize(
-    ("vf", "basis", "what"),
+    ("vf", "known", "what"),
     [
-        (virtual(), Basis("machine"), "who holds what is not known"),
-        (virtual(), replace(KNOWN, holders=holders(VF)), "0000:3b:00.2 is held by ns/vm"),
-        (virtual(), replace(KNOWN, holders=holders("2")), "0000:3b:00.2 is held by ns/vm"),
-        (virtual(), replace(KNOWN, in_use=frozenset({VF})), "something on this host has 0000:3b:00.2 open"),
+        (virtual(), Snapshot(), "who holds what is not known"),
+        (virtual(), held(VF), "0000:3b:00.2 is held by ns/vm"),
+        (virtual(), held("2"), "0000:3b:00.2 is held by ns/vm"),
+        (virtual(), replace(KNOWN, open=frozenset({VF})), "something on this host has 0000:3b:00.2 open"),
+        (virtual(), GIVEN, "0000:3b:00.2 was given to a pod a moment ago"),
         (virtual(driver="vfio-pci", enable=1), KNOWN, "something on this host has 0000:3b:00.2 open"),
         (virtual(driver="iavf"), KNOWN, "0000:3b:00.2 is bound to iavf"),
         (virtual(vgpu_type="256"), KNOWN, "0000:3b:00.2 has the vGPU type 256"),
     ],
 )
-def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, basis: Basis, what: str) -> None:
-    plan = sriov.plan(physical(vf), RULES, basis)
+def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, known: Snapshot, what: str) -> None:
+    plan = planned(physical(vf), RULES, known)
     assert plan.steps == ()
     assert plan.waiting[0].why == f"it is to have 8 VFs, and has 1; {what}" + (
         " who holds what" if "told" in what else ""
@@ -80,18 +93,18 @@ def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, basis: Basis, what: st
 
 @pytest.mark.parametrize("vfs", [(), (virtual(),)], ids=["none yet", "some"])
 def test_more_vfs_than_the_function_can_have_are_not_tried(vfs: tuple[PciFunction, ...]) -> None:
-    steps, why = told(sriov.plan(physical(*vfs, total_vfs=7), RULES, KNOWN))
+    steps, why = told(planned(physical(*vfs, total_vfs=7)))
     assert steps == []
     assert why == [f"it is to have 8 VFs, and has {len(vfs)}; it can have 7 at most"]
-    assert told(sriov.plan(physical(*vfs, total_vfs=8), RULES, KNOWN))[1] == []
+    assert told(planned(physical(*vfs, total_vfs=8)))[1] == []
 
 
 def test_vfs_with_mdevs_stay() -> None:
     here = replace(physical(virtual()), mdevs={"u": Mdev("u", VF, "t-1")})
-    assert told(sriov.plan(here, RULES, KNOWN))[0] == []
+    assert told(planned(here))[0] == []
 
 
 def test_a_function_without_a_driver_and_one_that_failed_wait() -> None:
-    assert "has no driver" in told(sriov.plan(physical(driver=None), RULES, KNOWN))[1][0]
-    failed = replace(KNOWN, failed={SetNumVfs(PF, 8).attempt: "the kernel said ENOSPC"})
-    assert "the kernel said ENOSPC" in told(sriov.plan(physical(), RULES, failed))[1][0]
+    assert "has no driver" in told(planned(physical(driver=None)))[1][0]
+    failed = replace(KNOWN, failures={SetNumVfs(PF, 8).attempt: "the kernel said ENOSPC"})
+    assert "the kernel said ENOSPC" in told(planned(physical(), RULES, failed))[1][0]

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.agent.changing.ledger import learned
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 from nodeagent.model.desired import MdevsWanted
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.ledger import Ledger
-from nodeagent.policy.change import mdevs
-from nodeagent.policy.change.mdevs import Plan
+from nodeagent.model.plan import Plan
+from nodeagent.policy.change.ledgers import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
-from tests.policy.change.splitting import adopting, basis, remembered, short, wanted
+from tests.policy.change.splitting import adopting, planned, short, wanted
 
 TYPES = (
     Type("1", 4, "NVIDIA A40-12Q"),
@@ -49,7 +48,7 @@ class Node:
     def plan(self, wish: MdevsWanted) -> Plan:
         here = self.kernel.host()
         self.record = learned(self.record, here, self.named)
-        return mdevs.plan(here, wish, basis(self.kernel, **remembered(self.record)))
+        return planned(self.kernel, wish, ledger=self.record)
 
     def does(self, action: object) -> None:
         types = dict(self.record.types)

@@ -13,21 +13,21 @@ from nodeagent.model.host import Group, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import health
-from nodeagent.policy.offer.health import Handout, UnitState
+from nodeagent.policy.offer.checks.inputs import Unit, Use
 from tests.policy.samples import GPU, NODES, function, holders
 
 A, B = "0000:65:00.0", "0000:65:00.1"
 CARD = function(A)
 SIBLING = function(B)
 GROUP = Group(GroupNumber(1), (A, B), node=True)
-FINE = UnitState(GROUP, (CARD, SIBLING), holders_known=True, nodes=NODES)
+FINE = Unit(GROUP, (CARD, SIBLING), (CARD, SIBLING), complete=True, nodes=NODES)
 CDEV = replace(CARD, cdev=True, vfio_device="vfio3")
 BOTH = NODES | {"/dev/iommu"}
 
 
-def reason(found: PciFunction = CARD, handout: Handout = Handout(), **other: Any) -> Reason | None:  # noqa: B008 - frozen
-    members = tuple(found if member.address == found.address else member for member in FINE.members)
-    return health.reason(found, replace(FINE, **({"members": members} | other)), handout)
+def reason(found: PciFunction = CARD, use: Use = Use(), **other: Any) -> Reason | None:  # noqa: B008 - frozen
+    members = tuple(found if member.address == found.address else member for member in FINE.functions)
+    return health.reason(found, replace(FINE, **({"functions": members} | other)), use)
 
 
 def code(*args: Any, **other: Any) -> ReasonCode | None:
@@ -37,7 +37,7 @@ def code(*args: Any, **other: Any) -> ReasonCode | None:
 
 def beside(**change: Any) -> dict[str, Any]:
     """The situation in which the sibling differs."""
-    return {"members": (CARD, replace(SIBLING, **change))}
+    return {"functions": (CARD, replace(SIBLING, **change))}
 
 
 CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
@@ -68,7 +68,7 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
         "unknown holder",
         ReasonCode.GROUP_HELD,
         CARD,
-        {**beside(enable=1), "holders_known": False},
+        {**beside(enable=1), "complete": False},
         "the kubelet does not say yet",
     ),
 ]
@@ -104,44 +104,44 @@ def test_the_nearest_cause_is_told_first() -> None:
         (replace(worst, unreadable=None, enable=0), {}, ReasonCode.DRIVER_CHANGED),
         (replace(CARD, recovery=Recovery.FAILED, enable=1), {}, ReasonCode.RECOVERY_FAILED),
         (replace(CARD, enable=1), {}, ReasonCode.GROUP_NOT_VIABLE),
-        (replace(CARD, enable=1), {"members": (CARD, SIBLING)}, ReasonCode.NODE_MISSING),
-        (replace(CARD, enable=1), {"members": (CARD, SIBLING), "nodes": NODES}, ReasonCode.GROUP_HELD),
+        (replace(CARD, enable=1), {"functions": (CARD, SIBLING)}, ReasonCode.NODE_MISSING),
+        (replace(CARD, enable=1), {"functions": (CARD, SIBLING), "nodes": NODES}, ReasonCode.GROUP_HELD),
         (
             replace(CARD, enable=1),
-            {"members": (CARD, SIBLING), "nodes": NODES, "holders": {}},
+            {"functions": (CARD, SIBLING), "nodes": NODES, "holders": {}},
             ReasonCode.HELD_OUTSIDE,
         ),
     ]
-    bad = {"members": (CARD, blocked), "nodes": frozenset(), "holders": held}
+    bad = {"functions": (CARD, blocked), "nodes": frozenset(), "holders": held}
     for found, other, expected in steps:
-        members = tuple(found if m.address == A else m for m in {**bad, **other}["members"])
-        assert code(found, **{**bad, **other, "members": members}) is expected
+        members = tuple(found if m.address == A else m for m in {**bad, **other}["functions"])
+        assert code(found, **{**bad, **other, "functions": members}) is expected
 
 
 def test_a_held_device_stays_as_it_is_and_the_others_wait_for_its_release() -> None:
     opened = (replace(CARD, enable=1), SIBLING)
-    assert code(opened[0], members=opened, holders=holders(A)) is None
-    assert code(SIBLING, members=opened, holders=holders(A)) is ReasonCode.GROUP_HELD
+    assert code(opened[0], functions=opened, holders=holders(A)) is None
+    assert code(SIBLING, functions=opened, holders=holders(A)) is ReasonCode.GROUP_HELD
 
 
 def test_a_moment_after_an_allocate_the_group_is_still_open_to_the_same_pod() -> None:
     settling = {"holders": holders(A), "settling": frozenset({A})}
     assert code(SIBLING, **settling) is None
-    assert code(SIBLING, members=(replace(CARD, enable=1), SIBLING), settling=frozenset({A})) is None
+    assert code(SIBLING, functions=(replace(CARD, enable=1), SIBLING), settling=frozenset({A})) is None
 
 
 def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time() -> None:
     other = {A: Holder("ns", "vm", ResourceName("example.com/old"))}
     for isolation in Isolation:
-        told = reason(CARD, Handout(isolation, resource=GPU), holders=other)
+        told = reason(CARD, Use(isolation, resource=GPU), holders=other)
         assert told is not None
         assert told.code is ReasonCode.GROUP_HELD
         assert told.what == "held by ns/vm, which got it as example.com/old"
-        assert code(CARD, Handout(isolation, resource="example.com/old"), holders=other) is None
+        assert code(CARD, Use(isolation, resource="example.com/old"), holders=other) is None
 
 
 def test_without_isolation_only_the_device_itself_counts() -> None:
-    alone = Handout(Isolation.NONE)
+    alone = Use(Isolation.NONE)
     assert code(CARD, alone, holders=holders(B)) is None
     assert code(CARD, alone, **beside(enable=1)) is None
     assert code(replace(CARD, enable=1), alone) is ReasonCode.HELD_OUTSIDE
@@ -149,19 +149,19 @@ def test_without_isolation_only_the_device_itself_counts() -> None:
 
 
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
-    bundle = Handout(Isolation.BUNDLE, resource=GPU, host_devices=(A, B))
+    bundle = Use(Isolation.BUNDLE, resource=GPU, host_devices=(A, B))
     opened = (replace(CARD, enable=1), replace(SIBLING, enable=1))
-    assert {code(each, bundle, members=opened, holders=holders(A)) for each in opened} == {None}
-    assert {code(each, bundle, members=opened, settling=frozenset({A})) for each in opened} == {None}
-    assert {code(each, bundle, members=opened) for each in opened} == {ReasonCode.HELD_OUTSIDE}
+    assert {code(each, bundle, functions=opened, holders=holders(A)) for each in opened} == {None}
+    assert {code(each, bundle, functions=opened, settling=frozenset({A})) for each in opened} == {None}
+    assert {code(each, bundle, functions=opened) for each in opened} == {ReasonCode.HELD_OUTSIDE}
     elsewhere = holders("0000:65:00.2", resource="example.com/audio")
     assert code(CARD, bundle, holders=elsewhere) is ReasonCode.GROUP_HELD
 
 
 def test_nobody_is_accused_before_the_kubelet_has_told_who_holds_what() -> None:
     opened = replace(CARD, enable=1)
-    assert code(opened, holders_known=False) is None
-    assert code(opened, holders_known=True) is ReasonCode.HELD_OUTSIDE
+    assert code(opened, complete=False) is None
+    assert code(opened, complete=True) is ReasonCode.HELD_OUTSIDE
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_only_the_nodes_that_would_be_handed_out_must_exist(
     iommufd: Iommufd, found: PciFunction, nodes: frozenset[str], group_node: bool, expected: ReasonCode | None
 ) -> None:
     group = replace(GROUP, node=group_node)
-    assert code(found, Handout(iommufd=iommufd), nodes=nodes, group=group) is expected
+    assert code(found, Use(iommufd=iommufd), nodes=nodes, group=group) is expected

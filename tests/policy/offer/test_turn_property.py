@@ -29,7 +29,8 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.turn import ByUnit, Decision
+from nodeagent.policy.offer.resources import ByUnit
+from nodeagent.policy.offer.turn import Decision
 from tests.policy.samples import NODES, function, mdev
 
 ADDRESSES = tuple(PciAddress(f"0000:6{number}:00.0") for number in range(5))
@@ -209,7 +210,7 @@ def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, 
         scratch = anew(decision)
         assert decision.offers == scratch.offers
         assert decision.matched == scratch.matched
-        assert decision.extras == scratch.extras
+        assert decision.orphans == scratch.orphans
         assert seen(decision) == seen(scratch)
 
 
@@ -226,7 +227,7 @@ def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[
         assert fresh.resources.keys() <= decision.resources.keys()
         added = decision.resources.keys() - fresh.resources.keys()
         assert added <= before.resources.keys()
-        if not remembered and decision.extras == fresh.extras:
+        if not remembered and decision.orphans == fresh.orphans:
             assert seen(fresh).items() <= seen(decision).items()
 
 

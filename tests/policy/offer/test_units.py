@@ -11,7 +11,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
-from nodeagent.policy.offer import units
+from nodeagent.policy.offer import orphans, units
 from tests.policy.samples import GPU, RULE, function, holders, host, ids, snapshot
 
 ONE = GroupNumber(1)
@@ -81,7 +81,7 @@ def test_units_are_groups_and_functions_without_one() -> None:
 
 def test_what_a_pod_holds_and_is_no_longer_there_is_listed_as_gone() -> None:
     holder = Holder("ns", "vm", ResourceName(GPU), numa=1)
-    device = units.held_elsewhere("0000:65:00.0", holder, snapshot(host()))
+    device = orphans.device("0000:65:00.0", holder, snapshot(host()))
     assert device.reason is not None
     assert (device.reason.code, device.numa) == (ReasonCode.GONE, 1)
     assert "ns/vm still has it" in device.reason.what
@@ -90,17 +90,17 @@ def test_what_a_pod_holds_and_is_no_longer_there_is_listed_as_gone() -> None:
 def test_what_a_pod_holds_and_fits_no_more_is_listed_as_excluded_or_with_what_is_worse() -> None:
     held = holders("0000:65:00.0")
     (holder,) = held.values()
-    fine = units.held_elsewhere("0000:65:00.0", holder, snapshot(host(PAIR[0]), holders=held))
+    fine = orphans.device("0000:65:00.0", holder, snapshot(host(PAIR[0]), holders=held))
     assert fine.reason is not None
     assert fine.reason.code is ReasonCode.EXCLUDED
     changed = function(driver="nvidia")
-    worse = units.held_elsewhere("0000:65:00.0", holder, snapshot(host(changed), holders=held))
+    worse = orphans.device("0000:65:00.0", holder, snapshot(host(changed), holders=held))
     assert worse.reason is not None
     assert worse.reason.code is ReasonCode.DRIVER_CHANGED
 
 
 def test_a_share_of_a_node_that_no_rule_names_is_excluded_and_not_called_gone() -> None:
-    device = units.held_elsewhere("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
+    device = orphans.device("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
     assert device.reason is not None
     assert device.reason.code is ReasonCode.EXCLUDED
 

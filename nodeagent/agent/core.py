@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What components share: the Snapshot, what sees the host, who owns the ids, who waits for releases.
+
+Built once, before anything runs. A feature takes it and returns its components.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeagent.agent.kernel_events import KernelEvents
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.recoveries import Recoveries
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.wakes import Wakes
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Supervisor
+from nodeagent.base.watching import Watcher
+from nodeagent.config import Settings
+from nodeagent.kernel.root import Root
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import merge
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The shared parts of one daemon."""
+
+    root: Root
+    settings: Latest[Settings]
+    watcher: Watcher
+    supervisor: Supervisor
+    snapshots: Snapshots
+    wakes: Wakes
+    events: KernelEvents
+    observer: Observer
+    reservations: ReservationBook
+    releases: Releases
+    offering: Offering
+
+
+def build(root: Root, settings: Latest[Settings]) -> Core:
+    """The shared parts, wired. :raises KernelRefused: if the kernel gives no inotify instance."""
+    watcher, wakes, recoveries = Watcher(), Wakes(), Recoveries()
+    snapshots = Snapshots(Snapshot(desired=merge.merge(settings.get().configuration)))
+    events = KernelEvents(root, watcher, wakes, recoveries)
+    observer = Observer(root, snapshots, wakes, recoveries, events, settings)
+    releases = Releases(settings)
+    releases.look_with(observer)
+    return Core(
+        root,
+        settings,
+        watcher,
+        Supervisor(),
+        snapshots,
+        wakes,
+        events,
+        observer,
+        ReservationBook(snapshots),
+        releases,
+        Offering(snapshots, releases),
+    )
+
+
+async def first_scan(core: Core) -> None:
+    """The first scan, as soon as no change can be missed any more."""
+    await core.events.listening(core.settings.get().timing.resync)
+    await core.observer.first()

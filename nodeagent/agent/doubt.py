@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an answer of the kubelet proves: for a while after its start it may not know all its pods.
+
+The start is told by the birth of its socket, or by whoever saw a new one come. Times are those of the event
+loop, but for a birth, which is by the clock of then.
+"""
+
+from __future__ import annotations
+
+import time
+
+from nodeagent.model.allocation import Knowledge
+
+FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
+
+
+class Doubt:
+    """Until when an answer proves presence only, and whether a better one has ever come."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self._born: float | None = None
+        self._trusted = False
+
+    def kubelet_changed(self, now: float) -> None:
+        """A new kubelet was seen to come."""
+        self.until = max(self.until, now + FRESH_KUBELET)
+
+    def answered_by(self, born: float | None, now: float) -> None:
+        """An answer came from the kubelet that was started then; each start is doubted once.
+
+        The clock may have been set back since: a birth in the future is one of now.
+        """
+        if born is not None and born != self._born:
+            self.until = max(self.until, now + FRESH_KUBELET - max(time.time() - born, 0.0))
+        self._born = born
+
+    def covers(self, asked: float) -> bool:
+        """True if an answer to a question of that time proves presence only."""
+        return asked < self.until
+
+    def knowledge(self, asked: float) -> Knowledge:
+        """What is known after the answer to a question of that time."""
+        self._trusted = self._trusted or not self.covers(asked)
+        return Knowledge.COMPLETE if self._trusted else Knowledge.PARTIAL

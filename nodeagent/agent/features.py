@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features: components whose code is loaded when what is desired of the node first asks for it.
+
+A node that asks for nothing of the kind starts sooner, stays smaller, and has no code in memory that writes
+to sysfs. A feature is a module with ``components(core)``, which returns them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import anyio
+
+from nodeagent.agent.core import Core
+from nodeagent.agent.tell.status import Speaks
+from nodeagent.base import threads
+from nodeagent.base.component import Component
+from nodeagent.model.desired import Desired
+
+
+class Feature(NamedTuple):
+    """What a feature is called, when it is wanted, and where its code is."""
+
+    name: str
+    wanted: Callable[[Desired], bool]
+    module: str
+
+
+FEATURES = (Feature("changes", lambda desired: desired.changes_host, "nodeagent.agent.changing.feature"),)
+
+
+class LateFeature:
+    """The component that waits until its feature is wanted, and then runs the components of that."""
+
+    def __init__(self, core: Core, feature: Feature) -> None:
+        self.name = feature.name
+        self.components: Sequence[Component] = ()
+        self._core = core
+        self._feature = feature
+
+    def status(self) -> object:
+        """What its components say; None as long as there are none, or none has anything to tell."""
+        speaking = (component for component in self.components if isinstance(component, Speaks))
+        return next((component.status() for component in speaking), None)
+
+    async def run(self) -> None:
+        """Wait, load, run; for ever: a feature that is wanted no more has nothing to do."""
+        seen = -1
+        while not self._feature.wanted(self._core.snapshots.now.desired):
+            seen, _ = await self._core.snapshots.newer(seen)
+        if not self.components:
+            module = await threads.call(importlib.import_module, self._feature.module)
+            self.components = module.components(self._core)
+        async with anyio.create_task_group() as group:
+            for component in self.components:
+                group.start_soon(self._core.supervisor.run, component, name=component.name)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told when a cell of another component changes: each a component of its own, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from nodeagent.agent.core import Core
+from nodeagent.agent.kubelet_side import KubeletSide
+from nodeagent.base.component import Component, Task
+
+
+def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
+    """The followers. A kubelet is new only if it comes after the start, and so are settings."""
+    socket, checkpoint = kubelet.directory.kubelet, kubelet.directory.checkpoint
+    holders = kubelet.holders
+    return (
+        Task("kubelet", partial(socket.follow, kubelet.registrar.seen)),
+        Task("new kubelet", partial(socket.follow, lambda _: holders.kubelet_changed(), socket.version)),
+        Task("checkpoint", partial(checkpoint.follow, lambda _: holders.ask_soon(), checkpoint.version)),
+        Task("device nodes", partial(_follow_nodes, core)),
+        Task("settings", partial(_follow_settings, core, kubelet)),
+    )
+
+
+async def _follow_nodes(core: Core) -> None:
+    """Watch the device nodes that rules name, and scan when they are others."""
+    seen, paths = -1, tuple[str, ...]()
+    while True:
+        seen, snapshot = await core.snapshots.newer(seen)
+        if snapshot.desired.node_paths != paths:
+            paths = snapshot.desired.node_paths
+            core.events.watch_nodes(paths)
+            core.wakes.wake()
+
+
+async def _follow_settings(core: Core, kubelet: KubeletSide) -> None:
+    """After other settings: who waits, does so by the old ones."""
+    seen = core.settings.version
+    while True:
+        seen, _ = await core.settings.newer(seen)
+        core.wakes.wake()
+        kubelet.holders.ask_soon()

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said once, when the daemon has started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodeagent.base import log, memory
+from nodeagent.base.sdnotify import Notifier
+from nodeagent.model.host import Host
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
+
+
+def tell_of_the_host(host: Host) -> None:
+    """Say what keeps the whole node from giving devices away."""
+    if host.functions and not host.iommu:
+        log.event(log.NO_IOMMU, hint="switch it on in the firmware and with intel_iommu=on")
+    elif host.functions and not host.vfio_loaded:
+        log.event(log.NO_VFIO, hint="load it with: modprobe vfio-pci")
+
+
+def tell_that_it_is_ready(resources: Mapping[ResourceName, Resource], notifier: Notifier) -> None:
+    """The start is over: say so to people and to systemd, and collect garbage again."""
+    devices = sum(len(resource.devices) for resource in resources.values())
+    memory.end_start()
+    log.event(log.READY, resources=len(resources), devices=devices)
+    notifier.ready()

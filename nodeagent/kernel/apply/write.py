@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One write to sysfs, verified: written once, then the effect is waited for, or it counts as a refusal.
+
+A write that returns without an error proves nothing (Linux ignores "0" in the file ``remove`` of an mdev).
+It may sleep in the kernel for as long as a virtual machine runs. The only module that writes to sysfs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+
+PATIENCE = 1.0  # seconds in which a write must have shown its effect
+
+_PAUSE = 0.002  # seconds between two reads for the effect
+_LOG = "the kernel's log (dmesg) may say why"
+_HINTS = {
+    errno.EACCES: "nodeagent must be root, and /sys writable",
+    errno.EPERM: "nodeagent must be root, and /sys writable",
+    errno.EROFS: "/sys is mounted read-only here: mount it writable",
+    errno.ENOSPC: "the card says that it has no room for another instance",
+    errno.EEXIST: "an instance with this id exists, or its removal waits for whoever has it open",
+    errno.ENOENT: "it is gone: the parent driver may have been unloaded",
+    errno.ENODEV: "it is gone: the device or its driver went away",
+    errno.EINVAL: "the driver does not take this value; the kernel's log (dmesg) may say why",
+    errno.EBUSY: "something uses the device",
+    errno.EIO: "the driver failed; the kernel's log (dmesg) may say why",
+}
+_NO_HINTS: Mapping[int, str] = {}
+
+
+class Write(NamedTuple):
+    """A file and the value that goes there; ``otherwise`` says in words that the effect is not there.
+
+    ``hints`` go before the general ones: errno → what a person should know.
+    """
+
+    path: str
+    value: str
+    otherwise: str
+    hints: Mapping[int, str] = _NO_HINTS
+
+
+def verified(root: Root, write: Write, shows: Callable[[], bool], patience: float) -> None:
+    """Write once, then read until ``shows``, but not longer than ``patience`` (seconds).
+
+    :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
+    """
+    _put(root, write)
+    end = time.monotonic() + patience
+    while not shows():
+        if time.monotonic() >= end:
+            what = f"{write.path} was written without an error, but {write.otherwise}"
+            raise KernelRefused(what, _LOG, path=write.path)
+        time.sleep(_PAUSE)
+
+
+def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
+    """The refusal of a write with this errno."""
+    text = f"the kernel refused to write {path}: {os.strerror(number)}"
+    return KernelRefused(text, hints.get(number) or _HINTS.get(number, _LOG), errno=number, path=path)
+
+
+def _put(root: Root, write: Write) -> None:
+    """One write call: the kernel takes one value per write."""
+    try:
+        fd = os.open(root.path(write.path), os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(fd, f"{write.value}\n".encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise refused(error.errno or errno.EIO, write.path, write.hints) from error

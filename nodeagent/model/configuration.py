@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration: what was written for this node, read and checked word by word, not yet weighed.
+
+Besides the operator's own settings it holds what files of other tools say, whole: which part of them counts
+is decided by ``policy.merge``, as is what the labels of the node are. Order that a person wrote is data:
+tuples from end to end. Places are written in full ("/etc/nodeagent/config.yaml:12"), for messages only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nodeagent.model.desired import (
+    CardTypes,
+    Discovery,
+    MdevDefinition,
+    NodeTypes,
+    Rule,
+    SriovRule,
+    WantedType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A discovered name, and the name that is offered instead."""
+
+    name: str
+    target: str
+    place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mdevs:
+    """The section ``mdevs``; the last three name sources of wishes beside it ("" and False: none)."""
+
+    manage: bool = False
+    types: tuple[WantedType, ...] = ()
+    nodes: tuple[NodeTypes, ...] = ()
+    adopt: bool = False
+    exclude: tuple[str, ...] = ()
+    mdevctl: bool = False
+    vgpu_config_file: str = ""
+    vgpu_config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the configuration tells of the node. ``name`` "": not told; ``labels`` as given."""
+
+    name: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why something cannot be used: the two lines for a person, the first with file and line."""
+
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class MdevctlDefinitions:
+    """What the definitions of mdevctl say. ``wanted`` are those that start by themselves.
+
+    ``uuids`` are those of all definitions; ``reserved`` are the parents on which mdevctl is to make something
+    that nodeagent cannot make.
+    """
+
+    wanted: tuple[MdevDefinition, ...] = ()
+    uuids: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuConfiguration:
+    """One named configuration of a vgpu-device-manager file. ``fault``: why nodeagent cannot carry it out."""
+
+    name: str
+    cards: tuple[CardTypes, ...]
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuFile:
+    """A file of NVIDIA's vgpu-device-manager: all its configurations. ``fault``: why there are none."""
+
+    path: str
+    configurations: tuple[VgpuConfiguration, ...] = ()
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What files of other tools say. ``vgpu`` None: no such file is named, or it was not read."""
+
+    mdevctl: MdevctlDefinitions = field(default_factory=MdevctlDefinitions)
+    vgpu: VgpuFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that ``policy.merge`` needs of the configuration.
+
+    ``home`` is the directory of the configuration files: tables for people name places without it.
+    """
+
+    discovery: Discovery = field(default_factory=Discovery)
+    aliases: tuple[Alias, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    mdevs: Mdevs = field(default_factory=Mdevs)
+    sriov: tuple[SriovRule, ...] = ()
+    node: Node = field(default_factory=Node)
+    imported: Imported = field(default_factory=Imported)
+    home: str = field(default="", compare=False)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan: what is to be done to the host now, what waits and what for, and how each card stands.
+
+There is one Plan for all kinds of change. Made by ``policy.change.plan`` from a Snapshot, and good for that
+Snapshot only; carried out by ``agent.changing``, printed by ``nodeagent plan``. ``ChangesStatus`` tells how
+far it has been carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeagent.model.action import Step
+from nodeagent.model.ids import GroupNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF."""
+
+    id: str
+    parent: str
+    type_id: str | None
+    group: GroupNumber | None = None
+    name: str | None = None  # of its type
+    dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
+    vgpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """An instance on a card; ``apart`` says what it is that nodeagent may not remove it: "not ours"."""
+
+    instance: Instance
+    apart: str | None = None
+    holder: str | None = None
+    leaving: bool = False  # its removal is under way already, and waits
+
+    @property
+    def own(self) -> bool:
+        """True if nodeagent may remove it."""
+        return self.apart is None
+
+
+@dataclass(frozen=True, slots=True)
+class CardSummary:
+    """One card: the type that it is for (None: none), what exists on it, and what a person should know."""
+
+    address: str
+    type_id: str | None
+    exists: tuple[Existing, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, what must wait, how each card stands, and what is wrong with the wishes."""
+
+    steps: tuple[Step, ...] = ()
+    waiting: tuple[Step, ...] = ()
+    cards: tuple[CardSummary, ...] = ()
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one composition of all changes of the host: Snapshot → Plan. Pure.
+
+The daemon and ``nodeagent plan`` ask here, so they cannot disagree. A new kind of change is one more planner
+in the table. Their order is that of the steps: VFs come before what is made on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import mdevs, sriov
+
+_PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, mdevs.plan)
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """What is to be done to this host; nothing at all where the operator wants no change."""
+    if not snapshot.desired.changes_host:
+        return Plan()
+    plans = [planner(snapshot) for planner in _PLANNERS]
+    return Plan(
+        tuple(step for part in plans for step in part.steps),
+        tuple(step for part in plans for step in part.waiting),
+        tuple(card for part in plans for card in part.cards),
+        tuple(text for part in plans for text in part.problems),
+    )

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do rules, aliases and wishes for mdevs go together? Pure.
+
+One name must mean one thing: one kind, one set of options, one environment variable; a list of devices
+must fit into one message to the kubelet. What each value may be by itself is checked where it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nodeagent.model.desired import MdevRule, NodeRule, PciRule
+from nodeagent.model.resource import Kind
+from nodeagent.policy import naming
+from nodeagent.policy.offer import shares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nodeagent.model.configuration import Alias, Configuration, Mdevs
+    from nodeagent.model.desired import Rule
+
+MESSAGE_LIMIT = 3_670_016  # 3.5 MiB; at 4 MiB grpc-go in the kubelet cuts the stream for good
+DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths, "Unhealthy"
+ID_LIMIT = 63  # a longer id is no label value, which other parts of Kubernetes make of it
+
+
+class Finding(NamedTuple):
+    """Something that cannot be meant: where (a place, the key of a setting, or ""), what, and what to do."""
+
+    place: str
+    what: str
+    hint: str
+
+
+def contradictions(configuration: Configuration) -> tuple[Finding, ...]:
+    """All that is wrong between rules, aliases and wishes for mdevs, in the order written."""
+    rules, aliases = configuration.rules, configuration.aliases
+    return (
+        *_doubles(rules),
+        *_too_large(rules),
+        *_cycles(aliases),
+        *_aliased_rules(rules, aliases),
+        *_shared_variables(rules, aliases),
+        *_excluded(configuration.mdevs),
+    )
+
+
+def last_name(name: str, targets: Mapping[str, str]) -> str:
+    """Where a chain of aliases ends; a circle ends where it began."""
+    seen = {name}
+    while name in targets and targets[name] not in seen:
+        name = targets[name]
+        seen.add(name)
+    return name
+
+
+def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
+    """Rules that share a name but not their kind or options."""
+    first: dict[str, Rule] = {}
+    for rule in rules:
+        earlier = first.setdefault(rule.name, rule)
+        if earlier is rule:
+            continue
+        difference = _difference(earlier, rule)
+        if difference is not None:
+            what = f'"{rule.name}" is the name of two rules {difference} ({_at(earlier)})'
+            yield Finding(rule.place, what, "give one of the two another name, or make them alike")
+
+
+def _difference(one: Rule, other: Rule) -> str | None:
+    if isinstance(one, PciRule) and isinstance(other, PciRule):
+        return None if _options(one) == _options(other) else "with different options"
+    if isinstance(one, MdevRule) and isinstance(other, MdevRule):
+        return None if _options(one) == _options(other) else "with different options"
+    if isinstance(one, NodeRule) and isinstance(other, NodeRule):
+        return "for device nodes; a name has one"
+    return "of different kinds"
+
+
+def _options(rule: PciRule | MdevRule) -> tuple[object, ...]:
+    return rule.isolation, rule.iommufd, rule.cdi
+
+
+def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:
+    for rule in rules:
+        if not isinstance(rule, NodeRule):
+            continue
+        longest = len(shares.share_id(rule.path, rule.count - 1))
+        most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
+        if longest > ID_LIMIT:
+            what = f'"{rule.name}": {rule.path} gives device ids of {longest} characters'
+            yield Finding(rule.place, what, f"use a path that gives at most {ID_LIMIT}")
+        elif rule.count > most:
+            what = f'"{rule.name}": {rule.count} shares do not fit into one message to the kubelet'
+            yield Finding(rule.place, what, f"set count to at most {most}")
+
+
+def _cycles(aliases: Sequence[Alias]) -> Iterator[Finding]:
+    targets = {alias.name: alias.target for alias in aliases}
+    for alias in aliases:
+        if last_name(alias.name, targets) in targets:
+            what = f'the alias "{alias.name}" leads in a circle'
+            yield Finding(alias.place, what, "let each chain of aliases end at a new name")
+
+
+def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
+    by_name = {rule.name: rule for rule in rules}
+    for alias in aliases:
+        if alias.name in by_name:
+            what = f'the alias "{alias.name}" is the name of a rule, and renames nothing'
+            yield Finding(alias.place, what, "aliases are for discovered names: rename the rule")
+        rule = by_name.get(alias.target)
+        if rule is not None and not _plain(rule):
+            what = f'the alias target "{alias.target}" is a rule for device nodes or with options'
+            yield Finding(alias.place, what, f"choose another name, or see {_at(rule)}")
+
+
+def _plain(rule: Rule) -> bool:
+    """True if its devices are offered as discovered ones are."""
+    return any(_difference(rule, kind(rule.name)) is None for kind in (PciRule, MdevRule))
+
+
+def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
+    """Names whose devices would come in one environment variable; the kubelet takes the first.
+
+    What an alias renames may be of either kind, unless it leads to a rule.
+    """
+    kinds = {
+        rule.name: (Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI,)
+        for rule in rules
+        if not isinstance(rule, NodeRule)
+    }
+    named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
+    named += [(alias.target, alias.place) for alias in aliases]
+    first: dict[str, str] = {}
+    for name, place in named:
+        variables = [naming.env_key(kind, name) for kind in kinds.get(name, (Kind.PCI, Kind.MDEV))]
+        shared = [variable for variable in variables if first.setdefault(variable, name) != name]
+        if shared:
+            what = f'"{name}" and "{first[shared[0]]}" would share the variable {shared[0]}'
+            yield Finding(place, what, "make the names differ in more than case, '.', '/' and '_'")
+
+
+def _excluded(mdevs: Mdevs) -> Iterator[Finding]:
+    """Types that are both wanted and excluded, as far as they are written alike."""
+    excluded = {naming.type_called(name) for name in mdevs.exclude}
+    wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
+    for name in dict.fromkeys(each.name for each in wanted if naming.type_called(each.name) in excluded):
+        yield Finding("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
+
+
+def _at(rule: Rule) -> str:
+    return rule.place or "the other rule"

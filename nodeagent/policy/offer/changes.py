@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between two Snapshots of one Desired, as far as offers depend on it. Pure.
+
+Parts of a Snapshot that did not change are the same objects, so nothing is walked that did not change: a
+table of holders is compared only when it is another table, and a Host tells its changes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.host import Host, differing
+from nodeagent.model.ids import GroupNumber
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import groups
+from nodeagent.policy.offer import units
+from nodeagent.policy.offer.units import UnitId
+
+
+class Changed(NamedTuple):
+    """The units to decide anew, and the ids whose holder is another one.
+
+    Something of the host differs in ``rebuilt`` units. In ``judged`` ones the devices are as before, and so
+    is what takes them: only their health may differ. Both keep the order in which units are decided.
+    """
+
+    rebuilt: Mapping[UnitId, None]
+    judged: Mapping[UnitId, None]
+    held: frozenset[str]
+
+    @property
+    def units(self) -> Iterator[UnitId]:
+        """All units to decide anew."""
+        yield from self.rebuilt
+        yield from self.judged
+
+
+def between(before: Snapshot, now: Snapshot) -> Changed:
+    """What the offers of ``now`` need decided anew after those of ``before``."""
+    rebuilt = _in_host(before.host, now.host)
+    held = _held(before.allocations.holders, now.allocations.holders)
+    judged = _everywhere(before.host, now.host)
+    if judged is None:
+        judged = _of_ids((before.reservations.settling ^ now.reservations.settling) | held, now.host)
+        if before.allocations.complete != now.allocations.complete:
+            judged |= _in_use(now.host)
+    if rebuilt:
+        judged = {unit: None for unit in judged if unit not in rebuilt}
+    return Changed(rebuilt, judged, held)
+
+
+def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
+    """All units, if something differs on which all of them depend; else None."""
+    same = before.nodes == now.nodes and before.iommu == now.iommu and before.numa_nodes == now.numa_nodes
+    return None if same else units.units(now) | units.units(before)
+
+
+def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
+    changes = now.changes_since(before)
+    versions = (host.device(each) for each in changes.devices for host in (before, now))
+    return {
+        units.unit_of(host_device): None for host_device in versions if host_device is not None
+    } | dict.fromkeys(changes.groups)
+
+
+def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
+    """The ids whose holder differs. Every answer of the kubelet has new Holders, most of them equal."""
+    return frozenset(each for each in differing(before, now) if before.get(each) != now.get(each))
+
+
+def _in_use(host: Host) -> dict[UnitId, None]:
+    """The units where something is open: only there it matters how well the holders are known."""
+    return {units.unit_of(each): None for each in host.functions.values() if groups.in_use(each)}
+
+
+def _of_ids(ids: Iterable[str], host: Host) -> dict[UnitId, None]:
+    result: dict[UnitId, None] = {}
+    for device_id in ids:
+        host_device = host.device(device_id)
+        if host_device is not None:
+            result[units.unit_of(host_device)] = None
+        elif device_id.isdecimal():  # all of a group (groups.whole)
+            result[GroupNumber(int(device_id))] = None
+    return result

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be wrong with a function or an mdev itself. Pure."""
+
+from __future__ import annotations
+
+from nodeagent.model.host import HostDevice, Mdev, PciFunction, Recovery
+from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.policy import groups
+from nodeagent.policy.offer.checks.inputs import Unit, Use
+
+
+def unreadable(host_device: HostDevice, _: Unit, __: Use) -> Reason | None:
+    """Nothing is known of a device whose attributes cannot be read."""
+    if host_device.unreadable is None:
+        return None
+    return Reason(
+        ReasonCode.UNREADABLE,
+        host_device.unreadable,
+        "a removal may be waiting for the device; it is looked at again when the read returns",
+    )
+
+
+def going_away(function: PciFunction, unit: Unit, _: Use) -> Reason | None:
+    """The driver has let go of the function, but somebody still has it open."""
+    return _waits_for_holder() if groups.going_away(function, unit.group) else None
+
+
+def leaving(mdev: Mdev, _: Unit, __: Use) -> Reason | None:
+    """Linux takes a removed mdev off its bus at once; its group stays until the holder closes it."""
+    return _waits_for_holder() if mdev.leaving else None
+
+
+def _waits_for_holder() -> Reason:
+    return Reason(
+        ReasonCode.GOING_AWAY,
+        "going away, still in use: an unbind or removal waits for its holder",
+        "stop the virtual machine that has it; the removal then completes",
+    )
+
+
+def domain(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """virt-launcher reads PCI addresses with a domain of four digits only."""
+    if len(function.address) == len("0000:00:00.0"):
+        return None
+    return Reason(
+        ReasonCode.EXCLUDED,
+        "its PCI domain has more than four digits, which virt-launcher cannot read",
+        "switch Intel VMD off for this device in the firmware",
+    )
+
+
+def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
+    """Only a VFIO driver, or the vendor driver with a vGPU type set, can give the function to a VM."""
+    if groups.ready(function):
+        return None
+    if groups.takes_vgpu(function):
+        return _no_vgpu(function, use)
+    shown = f"its driver is {function.driver}" if function.driver else "it has no driver"
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        f"{shown}, not a VFIO driver",
+        f"bind {function.address} to vfio-pci",
+    )
+
+
+def _no_vgpu(function: PciFunction, use: Use) -> Reason:
+    before = f", it was {use.type_id}" if use.type_id else ""
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
+        f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
+    )
+
+
+def dead(mdev: Mdev, _: Unit, __: Use) -> Reason | None:
+    """An instance whose driver has let go is not taken back: binding it again fails with ENODEV (6.12)."""
+    if mdev.driver is not None:
+        return None
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        "it has no driver any more: nobody can use this instance",
+        f"remove it (echo 1 > /sys/bus/mdev/devices/{mdev.uuid}/remove) and create it anew",
+    )
+
+
+def mdev_type_changed(mdev: Mdev, _: Unit, use: Use) -> Reason | None:
+    """The mdev has another type than the one under which it was taken."""
+    return _type_changed(mdev.type_id, use.type_id)
+
+
+def vgpu_type_changed(function: PciFunction, _: Unit, use: Use) -> Reason | None:
+    """The VF has another vGPU type than the one under which it was taken."""
+    return _type_changed(groups.vgpu_of(function), use.type_id)
+
+
+def _type_changed(now: str | None, before: str | None) -> Reason | None:
+    if before is None or now == before:
+        return None
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"its type was {before} and is {now or 'none'} now",
+        f"give it the type {before} again, or let a resource offer {now or 'what it has'}",
+    )
+
+
+def recovery(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """The kernel's AER recovery is at work on the function, or has failed."""
+    if function.recovery is None:
+        return None
+    if function.recovery is Recovery.RUNNING:
+        return Reason(
+            ReasonCode.RECOVERY_FAILED,
+            "the kernel is recovering it from a PCIe error",
+            "wait; if it stays so, look at the kernel log for AER messages",
+        )
+    return Reason(
+        ReasonCode.RECOVERY_FAILED,
+        "the kernel could not recover it from a fatal PCIe error",
+        "reset or re-plug the card, or unbind and bind it again; the kernel log has the AER messages",
+    )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has a device, or another one of its IOMMU group: a pod, or something else on this host. Pure."""
+
+from __future__ import annotations
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.host import HostDevice, PciFunction
+from nodeagent.model.resource import Isolation, Reason, ReasonCode
+from nodeagent.policy import groups
+from nodeagent.policy.offer.checks.inputs import Unit, Use
+
+
+def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
+    """A pod has the device under another resource, or another device of the group."""
+    own_id = use.device_id(host_device)
+    own = unit.holders.get(own_id)
+    if own is not None:
+        return _held_as_another(own) if use.resource not in ("", own.resource) else None
+    if use.isolation is Isolation.NONE:
+        return None
+    for device_id, holder in unit.holders.items():
+        if device_id not in unit.settling:
+            return Reason(
+                ReasonCode.GROUP_HELD,
+                f"IOMMU group held by {holder}, which has {device_id}",
+                "it becomes available when that pod ends",
+            )
+    return None
+
+
+def _held_as_another(holder: Holder) -> Reason:
+    """The kubelet counts by resource: under this one it would give the device away a second time."""
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"held by {holder}, which got it as {holder.resource}",
+        "it becomes available when that pod ends",
+    )
+
+
+def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
+    """Something is open in the group, and no pod of this node has it."""
+    watched = (function,) if use.isolation is Isolation.NONE else unit.functions
+    opened = [member for member in watched if groups.in_use(member)]
+    if not opened or _accounted(function, unit, use):
+        return None
+    for member in opened:
+        if not _accounted(member, unit, use):
+            if unit.complete:
+                return _held_outside(member, function)
+            if member is not function:
+                return _holder_unknown(member)
+    return None
+
+
+def _accounted(member: PciFunction, unit: Unit, use: Use) -> bool:
+    """True if a pod has the function; with one of a bundle it has all of it."""
+    ids = (member.address, use.device_id(member))
+    return any(device_id in unit.holders or device_id in unit.settling for device_id in ids)
+
+
+def _held_outside(member: PciFunction, function: PciFunction) -> Reason:
+    itself = "it is" if member is function else f"{member.address} of its group is"
+    return Reason(
+        ReasonCode.HELD_OUTSIDE,
+        f"{itself} open, and no pod of this node has it",
+        "find the process with: fuser -v /dev/vfio/*",
+    )
+
+
+def _holder_unknown(member: PciFunction) -> Reason:
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"{member.address} of its IOMMU group is open, and the kubelet does not say yet who has it",
+        "it is decided as soon as the kubelet's pod-resources socket answers",
+    )

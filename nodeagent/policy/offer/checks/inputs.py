@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check looks at besides the device: the unit around it, and the use that a resource makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.host import Group, HostDevice, PciFunction
+from nodeagent.model.resource import Iommufd, Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
+
+    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone.
+    """
+
+    group: Group | None
+    devices: tuple[HostDevice, ...] = ()
+    functions: tuple[PciFunction, ...] = ()  # those of the devices that are PCI functions
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    complete: bool = False  # False: the absence of a holder proves nothing
+    settling: frozenset[str] = frozenset()  # ids allocated a moment ago: their pod may take more
+    nodes: frozenset[str] = frozenset()
+    iommu: bool = True
+
+    @property
+    def number(self) -> str:
+        """The number of the group, for people."""
+        return "?" if self.group is None else str(self.group.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a device is offered: this decides which nodes and which conflicts matter.
+
+    ``host_devices`` are those that the Device stands for, if not the asked one alone; the first gives its id.
+    ``type_id`` is the type of mdev or vGPU under which it was taken.
+    """
+
+    isolation: Isolation = Isolation.GROUP
+    iommufd: Iommufd = Iommufd.NEVER
+    resource: str = ""  # under which it is offered; "": any, whoever holds it
+    host_devices: tuple[str, ...] = ()
+    type_id: str | None = None
+
+    def device_id(self, host_device: HostDevice) -> str:
+        """The id of the Device that stands for the host device."""
+        return self.host_devices[0] if host_device.id in self.host_devices else host_device.id
+
+
+ANY_USE = Use()

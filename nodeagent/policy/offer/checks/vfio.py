@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be wrong with the IOMMU group of a device and with its VFIO nodes. Pure."""
+
+from __future__ import annotations
+
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.resource import Iommufd, Reason, ReasonCode
+from nodeagent.policy import groups
+from nodeagent.policy.offer.checks.inputs import Unit, Use
+from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
+
+
+def no_group(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
+    """Without an IOMMU group there is no isolation, so VFIO gives the function to nobody."""
+    if unit.group is None:
+        why = "no IOMMU group" if unit.iommu else "no IOMMU group: this host has no active IOMMU"
+        return Reason(
+            ReasonCode.NO_GROUP,
+            why,
+            "switch the IOMMU on in the firmware and on the kernel command line (intel_iommu=on)",
+        )
+    if unit.group.no_iommu:
+        return Reason(
+            ReasonCode.NO_GROUP,
+            "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
+            "switch the IOMMU on and enable_unsafe_noiommu_mode off",
+        )
+    return None
+
+
+def no_mdev_group(_: Mdev, unit: Unit, __: Use) -> Reason | None:
+    """Without an IOMMU group VFIO cannot open the mdev."""
+    if unit.group is not None:
+        return None
+    return Reason(
+        ReasonCode.NO_GROUP,
+        "no IOMMU group: its driver gives it none",
+        "look for messages of the parent's driver in the kernel log; remove it and create it anew",
+    )
+
+
+def viability(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
+    """The kernel refuses the whole group while a host driver has one of its functions."""
+    blocking = groups.blockers(unit.functions)
+    if not blocking:
+        return None
+    named = ", ".join(f"{blocker.address} ({blocker.driver})" for blocker in blocking)
+    return Reason(
+        ReasonCode.GROUP_NOT_VIABLE,
+        f"IOMMU group {unit.number} is not viable: {named} has a host driver",
+        f"bind {blocking[0].address} to vfio-pci as well, or unbind it",
+    )
+
+
+def nodes(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
+    """The device nodes that a container would get have to exist."""
+    legacy = unit.group is not None and unit.group.node and CONTAINER_NODE in unit.nodes
+    modern = host_device.cdev and IOMMUFD_NODE in unit.nodes
+    enough = {Iommufd.NEVER: legacy, Iommufd.ONLY: modern, Iommufd.AUTO: legacy or modern}
+    if enough[use.iommufd]:
+        return None
+    wanted = (
+        f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
+        if use.iommufd is Iommufd.ONLY
+        else f"/dev/vfio/{unit.number} and {CONTAINER_NODE}"
+    )
+    return Reason(
+        ReasonCode.NODE_MISSING,
+        f"a device node is missing: {wanted} must exist",
+        "look for udev or container mounts that hide /dev/vfio; bind the device again if the node stays away",
+    )

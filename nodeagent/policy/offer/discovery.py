@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Automatic discovery: what it takes of each kind, and the words from which it makes a name. Pure.
+
+Discovery takes every mdev, every VF to which a vGPU type was given, and what the operator has bound to a
+VFIO driver already; audio, USB and bridges of a card ride along in its group.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Group, Mdev, PciFunction
+from nodeagent.model.ids import vgpu_key
+from nodeagent.model.resource import Kind
+from nodeagent.model.snapshot import Names
+from nodeagent.policy import groups, naming, selectors
+
+SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function, and so has no vendor
+
+
+class Label(NamedTuple):
+    """How to name a device: by which rule, the id of what it is, and the text for that.
+
+    ``domain`` is "" where the vendor gives it.
+    """
+
+    kind: Kind
+    device_id: str
+    text: str | None
+    domain: str = ""
+
+
+def mdev_refusal(mdev: Mdev, _: Group | None, __: Desired) -> str | None:
+    """Why discovery leaves an mdev alone, in words; None if it takes it."""
+    return None if mdev.type_id is not None else "its type cannot be read"
+
+
+def function_refusal(function: PciFunction, group: Group | None, desired: Desired) -> str | None:
+    """Why discovery leaves a PCI function alone, in words; None if it takes it."""
+    if groups.vgpu_of(function) is not None:
+        return None if function.vendor is not None else "its vendor id cannot be read"
+    classes = desired.discovery.classes
+    if not selectors.in_classes(classes, function):
+        return f"its class {function.pci_class} is not one of {', '.join(classes)}"
+    if groups.takes_vgpu(function):
+        return "it is a VF without a vGPU type"
+    if not groups.vfio_bound(function) and not groups.going_away(function, group):
+        return f"its driver is {function.driver or 'none'}, not a VFIO driver"
+    if function.vendor is None or function.device is None:
+        return "its vendor or device id cannot be read"
+    return None
+
+
+def mdev_label(mdev: Mdev, _: Names) -> Label:
+    """An mdev is named after its type."""
+    domain = "" if mdev.vendor is not None else SOFTWARE_DOMAIN
+    return Label(Kind.MDEV, mdev.type_id or "", mdev.type_name or mdev.type_id, domain)
+
+
+def function_label(function: PciFunction, names: Names) -> Label:
+    """A vGPU is named as an mdev of its type would be, so that the types of one card are told apart."""
+    vgpu = groups.vgpu_of(function)
+    if vgpu is not None:
+        return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))
+    return Label(Kind.PCI, function.device or "", names.get(f"{function.vendor}:{function.device}"))

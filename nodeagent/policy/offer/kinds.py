@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of host devices, one row each: all that differs between them on the way to a grant. Pure.
+
+A new kind is a value in ``model.host``, a reader of it, and one more row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
+
+from nodeagent.model.desired import Desired, MdevRule, PciRule
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.resource import Iommufd, Kind, Reason
+from nodeagent.model.snapshot import Names
+from nodeagent.policy import groups
+from nodeagent.policy.offer import discovery, nodes
+from nodeagent.policy.offer.checks import devices, holding, vfio
+from nodeagent.policy.offer.checks.inputs import Unit, Use
+from nodeagent.policy.offer.discovery import Label
+
+D = TypeVar("D", PciFunction, Mdev)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind(Generic[D]):
+    """What policy knows of one kind of host device.
+
+    ``checks`` go from what is wrong with the device itself, over what is wrong with its group, to who has it:
+    the first that says no gives the Reason.
+    """
+
+    kind: Kind  # of the variable that carries its ids
+    rule: type[PciRule | MdevRule]  # the rules that are for it
+    type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
+    refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
+    label: Callable[[D, Names], Label]
+    checks: tuple[Callable[[D, Unit, Use], Reason | None], ...]
+    nodes: Callable[[D, Iommufd, Host], tuple[str, ...]]
+
+
+_FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
+    kind=Kind.PCI,
+    rule=PciRule,
+    type_of=groups.vgpu_of,
+    refusal=discovery.function_refusal,
+    label=discovery.function_label,
+    checks=(
+        devices.unreadable,
+        devices.going_away,
+        vfio.no_group,
+        devices.domain,
+        devices.driver,
+        devices.vgpu_type_changed,
+        devices.recovery,
+        vfio.viability,
+        vfio.nodes,
+        holding.held,
+        holding.outside,
+    ),
+    nodes=nodes.vfio,
+)
+# An mdev is alone in its group, and nothing tells from outside that it is open.
+_MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
+    kind=Kind.MDEV,
+    rule=MdevRule,
+    type_of=lambda mdev: mdev.type_id,
+    refusal=discovery.mdev_refusal,
+    label=discovery.mdev_label,
+    checks=(
+        devices.leaving,
+        devices.unreadable,
+        devices.dead,
+        devices.mdev_type_changed,
+        vfio.no_mdev_group,
+        vfio.nodes,
+        holding.held,
+    ),
+    nodes=nodes.vfio,
+)
+_KINDS: Final[Mapping[type, DeviceKind[Any]]] = MappingProxyType({PciFunction: _FUNCTION, Mdev: _MDEV})
+_OF_RULES: Final = MappingProxyType({row.rule: row.kind for row in _KINDS.values()})
+
+
+def of(host_device: HostDevice) -> DeviceKind[Any]:
+    """The row for a host device."""
+    return _KINDS[type(host_device)]
+
+
+def of_rule(rule: PciRule | MdevRule) -> Kind:
+    """What the devices of a rule's resource are."""
+    return _OF_RULES[type(rule)]

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which device nodes a container needs for a device that it is given. Pure.
+
+``/dev/vfio/vfio`` is among them wherever it exists: virt-handler changes owners only when it is there.
+"""
+
+from __future__ import annotations
+
+from nodeagent.model.host import Host, HostDevice
+from nodeagent.model.resource import Iommufd
+
+CONTAINER_NODE = "/dev/vfio/vfio"
+IOMMUFD_NODE = "/dev/iommu"
+
+
+def vfio(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    """The nodes for a function or mdev: of its group, its own, and those that all of VFIO shares."""
+    group = host.groups.get(host_device.group) if host_device.group is not None else None
+    paths = [CONTAINER_NODE] if CONTAINER_NODE in host.nodes else []
+    if iommufd is not Iommufd.ONLY and group is not None and group.node:
+        paths.append(f"/dev/vfio/{group.number}")
+    if iommufd is not Iommufd.NEVER and host_device.cdev and IOMMUFD_NODE in host.nodes:
+        paths += [f"/dev/vfio/devices/{host_device.vfio_device}", IOMMUFD_NODE]
+    return tuple(paths)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orphans: devices that a pod holds under a resource that would not list them any more. Pure.
+
+The device has gone, or something else takes it now. Dropping such an id can crash the kubelet (seen on
+1.36.2), so it stays listed as Unhealthy until it is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.host import HostDevice
+from nodeagent.model.ids import DeviceId, ResourceName, mdev_uuid, pci_address
+from nodeagent.model.resource import Device, Reason, ReasonCode
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import selectors
+from nodeagent.policy.offer import health, kinds, units
+from nodeagent.policy.offer.checks.inputs import ANY_USE
+
+Orphans = Mapping[ResourceName, tuple[Device, ...]]
+"""By resource, in the order of a list; no resource has an empty tuple."""
+
+
+def renewed(
+    before: Orphans, snapshot: Snapshot, ids: Iterable[str], orphaned: Callable[[str, Holder], bool]
+) -> Orphans:
+    """The orphans after something has changed for these ids; what stays equal is the same object as before.
+
+    ``orphaned`` says whether the resource of a holder is served, but would not list the id.
+    """
+    came: dict[ResourceName, list[Device]] = {}
+    asked = frozenset(ids)
+    for device_id in asked:
+        holder = snapshot.allocations.holders.get(device_id)
+        if holder is not None and orphaned(device_id, holder):
+            came.setdefault(holder.resource, []).append(device(device_id, holder, snapshot))
+    result: dict[ResourceName, tuple[Device, ...]] = {}
+    for name in before.keys() | came.keys():
+        stayed = [each for each in before.get(name, ()) if each.id not in asked]
+        listed = units.in_order([*stayed, *came.get(name, ())])
+        if listed:
+            result[name] = listed
+    return before if result == before else result
+
+
+def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
+    """An orphan, with the Reason why its resource would not list it."""
+    host_device = snapshot.host.device(device_id)
+    if host_device is None:
+        ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
+        return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
+    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), ANY_USE)
+    left = _other_type(host_device, holder, snapshot) or _excluded(holder)
+    return Device(DeviceId(device_id), reason or left, units.numa(host_device, snapshot))
+
+
+def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
+    """Why a rule by type does not offer the device any more, if it is for its type."""
+    type_id = kinds.of(host_device).type_of(host_device)
+    rules = [rule for rule in snapshot.desired.rules if rule.name == holder.resource]
+    if type_id is None or not rules:
+        return None
+    if any(selectors.picks(rule, host_device, snapshot.names) for rule in rules):
+        return None
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        f"its type is {type_id} now, which {holder.resource} does not offer, and {holder} still has it",
+        f"it leaves this resource when {holder} ends",
+    )
+
+
+def _gone(holder: Holder) -> Reason:
+    return Reason(
+        ReasonCode.GONE,
+        f"it is no longer on this machine, and {holder} still has it",
+        f"stop {holder}; re-plug the card or look at the kernel log if it should be there",
+    )
+
+
+def _excluded(holder: Holder) -> Reason:
+    return Reason(
+        ReasonCode.EXCLUDED,
+        f"no rule offers it under this name any more, and {holder} still has it",
+        f"it leaves this resource when {holder} ends",
+    )

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From offers to the Resources that the kubelet is told of: only what was touched is built anew. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import kinds, shares, units
+from nodeagent.policy.offer.orphans import Orphans
+from nodeagent.policy.offer.units import Offer, UnitId
+
+ByUnit = Mapping[UnitId, tuple[Offer, ...]]
+Resources = Mapping[ResourceName, Resource]
+
+
+class Change(NamedTuple):
+    """A unit whose offers differ from those of the turn before."""
+
+    unit: UnitId
+    old: tuple[Offer, ...]
+    new: tuple[Offer, ...]
+
+
+class Served(NamedTuple):
+    """What the Resources are made of, besides the rules."""
+
+    by_resource: Mapping[ResourceName, ByUnit]
+    orphans: Orphans
+
+
+def regrouped(
+    before: Mapping[ResourceName, ByUnit], changes: Iterable[Change]
+) -> tuple[Mapping[ResourceName, ByUnit], dict[ResourceName, None]]:
+    """The offers by resource after these changes, and the resources that they touch."""
+    touched: dict[ResourceName, dict[UnitId, tuple[Offer, ...]]] = {}
+    for change in changes:
+        for name in dict.fromkeys(offer.match.resource for offer in (*change.old, *change.new)):
+            if name not in touched:
+                touched[name] = dict(before.get(name, {}))
+            by_unit = touched[name]
+            by_unit.pop(change.unit, None)
+            mine = tuple(offer for offer in change.new if offer.match.resource == name)
+            if mine:
+                by_unit[change.unit] = mine
+    return ({**before, **touched} if touched else before), dict.fromkeys(touched)
+
+
+def renewed(
+    before: Resources, served: Served, touched: Collection[ResourceName], snapshot: Snapshot
+) -> Resources:
+    """All resources where only ``touched`` ones may have changed; what stays equal is the same object.
+
+    One that only a pod kept alive, which has let go, is not among them any more.
+    """
+    if not touched:
+        return before
+    rules = {ResourceName(rule.name): rule for rule in reversed(snapshot.desired.rules)}
+    result = dict(before)
+    for name in touched:
+        if name in rules or name in served.by_resource or name in served.orphans:
+            fresh = _resource(name, rules.get(name), before.get(name), served, snapshot)
+            result[name] = before[name] if before.get(name) == fresh else fresh
+        else:
+            result.pop(name, None)
+    return result
+
+
+def _resource(
+    name: ResourceName, rule: Rule | None, old: Resource | None, served: Served, snapshot: Snapshot
+) -> Resource:
+    orphans = served.orphans.get(name, ())
+    if isinstance(rule, NodeRule):
+        fresh = shares.resource(rule, snapshot.host.nodes)
+        return replace(fresh, devices=(*fresh.devices, *orphans)) if orphans else fresh
+    kind = old.kind if old is not None else Kind.PCI
+    return _of_devices(Resource(name, kind), rule, served.by_resource.get(name, {}), orphans)
+
+
+def _of_devices(
+    empty: Resource, rule: PciRule | MdevRule | None, by_unit: ByUnit, orphans: tuple[Device, ...]
+) -> Resource:
+    offers = [offer for each in by_unit.values() for offer in each]
+    rule = offers[0].match.rule if offers else rule
+    devices = units.in_order([*orphans, *(offer.device for offer in offers)])
+    if rule is None:
+        return replace(empty, devices=devices)
+    return Resource(empty.name, kinds.of_rule(rule), devices, rule.isolation, rule.iommufd, rule.cdi)

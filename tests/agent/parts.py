@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the daemon as tests wire them: real ones, on a simulated host."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+
+from nodeagent import config
+from nodeagent.agent.kernel_events import KernelEvents
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.recoveries import Recoveries
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.wakes import Wakes
+from nodeagent.base.latest import Latest
+from nodeagent.base.watching import Watcher
+from nodeagent.config import Settings, Sources, Timing
+from nodeagent.kernel.root import Root
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.sim.host import SimulatedHost
+
+LATER = 3600.0
+
+
+def settings(settle: float = 1.0, resync: float = LATER, holders: float = 60.0) -> Latest[Settings]:
+    """The default settings with these times, in seconds."""
+    return Latest(
+        replace(config.load(Sources("/nonexistent", {}, {})), timing=Timing(settle, resync, holders))
+    )
+
+
+@dataclass
+class Eyes:
+    """What sees the host: the Observer and all that feeds it."""
+
+    host: SimulatedHost
+    snapshots: Snapshots = field(default_factory=lambda: Snapshots(Snapshot()))
+    settings: Latest[Settings] = field(default_factory=settings)
+    wakes: Wakes = field(default_factory=Wakes)
+    recoveries: Recoveries = field(default_factory=Recoveries)
+    watcher: Watcher = field(default_factory=Watcher)
+
+    def __post_init__(self) -> None:
+        root = Root(self.host.directory)
+        self.events = KernelEvents(root, self.watcher, self.wakes, self.recoveries)
+        self.observer = Observer(
+            root, self.snapshots, self.wakes, self.recoveries, self.events, self.settings
+        )
+
+    @property
+    def now(self) -> Host:
+        """The newest Host."""
+        return self.snapshots.now.host
+
+    async def until(self, condition: Callable[[Host], bool]) -> Host:
+        """Wait for a Host of that kind."""
+        return (await until(self.snapshots, lambda snapshot: condition(snapshot.host))).host
+
+    @asynccontextmanager
+    async def open(self, *, events: bool = False) -> AsyncIterator[Eyes]:
+        """After the first scan; with ``events`` changes are heard of."""
+        async with anyio.create_task_group() as tasks:
+            await self.observer.first()
+            tasks.start_soon(self.observer.run)
+            if events:
+                tasks.start_soon(self.watcher.run)
+                tasks.start_soon(self.events.run)
+            yield self
+            tasks.cancel_scope.cancel()
+        self.watcher.close()
+
+
+async def until(snapshots: Snapshots, condition: Callable[[Snapshot], bool]) -> Snapshot:
+    """Wait for a Snapshot of that kind."""
+    with anyio.fail_after(5):
+        seen = -1
+        while True:
+            seen, snapshot = await snapshots.newer(seen)
+            if condition(snapshot):
+                return snapshot
+
+
+def wanting(desired: Desired) -> Snapshots:
+    """Snapshots of a node on which this is desired."""
+    return Snapshots(Snapshot(desired=desired))

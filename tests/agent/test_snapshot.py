@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Snapshot, one bell: equal parts stay the same objects and wake nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import anyio
+
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
+
+
+def test_a_part_that_says_the_same_is_the_same_object_as_before() -> None:
+    snapshots = Snapshots(Snapshot(names={"10de": "NVIDIA"}))
+    before = snapshots.now
+    assert not snapshots.publish(replace(before, host=Host(), names={"10de": "NVIDIA"}))
+    assert snapshots.now is before
+    assert snapshots.publish(replace(before, names={"10de": "NVIDIA"}, machine_id="0"))
+    assert snapshots.now.names is before.names
+    assert snapshots.now.machine_id == "0"
+    assert snapshots.version == 1
+
+
+def test_parts_of_two_writers_do_not_meet() -> None:
+    snapshots = Snapshots(Snapshot())
+    snapshots.publish(replace(snapshots.now, machine_id="0"))
+    snapshots.publish(replace(snapshots.now, open=frozenset({"x"})))
+    assert (snapshots.now.machine_id, set(snapshots.now.open)) == ("0", {"x"})
+
+
+async def test_whoever_waits_is_woken_by_any_part_and_by_the_bell_alone() -> None:
+    snapshots = Snapshots(Snapshot())
+    seen: list[str] = []
+
+    async def read() -> None:
+        version = snapshots.version
+        while len(seen) < 2:
+            version, snapshot = await snapshots.newer(version)
+            seen.append(snapshot.machine_id)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        snapshots.publish(replace(snapshots.now, machine_id="0"))
+        await anyio.wait_all_tasks_blocked()
+        snapshots.ring()
+    assert seen == ["0", "0"]

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The size of most cases, and what they wait for at the stand-in kubelet."""
+
+from __future__ import annotations
+
+from nodeagent.sim.kubelet.standin import Kubelet
+
+RESOURCES, DEVICES = 60, 1000
+
+
+async def all_listed(kubelet: Kubelet, began: float = 0.0, resources: int = RESOURCES) -> float:
+    """Wait until every resource has one stream, and has sent a list after ``began`` (monotonic).
+
+    Return the seconds from then to the moment when the last of the first lists came.
+    """
+    lists = kubelet.statistics.lists
+    await kubelet.until(
+        lambda: (
+            sum(seen[-1].when >= began for seen in lists.values()) == resources
+            and sum(kubelet.statistics.streams.values()) == resources
+        ),
+        30,
+    )
+    return max(next(one.when for one in seen if one.when >= began) for seen in lists.values()) - began
+
+
+async def lists(kubelet: Kubelet, at_least: int) -> None:
+    """Wait until so many lists have been sent in all."""
+    await kubelet.until(lambda: kubelet.statistics.lists_total >= at_least, 30)
+
+
+async def all_gone(kubelet: Kubelet) -> None:
+    """Wait until no stream is open."""
+    await kubelet.until(lambda: not any(kubelet.statistics.streams.values()), 10)

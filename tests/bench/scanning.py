@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole scans, and the decision after one change, in this process, on hosts of growing size."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import turn
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+from tests.bench import listing
+from tests.bench.daemon import simulated
+from tests.bench.figures import Figure
+
+
+async def figures() -> list[Figure]:
+    """Whole scans, and one changed device, on hosts of growing size."""
+    measured = []
+    for count in (10, 100, 1000, 10000):
+        with simulated(count, min(count, listing.RESOURCES)) as host:
+            look = ScanRunner(Root(host.path("/")))
+            began = time.perf_counter()
+            first = await look.look(None, Host())
+            took = time.perf_counter() - began
+            measured.append(Figure(f"scan of {count:,} functions", took * 1e3, "ms", "linear"))
+            measured.append(Figure(f"scan per function, {count:,} functions", took / count * 1e6, "us"))
+            measured.append(await _one_change(host, look, first, count))
+    return measured
+
+
+async def _one_change(host: SimulatedHost, look: ScanRunner, before: Host, count: int) -> Figure:
+    """Decide anew after one driver change, without the reading."""
+    decision = turn.first(Snapshot(before, Desired()))
+    address = nodes.address(count // 2)
+    times = []
+    for driver in ("nvidia", "vfio-pci") * 10:
+        host.bind(address, driver)
+        now = await look.look(frozenset({address}), decision.snapshot.host)
+        began = time.perf_counter()
+        decision = turn.following(decision, Snapshot(now, decision.snapshot.desired))
+        times.append(time.perf_counter() - began)
+    return Figure(
+        f"one changed device of {count:,}, deciding", statistics.median(times) * 1e3, "ms", "the same"
+    )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Plan of all kinds of change: what comes first, and when there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodeagent.model.desired import Desired, PciSelector, SriovRule
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import mdevs, plan
+from nodeagent.sim.mdev_kernel import MdevKernel
+from tests.policy.change.splitting import snapshot, t4, wanted
+from tests.policy.samples import function
+
+PF = PciAddress("0000:3b:00.0")
+RULE = SriovRule((PciSelector(addresses=(PF,)),), 4)
+
+
+def both() -> Snapshot:
+    """A card to be split into mdevs, and a function that is to have VFs."""
+    mdevs_only = snapshot(MdevKernel([t4(1)]), wanted("228"))
+    there = function(PF, 1, driver="ice", sriov_capable=True)
+    host = replace(mdevs_only.host, functions={**mdevs_only.host.functions, PF: there})
+    return replace(mdevs_only, host=host, desired=replace(mdevs_only.desired, sriov=(RULE,)))
+
+
+def test_vfs_come_before_what_is_made_on_them() -> None:
+    verbs = [step.action.describe().partition(" ")[0] for step in plan.plan(both()).steps]
+    assert verbs == ["set", "create", "create"]
+
+
+def test_without_a_machine_id_only_vfs_are_planned_and_that_is_said() -> None:
+    planned = plan.plan(replace(both(), machine_id=""))
+    assert [step.action.card for step in planned.steps] == [PF]
+    assert (planned.cards, planned.problems) == ((), (mdevs.NO_MACHINE,))
+
+
+def test_a_machine_id_is_not_missed_where_no_mdevs_are_managed() -> None:
+    planned = plan.plan(replace(both(), machine_id="", desired=Desired(sriov=(RULE,))))
+    assert (len(planned.steps), planned.problems) == (1, ())
+
+
+def test_where_nothing_is_to_be_changed_there_is_no_plan() -> None:
+    assert plan.plan(replace(both(), desired=Desired())) == Plan()
