@@ -48,7 +48,7 @@ def socket_path(options: argparse.Namespace, root: Root) -> str:
     """Where a daemon would answer. :raises ConfigError: if the flag for it is wrong."""
     from nodeagent.config import single
 
-    return root.path(single.value(SOCKET, root.prefix, config.flags_from(options), os.environ))
+    return root.path(single.value(SOCKET, sources(options, root)))
 
 
 def status(options: argparse.Namespace, root: Root) -> Any:

@@ -63,15 +63,15 @@ def plan(options: argparse.Namespace) -> int:
     """Show what would be done to the host."""
     from nodeagent.cli import basis, planning
     from nodeagent.policy.change import plan as changes
-    from nodeagent.render import plan as rendering
+    from nodeagent.render import plan
 
     in_force, first_line = basis.chosen(options)
     snapshot, unknown = planning.complete(in_force.snapshot, options)
     planned, manage = changes.plan(snapshot), snapshot.desired.mdevs.manage
-    as_json = options.output == "json"
-    text = (
-        output.json_text(rendering.document(planned, manage)) if as_json else rendering.text(planned, manage)
-    )
+    if options.output == "json":
+        text = output.json_text(plan.document(planned, manage))
+    else:
+        text = plan.text(planned, manage)
     return output.answer(text, first_line, *in_force.warnings, unknown)
 
 

@@ -11,12 +11,12 @@ from nodeagent.config.reader import sources
 from nodeagent.config.reader.reading import BROKEN, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from nodeagent.config.reader.sources import Given
+    from nodeagent.config.reader.sources import Given, Sources
 
 
-def value(key: str, root_prefix: str, flags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
+def value(key: str, given: Sources) -> Any:
     """Its value by flag > env > conf.d > config.yaml > default; a source that is broken does not count.
 
     No table of words, which would be merged. Blocks on files.
@@ -25,11 +25,13 @@ def value(key: str, root_prefix: str, flags: Mapping[str, str], environ: Mapping
     """
     problems = Problems()
     result = table.BY_KEY[key].default
-    weaker = (*sources.files(root_prefix, problems, []), *sources.environment(environ, problems, []))
+    home = sources.below(given.prefix, sources.DIRECTORY)
+    weaker = (*sources.files(home, problems, []), *sources.environment(given.environ, problems, []))
     for read in _read(key, weaker, problems):
         result = read
     own = Problems()
-    for read in _read(key, sources.flags({name: flags[name] for name in flags if name == key}, own), own):
+    flag = {name: text for name, text in given.flags.items() if name == key}
+    for read in _read(key, sources.flags(flag, own), own):
         result = read
     own.raise_any()
     return result

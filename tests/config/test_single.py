@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config import single
+from nodeagent.config import Sources, single
 
 KEY = "status.socket"
 DEFAULT = "/run/nodeagent/status.sock"
@@ -17,6 +19,10 @@ FLAG, ENV, FILE = (
     {"NODEAGENT_STATUS_SOCKET": "/env.sock"},
     "status: {socket: /file.sock}\n",
 )
+
+
+def value(prefix: str, flags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
+    return single.value(KEY, Sources(prefix, flags, environ))
 
 
 @pytest.fixture
@@ -30,33 +36,33 @@ def write(root: Path, text: str, name: str = "config.yaml") -> None:
 
 
 def test_the_strongest_source_wins(root: Path) -> None:
-    assert single.value(KEY, str(root), {}, {}) == DEFAULT
+    assert value(str(root), {}, {}) == DEFAULT
     write(root, FILE)
-    assert single.value(KEY, str(root), {}, {}) == "/file.sock"
+    assert value(str(root), {}, {}) == "/file.sock"
     write(root, "status: {socket: /part.sock}\n", "conf.d/1.yaml")
-    assert single.value(KEY, str(root), {}, {}) == "/part.sock"
-    assert single.value(KEY, str(root), {}, ENV) == "/env.sock"
-    assert single.value(KEY, str(root), FLAG, ENV) == "/flag.sock"
+    assert value(str(root), {}, {}) == "/part.sock"
+    assert value(str(root), {}, ENV) == "/env.sock"
+    assert value(str(root), FLAG, ENV) == "/flag.sock"
 
 
 @pytest.mark.parametrize("bad", ["weather: fine\n", "timing: {settle: soon}\n", "discovery: 7\n"])
 def test_what_else_is_wrong_in_the_file_does_not_matter(root: Path, bad: str) -> None:
     write(root, FILE + bad)
-    assert single.value(KEY, str(root), {"timing.settle": "soon"}, {"NODEAGENT_X": "y"}) == "/file.sock"
+    assert value(str(root), {"timing.settle": "soon"}, {"NODEAGENT_X": "y"}) == "/file.sock"
 
 
 @pytest.mark.parametrize("bad", ["[", "status: {socket: relative}\n", "status: 7\n"])
 def test_a_source_that_is_broken_does_not_count(root: Path, bad: str) -> None:
     write(root, FILE)
     write(root, bad, "conf.d/1.yaml")
-    assert single.value(KEY, str(root), {}, {"NODEAGENT_STATUS_SOCKET": "relative"}) == "/file.sock"
+    assert value(str(root), {}, {"NODEAGENT_STATUS_SOCKET": "relative"}) == "/file.sock"
 
 
 def test_a_file_where_a_directory_should_be_gives_the_default(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("x")
-    assert single.value(KEY, str(tmp_path), {}, {}) == DEFAULT
+    assert value(str(tmp_path), {}, {}) == DEFAULT
 
 
 def test_its_own_flag_is_to_be_right(root: Path) -> None:
     with pytest.raises(ConfigError, match="--status-socket"):
-        single.value(KEY, str(root), {KEY: "relative"}, {})
+        value(str(root), {KEY: "relative"}, {})
