@@ -9,6 +9,7 @@ so ``1200`` is a class where a class is wanted and a number where a number is wa
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower()
 
 
+@cache
 def snake(name: str) -> str:
-    """``devicePluginDir`` → ``device_plugin_dir``: the field for a key."""
+    """``devicePluginDir`` → ``device_plugin_dir``: the field for a key. Asked for each key of each rule."""
     return kebab(name).replace("-", "_")
 
 
