@@ -8,9 +8,9 @@ Order that a person wrote is data: tuples from end to end. ``place`` says where 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.resource import Iommufd, Isolation, Kind
 
 DISCOVERED_CLASSES = ("0300", "0302", "0380", "0680", "1200")
 
@@ -43,6 +43,8 @@ class PciRule:
     cdi: bool = False
     place: str = field(default="", compare=False)
 
+    kind: ClassVar[Kind] = Kind.PCI
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
@@ -53,6 +55,8 @@ class NodeRule:
     count: int = 1
     permissions: str = "rw"
     place: str = field(default="", compare=False)
+
+    kind: ClassVar[Kind] = Kind.NODE
 
 
 class MdevSelector(NamedTuple):
@@ -72,6 +76,8 @@ class MdevRule:
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
     place: str = field(default="", compare=False)
+
+    kind: ClassVar[Kind] = Kind.MDEV
 
 
 Rule = PciRule | MdevRule | NodeRule
