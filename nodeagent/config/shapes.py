@@ -27,7 +27,7 @@ def _as_is(value: object) -> object:
 class Word(NamedTuple):
     """One scalar. ``json`` None is any text; ``show`` gives the word of a value.
 
-    ``read`` gives the value, with :raises Wrong: if it is none.
+    :raises Wrong: by ``read``, if a scalar is no such word.
     """
 
     words: str
@@ -73,7 +73,9 @@ class Record(NamedTuple):
     """A table with fixed keys, and what is made of it.
 
     ``make`` is called with the fields that were given; if ``placed``, also with ``place``, where it was
-    written. ``check`` has :raises Wrong: if keys do not go together.
+    written.
+
+    :raises Wrong: by ``check``, if keys do not go together.
     """
 
     words: str

@@ -44,7 +44,7 @@ class Mdevs(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What the configuration tells of the node. ``name`` "": not told; ``labels`` as given."""
+    """What the configuration tells of the node. ``name`` "": unknown; ``labels`` as given."""
 
     name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
