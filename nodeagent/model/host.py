@@ -133,8 +133,11 @@ class Mdev:
         return self.uuid
 
 
-HostDevice = PciFunction | Mdev
-"""What Devices are made of: has an id, a group, a driver, a NUMA node, maybe a VFIO device."""
+VfioDevice = PciFunction | Mdev
+"""What VFIO can give to a VM: has a group and a driver, and maybe a node of its own."""
+
+HostDevice = VfioDevice
+"""What a Device stands for. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
 
 
 @dataclass(frozen=True, slots=True)

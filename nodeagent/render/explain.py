@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.explain import Explanation
 from nodeagent.render.table import table
 
@@ -35,10 +36,10 @@ def text(explanation: Explanation) -> str:
 
 def _name(explanation: Explanation) -> str:
     known = " ".join(name for name in (explanation.vendor_name, explanation.device_name) if name)
-    if isinstance(explanation.host_device, Mdev):
-        return f"mdev  {known or 'of a type that cannot be read'}"
-    vendor, device = explanation.host_device.vendor, explanation.host_device.device
-    return f"{vendor or '?'}:{device or '?'}  {known or 'unknown to pci.ids'}"
+    host_device = explanation.host_device
+    if isinstance(host_device, PciFunction):
+        return f"{host_device.vendor or '?'}:{host_device.device or '?'}  {known or 'unknown to pci.ids'}"
+    return f"{kinds.of(host_device).kind}  {known or 'of a type that cannot be read'}"
 
 
 _ROLES = {

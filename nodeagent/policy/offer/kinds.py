@@ -37,7 +37,8 @@ class DeviceKind(Generic[D]):
     rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
     refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
-    label: Callable[[D, Names], Label]
+    text: Callable[[D, Names], str | None]  # what people call it
+    label: Callable[[D, Names], Label]  # what its resource is called after
     checks: tuple[Callable[[D, Unit, Use], Reason | None], ...]
     nodes: Callable[[D, Iommufd, Host], tuple[str, ...]]
 
@@ -47,6 +48,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
     rule=PciRule,
     type_of=groups.vgpu_of,
     refusal=discovery.function_refusal,
+    text=discovery.function_text,
     label=discovery.function_label,
     checks=(
         devices.unreadable,
@@ -69,6 +71,7 @@ _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
     rule=MdevRule,
     type_of=lambda mdev: mdev.type_id,
     refusal=discovery.mdev_refusal,
+    text=discovery.mdev_text,
     label=discovery.mdev_label,
     checks=(
         devices.leaving,
