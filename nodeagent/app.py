@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,6 +27,7 @@ from nodeagent.agent.holders import HoldersLoop
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import Reservations
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import status
 from nodeagent.base import jsonsocket, log, memory, threads
 from nodeagent.base.errors import AlreadyRunning
@@ -40,10 +42,12 @@ from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.model import allocation
 from nodeagent.model.desired import Desired
+from nodeagent.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from nodeagent.agent.changing.loop import ChangeLoop
+    from nodeagent.agent.changing.feature import Changing
 
 HOLDERS_AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
@@ -65,7 +69,9 @@ class Agent:
         """``set_log`` is told other settings of the log."""
         self.began = time.monotonic()
         self.root = root
-        self.wake: Latest[None] = Latest(None)
+        self.snapshots = Snapshots(Snapshot())
+        self.changes: Changing | None = None
+        self.wake: Latest[None] = Latest(None, self._publish)
         self.supervisor = Supervisor()
         self.watcher = Watcher()
         self.notifier = Notifier.from_environ(environ)
@@ -98,7 +104,6 @@ class Agent:
             self.allocations.cell,
             self.reservations.settling,
         )
-        self.effects: ChangeLoop | None = None
         self.plugins = DevicePlugins(
             self.observe,
             self.reconcile,
@@ -213,22 +218,35 @@ class Agent:
 
     async def _change_host(self) -> None:
         """Change the host as the operator wishes; a node without such wishes never loads the code for it."""
-        seen = -1
-        while self.effects is None:
+        seen, awaited = -1, _Awaited(self.allocations)
+        while self.changes is None:
             if self.desire.cell.get().changes_host:
-                self.effects = (await threads.call(_effects_class))(
-                    self.root,
-                    self.observe,
-                    self.wake,
-                    self.desire.cell,
-                    self.allocations.cell,
-                    self.reservations,
-                    recheck=self._pause,
-                    on_waiting=functools.partial(self.allocations.await_releases, by="effects"),
-                )
+                feature = await threads.call(_feature)
+                scans = _Scans(self.observe)
+                self.changes = feature(self.root, self.snapshots, scans, self.reservations, awaited)
+                self._publish()
             else:
                 seen, _ = await self.desire.cell.newer(seen)
-        await self.effects.run()
+        probe = self.changes.probe
+        async with anyio.create_task_group() as group:
+            for part in self.changes.components:
+                group.start_soon(part.run, name=part.name)
+            await releases.while_any(awaited.ids, self._pause, lambda _: probe.reprobe())
+
+    def _publish(self) -> None:
+        """The parts of the Snapshot that have cells of their own still."""
+        if self.changes is not None:
+            settling, withdrawn = self.reservations.settling.get(), self.reservations.withdrawn.get()
+            self.snapshots.publish(
+                replace(
+                    self.snapshots.now,
+                    host=self.observe.host.get(),
+                    desired=self.desire.cell.get(),
+                    names=self.observe.names.get(),
+                    allocations=self.allocations.cell.get(),
+                    reservations=allocation.Reservations(settling, withdrawn),
+                )
+            )
 
     def _registry(self, settings: Settings) -> SocketDir | None:
         """The directory for registration, where that way was chosen."""
@@ -267,10 +285,31 @@ class Agent:
             return
 
 
-def _effects_class() -> type[ChangeLoop]:
-    from nodeagent.agent.changing.loop import ChangeLoop
+class _Scans:
+    """The scans of the side that changes the host."""
 
-    return ChangeLoop
+    def __init__(self, observe: Observer) -> None:
+        self.wake = observe.wake
+        self.rescan = observe.look_at
+
+
+class _Awaited:
+    """What the side that changes the host waits for."""
+
+    def __init__(self, allocations: HoldersLoop) -> None:
+        self.ids: Latest[frozenset[str]] = Latest(frozenset())
+        self._allocations = allocations
+
+    def set(self, by: str, ids: frozenset[str]) -> None:
+        """These ids, and no others, are waited for."""
+        self.ids.set(ids)
+        self._allocations.await_releases(bool(ids), by)
+
+
+def _feature() -> Callable[..., Changing]:
+    from nodeagent.agent.changing.feature import feature
+
+    return feature
 
 
 def run(

@@ -60,3 +60,51 @@ class Plan:
     waiting: tuple[Step, ...] = ()
     cards: tuple[CardSummary, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CardStatus:
+    """A card that mdevs or vGPUs are planned for: its type, and how many instances it has."""
+
+    card: str
+    type: str | None
+    instances: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStatus:
+    """A change of the host that waits, and what for."""
+
+    card: str
+    action: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailingStatus:
+    """A change of the host that the kernel refused."""
+
+    card: str
+    type: str | None
+    action: str
+    what: str
+    hint: str
+    tries: int
+    next_try_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesStatus:
+    """What is made of the host.
+
+    ``problems`` are the plan's alone, and ``late`` are changes to which the kernel does not answer.
+    """
+
+    cards: tuple[CardStatus, ...] = ()
+    under_way: tuple[str, ...] = ()
+    waiting: tuple[WaitingStatus, ...] = ()
+    failing: tuple[FailingStatus, ...] = ()
+    problems: tuple[str, ...] = ()
+    writes: int = 0
+    late: tuple[str, ...] = ()

@@ -20,20 +20,13 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.model.plan import ChangesStatus, FailingStatus
 from nodeagent.model.resource import Device, Resource
 
 if TYPE_CHECKING:
-    from nodeagent.agent.changing.loop import ChangeLoop
+    from nodeagent.agent.changing.feature import Changing
 
 
-NO_CHANGES: Mapping[str, Any] = {
-    "cards": [],
-    "underWay": [],
-    "waiting": [],
-    "failing": [],
-    "problems": [],
-    "writes": 0,
-}
 _NAMED = 5  # directories that one problem names
 
 
@@ -50,7 +43,7 @@ class Parts(Protocol):
     allocations: HoldersLoop
     reconcile: Offering
     plugins: DevicePlugins
-    effects: ChangeLoop | None
+    changes: Changing | None
 
 
 def document(agent: Parts) -> dict[str, Any]:
@@ -66,7 +59,7 @@ def document(agent: Parts) -> dict[str, Any]:
         "kubelet": _kubelet(agent),
         "host": _host(agent),
         "resources": told,
-        "changes": NO_CHANGES if agent.effects is None else _changes(agent.effects),
+        "changes": _changes(_of(agent.changes)),
         "holders": {
             device_id: {"pod": str(holder), "resource": holder.resource}
             for device_id, holder in agent.allocations.cell.get().holders.items()
@@ -109,34 +102,25 @@ def _resource(resource: Resource, endpoint: Endpoint | None) -> dict[str, Any]:
     }
 
 
-def _changes(effects: ChangeLoop) -> dict[str, Any]:
+def _of(changes: Changing | None) -> ChangesStatus:
+    return ChangesStatus() if changes is None else changes.loop.status()
+
+
+def _changes(changes: ChangesStatus) -> dict[str, Any]:
     """What is made of the host: each card's type, what waits and what for, what the kernel refuses."""
-    now, retries = time.monotonic(), effects.writer.retries
     return {
-        "cards": [
-            {"card": card.address, "type": card.type_id, "instances": len(card.exists), "notes": card.notes}
-            for card in effects.plan.cards
-        ],
-        "underWay": [step.action.describe() for step in effects.writer.under_way],
-        "waiting": [
-            {"card": each.action.card, "action": each.action.describe(), "why": each.why}
-            for each in effects.plan.waiting
-        ],
-        "failing": [
-            {
-                "card": failure.step.action.card,
-                "type": failure.step.action.type_id,
-                "action": failure.step.action.describe(),
-                "what": failure.error.what,
-                "hint": failure.error.hint,
-                "tries": failure.count,
-                "nextTrySeconds": round(max(failure.due - now, 0.0), 1),
-            }
-            for failure in retries.failures.values()
-        ],
-        "problems": list(effects.plan.problems),
-        "writes": effects.writer.writes,
+        "cards": [dataclasses.asdict(card) for card in changes.cards],
+        "underWay": list(changes.under_way),
+        "waiting": [dataclasses.asdict(waiting) for waiting in changes.waiting],
+        "failing": [_failing(failing) for failing in changes.failing],
+        "problems": list(changes.problems),
+        "writes": changes.writes,
     }
+
+
+def _failing(failing: FailingStatus) -> dict[str, Any]:
+    plain = dataclasses.asdict(failing)
+    return plain | {"nextTrySeconds": plain.pop("next_try_seconds")}
 
 
 def _device(device: Device) -> dict[str, Any]:
@@ -159,7 +143,7 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
             "kernel setting fs.inotify.max_user_watches"
         )
     problems += agent.plugins.problems
-    problems += [] if agent.effects is None else _of_changes(agent.effects)
+    problems += _of_changes(_of(agent.changes))
     if agent.directory.kubelet.get() is None:
         problems.append(f"the kubelet is away: no {agent.directory.kubelet_path}")
     for resource in resources:
@@ -173,9 +157,8 @@ def _problems(agent: Parts, resources: Sequence[Mapping[str, Any]]) -> list[str]
     return problems
 
 
-def _of_changes(effects: ChangeLoop) -> list[str]:
+def _of_changes(changes: ChangesStatus) -> list[str]:
     """What the kernel refuses, what it does not answer, and what cannot be meant."""
-    failures = reversed(effects.writer.retries.failures.values())
-    late = (f"the kernel does not answer: {step.action.describe()}" for step in effects.writer.late)
-    first = {each.step.place: f"{each.step.action.card}: {each.error.what}" for each in failures}
-    return [*effects.plan.problems, *late, *reversed(first.values())]
+    late = (f"the kernel does not answer: {action}" for action in changes.late)
+    first = {(each.card, each.type): f"{each.card}: {each.what}" for each in reversed(changes.failing)}
+    return [*changes.problems, *late, *reversed(first.values())]

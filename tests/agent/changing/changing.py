@@ -6,21 +6,28 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
 
+from nodeagent.agent import releases
+from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.reservations import Reservations
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
+from nodeagent.model import allocation
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.plan import ChangesStatus, Plan
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
@@ -48,39 +55,79 @@ def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Desired:
     return Desired(mdevs=MdevsWanted(manage=True, types=types), sriov=sriov)
 
 
+class Awaiting:
+    """What somebody is to let go."""
+
+    def __init__(self) -> None:
+        self.ids: Latest[frozenset[str]] = Latest(frozenset())
+
+    def set(self, by: str, ids: frozenset[str]) -> None:
+        """These ids, and no others."""
+        self.ids.set(ids)
+
+
 class Changing:
     """One node and its loops. ``holders`` and ``want`` are what operators and pods do."""
 
     def __init__(self, root: Path, cards: SimulatedCards) -> None:
         self.cards = cards
-        self.wake: Latest[None] = Latest(None)
         self.root = Root(root)
         self.watcher = Watcher()
+        self.snapshots = Snapshots(Snapshot())
+        self.awaited = Awaiting()
         self.observe = self.looking()
-        self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
-        self.allocations: Latest[Allocations] = Latest(Allocations({}, Knowledge.COMPLETE), self.wake.touch)
-        self.reservations = Reservations(self.wake.touch)
-        self.effects = self.fresh()
-        self._group: TaskGroup | None = None
+        self.desired: Latest[Desired] = Latest(Desired(), self.publish)
+        self.allocations: Latest[Allocations] = Latest(Allocations({}, Knowledge.COMPLETE), self.publish)
+        self.reservations = Reservations(self.publish)
+        self.changes = self.fresh()
+
+    @property
+    def loop(self) -> ChangeLoop:
+        """The loop that plans."""
+        return self.changes.loop
+
+    @property
+    def plan(self) -> Plan:
+        """The newest plan."""
+        return self.loop.plan
+
+    @property
+    def status(self) -> ChangesStatus:
+        """What is told of the changes."""
+        return self.loop.status()
 
     def looking(self) -> Observer:
         """A look at the host by which nothing was seen yet."""
-        return Observer(
-            self.root, self.watcher, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
+        return Observer(self.root, self.watcher, resync=lambda: 60.0, node_paths=(), on_change=self.publish)
+
+    def publish(self) -> None:
+        """What others publish: the host, its names, the wishes, the holders, and what is reserved."""
+        settling, withdrawn = self.reservations.settling.get(), self.reservations.withdrawn.get()
+        self.snapshots.publish(
+            replace(
+                self.snapshots.now,
+                host=self.observe.host.get(),
+                names=self.observe.names.get(),
+                desired=self.desired.get(),
+                allocations=self.allocations.get(),
+                reservations=allocation.Reservations(settling, withdrawn),
+            )
         )
 
-    def fresh(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> ChangeLoop:
-        """Effects as after a restart: it remembers nothing."""
-        return ChangeLoop(
-            self.root,
-            self.observe,
-            self.wake,
-            self.desired,
-            self.allocations,
-            self.reservations,
-            recheck=lambda: 0.05,
-            deadline=deadline,
-            backoff=backoff,
+    async def rescan(self, keys: frozenset[str]) -> None:
+        """Look at what the keys name."""
+        await self.observe.look_at(keys)
+
+    def wake(self, keys: frozenset[str] | None = None) -> None:
+        """Look soon."""
+        self.observe.wake(keys)
+
+    def fresh(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:
+        """All parts as after a restart: they remember nothing."""
+        self.snapshots = Snapshots(Snapshot())
+        self.publish()
+        return feature.feature(
+            self.root, self.snapshots, self, self.reservations, self.awaited, deadline, backoff
         )
 
     def want(self, *names: str, sriov: tuple[SriovRule, ...] = ()) -> None:
@@ -111,19 +158,24 @@ class Changing:
         try:
             await self.until(lambda: self.counts() == list(counts))
         except TimeoutError:
-            raise AssertionError(f"{self.counts()} {self.effects.plan}") from None
+            raise AssertionError(f"{self.counts()} {self.plan}") from None
 
     async def until_at_rest(self) -> None:
         """Wait until nothing is being done and nothing is to be done."""
-        await self.until(lambda: not self.effects.plan.steps and not self.effects.working)
+        await self.until(lambda: not self.plan.steps and not self.loop.working)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[TaskGroup]:
-        """The loops; the effects end with the block as by a crash."""
+        """The loops; the changes end with the block as by a crash."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self.effects.run)
+            for component in self.changes.components:
+                group.start_soon(component.run, name=component.name)
+            group.start_soon(releases.while_any, self.awaited.ids, lambda: 0.05, self._reprobe)
             yield group
             group.cancel_scope.cancel()
+
+    async def _reprobe(self, _: frozenset[str]) -> None:
+        await self.changes.probe.reprobe()
 
 
 @asynccontextmanager
@@ -152,7 +204,7 @@ async def restarted(changing: Changing) -> AsyncIterator[None]:
     """A new daemon on the same node: it has seen nothing, and remembers what is on disk."""
     changing.observe = changing.looking()
     await changing.observe.first()
-    changing.effects = changing.fresh()
+    changing.changes = changing.fresh()
     async with changing.run() as group:
         group.start_soon(changing.observe.run)
         yield

@@ -31,7 +31,7 @@ async def test_a_card_that_is_slow_to_tell_its_types_at_the_start_keeps_its_inst
         files.replace_by_fifo(slow)
         async with restarted(changing):
             assert changing.observe.host.get().mdev_parents == {}
-            await changing.until(lambda: bool(changing.effects.plan.cards))
+            await changing.until(lambda: bool(changing.plan.cards))
             files.replace_fifo(slow, b"0\n")
             await changing.until(lambda: bool(changing.observe.host.get().mdev_parents))
             await changing.until_at_rest()
@@ -75,8 +75,8 @@ async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp
         types = (WantedType("NVIDIA A40-12Q"),)
         changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, adopt=True)))
         async with restarted(changing):
-            await changing.until(lambda: bool(changing.effects.plan.cards))
-            (card,) = changing.effects.plan.cards
+            await changing.until(lambda: bool(changing.plan.cards))
+            (card,) = changing.plan.cards
             assert (card.type_id, {each.own for each in card.exists}) == ("1", {True})
             await changing.until_at_rest()
         assert changing.cards.writes == 0
@@ -101,7 +101,7 @@ async def test_a_type_set_by_hand_after_ours_was_cleared_is_foreign_also_after_a
             await changing.until_at_rest()
             await set_by_hand(changing, vfs[0], "1")
         async with restarted(changing):
-            await changing.until(lambda: bool(changing.effects.plan.cards))
+            await changing.until(lambda: bool(changing.plan.cards))
             await changing.until_at_rest()
         assert changing.counts() == [(FIRST, "1", 1)]
 
@@ -129,9 +129,9 @@ async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tm
         files.replace_by_fifo(release)
         async with restarted(changing):
             assert changing.observe.host.get().functions == {}
-            await changing.until(lambda: changing.effects.writer.ledger.types != {})
-            changing.wake.touch()
+            await changing.until(lambda: changing.snapshots.now.ledger.types != {})
+            changing.snapshots.ring()
             await anyio.wait_all_tasks_blocked()
-            assert changing.effects.plan.problems == ()
+            assert changing.plan.problems == ()
             files.replace_fifo(release, b"6.12\n")
             await changing.until_counts((FIRST, "2", 2))

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from nodeagent import __version__, config
+from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.tell import status
 from nodeagent.app import Agent
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
@@ -98,10 +99,11 @@ async def test_a_resource_that_is_not_registered_says_why(agent: Agent) -> None:
 
 async def test_what_the_kernel_refuses_on_a_card_is_a_problem(agent: Agent, tmp_path: Path) -> None:
     async with node(tmp_path / "split", t4(FIRST), "GRID T4-8A") as changing:
-        agent.effects = changing.effects
+        agent.changes = changing.changes
+        (retries,) = (part for part in changing.changes.components if isinstance(part, Retries))
         for uuid in ("one", "two"):
             step = Step(RemoveMdev(FIRST, FIRST, "nvidia-228", uuid), "not wanted")
-            changing.effects.writer.retries.refused(step, KernelRefused(f"no {uuid}"), 0.0)
+            retries.refused(step, KernelRefused(f"no {uuid}"), 0.0)
         told = status.document(agent)
         assert [each["what"] for each in told["changes"]["failing"]] == ["no one", "no two"]
         assert [each for each in told["problems"] if FIRST in each] == [f"{FIRST}: no one"]
