@@ -130,7 +130,10 @@ class ChangeLoop:
 
 
 def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
-    """All that a plan depends on, and what may be begun of it. Parts that did not change are the same objects, so comparing is quick."""
+    """All that a plan, and what is begun of it, depend on.
+
+    Parts that did not change are the same objects, so comparing is quick.
+    """
     return (
         snapshot.host,
         snapshot.desired,
