@@ -84,6 +84,25 @@ async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> N
         assert held not in made.instances
 
 
+async def test_a_vgpu_that_was_given_a_moment_ago_is_told_as_that(node: Node) -> None:
+    configure(node, "nvidia-222")
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-settle", "60s"):
+        await kubelet.until_listed(SMALL, 32, 15)
+        kubelet.faults.set("pod-resources-empty", 600.0)
+        vm = pod("vm", {SMALL: 1})
+        await kubelet.admit(vm)
+        (given,) = vm.result.ids[SMALL]
+        configure(node, "nvidia-228")
+        await eventually(lambda: [*made.types_on(FIRST), *made.types_on(SECOND)].count("nvidia-222") == 1)
+        assert given in made.instances
+        await node.until_told(
+            lambda told: (
+                [each["why"] for each in told["changes"]["waiting"]]
+                == ["nvidia-222 is not wanted on this card; it was given to a pod a moment ago"]
+            )
+        )
+
+
 async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_knows_its_pods(
     node: Node,
 ) -> None:

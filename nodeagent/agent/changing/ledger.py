@@ -56,7 +56,10 @@ def named(root: Root, host: Host) -> dict[str, str]:
 
 
 def write(path: str, ledger: Ledger) -> None:
-    """Replace the file at once and whole. :raises KernelRefused: if it cannot be written."""
+    """Replace the file at once and whole.
+
+    :raises KernelRefused: if it cannot be written.
+    """
     document = {each.name: dict(getattr(ledger, each.name)) for each in fields(Ledger)}
     try:
         files.replace(path, json.dumps(document, indent=1))

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has devices open, asked right before they are removed and from time to time after that.
+"""Who has devices open: probed right before they are removed, and again while somebody waits for it.
 
 Closing has no event. What is not known in time counts as open: one file of a dead file system, open in any
-process, keeps the answer away for good.
+process, keeps the answer away for good. The one writer of the Snapshot's ``open``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 import anyio
 
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
@@ -23,18 +25,30 @@ FRESH = 0.5  # seconds for which an answer is good
 class Probe:
     """Asks the kernel. A question that it does not answer is left behind, and none is asked beside it."""
 
-    def __init__(self, root: Root, deadline: float = DEADLINE) -> None:
+    def __init__(self, root: Root, snapshots: Snapshots, deadline: float) -> None:
         self._root = root
+        self._snapshots = snapshots
         self._deadline = deadline
         self._left: set[threads.Call[frozenset[str]]] = set()
 
     async def ask(self, ids: Collection[str]) -> frozenset[str]:
         """Those of the ids that something on the host has open, as far as can be told in time."""
+        opened = await self._in_time(frozenset(ids))
+        now = self._snapshots.now
+        self._snapshots.publish(replace(now, open=(now.open - frozenset(ids)) | opened))
+        return opened
+
+    async def refresh(self, ids: Collection[str]) -> None:
+        """Ask again for those of the ids that were open."""
+        if opened := self._snapshots.now.open.intersection(ids):
+            await self.ask(opened)
+
+    async def _in_time(self, ids: frozenset[str]) -> frozenset[str]:
         with anyio.move_on_after(self._deadline):
             while self._left:
                 await next(iter(self._left)).wait()
             return await self._answer(threads.start(in_use.in_use, self._root, tuple(ids)))
-        return frozenset(ids)
+        return ids
 
     async def _answer(self, call: threads.Call[frozenset[str]]) -> frozenset[str]:
         try:
@@ -48,15 +62,15 @@ class Probe:
 class BatchProbe:
     """The answer for all removals of one batch: asked once, and again when it is old."""
 
-    def __init__(self, asking: Probe, ids: Collection[str]) -> None:
-        self.ids = frozenset(ids)
-        self.found: frozenset[str] = frozenset()
-        self._asking = asking
+    def __init__(self, probe: Probe, ids: Collection[str]) -> None:
+        self._probe = probe
+        self._ids = frozenset(ids)
+        self._opened: frozenset[str] = frozenset()
         self._until: float | None = None
 
-    async def have(self, devices: frozenset[str]) -> bool:
-        """True if something has one of the devices open."""
+    async def opened(self, ids: frozenset[str]) -> bool:
+        """True if something has one of these open."""
         if self._until is None or anyio.current_time() > self._until:
-            self.found = await self._asking.ask(self.ids)
+            self._opened = await self._probe.ask(self._ids)
             self._until = anyio.current_time() + FRESH
-        return bool(devices & self.found)
+        return bool(ids & self._opened)

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kernel has refused, and when it is tried again: one back-off for each attempt.
 
-A first "no room" or "exists already" only means that the picture was old: looking again is the answer. The
-same once more, with no success between, is a failure like any other. Keeps no timer.
+A first "no room" or "exists already" only means that the picture was old: another scan is the answer. The
+same once more, with no success between, is a failure like any other. The one writer of the Snapshot's
+``failures``: what is among them must not be tried yet.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
+import anyio
+
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
 from nodeagent.model.action import Step
 
 BACKOFF = Backoff(first=1.0, limit=300.0)
-_LOOK_AGAIN = (errno.ENOSPC, errno.EEXIST)
+
+_SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +38,35 @@ class Failure:
 class Retries:
     """The failures by attempt, see ``model.action``."""
 
-    def __init__(self, backoff: Backoff = BACKOFF) -> None:
+    name = "retries"
+
+    def __init__(self, snapshots: Snapshots, backoff: Backoff) -> None:
         self.failures: dict[str, Failure] = {}
+        self._snapshots = snapshots
         self._backoff = backoff
         self._surprised: dict[str, Step] = {}
+        self._changed: Latest[None] = Latest(None)
 
     def refused(self, step: Step, error: KernelRefused, now: float) -> bool:
-        """Note a refusal; True if it is a failure, False if looking again is enough."""
+        """Note a refusal; True if it is a failure, False if another scan is enough."""
         attempt = step.action.attempt
-        if error.errno in _LOOK_AGAIN and attempt not in self._surprised:
+        if error.errno in _SCAN_AGAIN and attempt not in self._surprised:
             self._surprised[attempt] = step
             return False
         count = self.failures[attempt].count + 1 if attempt in self.failures else 1
         self.failures[attempt] = Failure(step, error, count, now + self._backoff.delay(count - 1))
+        self._failures_changed(now)
         return True
 
-    def succeeded(self, step: Step) -> None:
+    def succeeded(self, step: Step, now: float) -> None:
         """Forget what was refused before."""
         self.failures.pop(step.action.attempt, None)
         self._surprised.pop(step.action.attempt, None)
+        self._failures_changed(now)
 
-    def keep(self, planned: Collection[str], assigned: Collection[tuple[str, str | None]]) -> None:
+    def keep(
+        self, planned: Collection[str], assigned: Collection[tuple[str, str | None]], now: float
+    ) -> None:
         """Forget the attempts that are not ``planned`` any more: what comes back is tried at once.
 
         Not so for a card on its way to a type (``assigned``): what dies as soon as it is made is removed in
@@ -62,13 +76,29 @@ class Retries:
         def meant(step: Step) -> bool:
             return step.action.attempt in planned or step.place in assigned
 
+        before = len(self.failures)
         self.failures = {attempt: each for attempt, each in self.failures.items() if meant(each.step)}
         self._surprised = {attempt: step for attempt, step in self._surprised.items() if meant(step)}
-
-    def waiting(self, now: float) -> Mapping[str, str]:
-        """What must not be tried yet, and what the kernel said."""
-        return {attempt: each.error.what for attempt, each in self.failures.items() if each.due > now}
+        if len(self.failures) != before:
+            self._failures_changed(now)
 
     def next_due(self, now: float) -> float | None:
         """Seconds until the next try of anything; None if nothing waits."""
         return min((each.due - now for each in self.failures.values() if each.due > now), default=None)
+
+    def publish(self, now: float) -> None:
+        """Put what must not be tried yet into the Snapshot, with what the kernel said."""
+        waiting = {attempt: each.error.what for attempt, each in self.failures.items() if each.due > now}
+        self._snapshots.publish(replace(self._snapshots.now, failures=waiting))
+
+    async def run(self) -> None:
+        """Take out of the Snapshot what may be tried again, for ever."""
+        while True:
+            seen, now = self._changed.version, anyio.current_time()
+            self.publish(now)
+            with anyio.move_on_after(self.next_due(now)):
+                await self._changed.newer(seen)
+
+    def _failures_changed(self, now: float) -> None:
+        self.publish(now)
+        self._changed.touch()

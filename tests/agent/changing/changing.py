@@ -6,24 +6,32 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 
+from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
-from nodeagent.agent.observe import Observer
-from nodeagent.agent.reservations import Reservations
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.backoff import Backoff
-from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.status import ChangesStatus
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.agent.parts import Eyes, settings
 
 T4_TYPES = (
     Type("nvidia-222", 16, "GRID T4-1B"),
@@ -48,49 +56,99 @@ def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Desired:
     return Desired(mdevs=MdevsWanted(manage=True, types=types), sriov=sriov)
 
 
+class Shared(NamedTuple):
+    """What is there without the changes."""
+
+    eyes: Eyes
+    releases: Releases
+    reservations: ReservationBook
+
+
 class Changing:
-    """One node and its loops. ``holders`` and ``want`` are what operators and pods do."""
+    """One node and its loops. ``hold`` and ``want`` are what operators and pods do."""
 
-    def __init__(self, root: Path, cards: SimulatedCards) -> None:
+    def __init__(self, host: SimulatedHost, cards: SimulatedCards) -> None:
         self.cards = cards
-        self.wake: Latest[None] = Latest(None)
-        self.root = Root(root)
-        self.watcher = Watcher()
-        self.observe = self.looking()
-        self.desired: Latest[Desired] = Latest(Desired(), self.wake.touch)
-        self.allocations: Latest[Allocations] = Latest(Allocations({}, Knowledge.COMPLETE), self.wake.touch)
-        self.reservations = Reservations(self.wake.touch)
-        self.effects = self.fresh()
-        self._group: TaskGroup | None = None
+        self.root = Root(host.directory)
+        self._host = host
+        known = Allocations({}, Knowledge.COMPLETE)
+        self._parts = self._shared(Snapshot(allocations=known), Watcher())
+        self.changes = self._changes()
 
-    def looking(self) -> Observer:
-        """A look at the host by which nothing was seen yet."""
-        return Observer(
-            self.root, self.watcher, resync=lambda: 60.0, node_paths=(), on_change=self.wake.touch
-        )
+    def _shared(self, begin: Snapshot, watcher: Watcher) -> Shared:
+        """What the changes share with the rest of the daemon; nothing is scanned yet."""
+        eyes = Eyes(self._host, Snapshots(begin), settings(holders=0.05), watcher=watcher)
+        releases = Releases(eyes.settings)
+        releases.look_with(eyes.observer)
+        return Shared(eyes, releases, ReservationBook(eyes.snapshots))
 
-    def fresh(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> ChangeLoop:
-        """Effects as after a restart: it remembers nothing."""
-        return ChangeLoop(
-            self.root,
-            self.observe,
-            self.wake,
-            self.desired,
-            self.allocations,
-            self.reservations,
-            recheck=lambda: 0.05,
-            deadline=deadline,
-            backoff=backoff,
+    def _changes(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:
+        eyes, releases, reservations = self._parts
+        changes = feature.feature(
+            self.root, eyes.snapshots, eyes.observer, reservations, releases, deadline, backoff
         )
+        releases.look_with(changes.probe)
+        return changes
+
+    def forget(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> None:
+        """The changes begin anew: they remember nothing."""
+        self.changes = self._changes(deadline, backoff)
+
+    def begin_anew(self) -> None:
+        """The whole daemon begins anew; operators and pods want what they wanted."""
+        now = self.eyes.snapshots.now
+        begin = Snapshot(desired=now.desired, allocations=now.allocations)
+        self._parts = self._shared(begin, self.eyes.watcher)
+        self.changes = self._changes()
+
+    @property
+    def eyes(self) -> Eyes:
+        """What sees the host."""
+        return self._parts.eyes
+
+    @property
+    def now(self) -> Snapshot:
+        """The newest Snapshot."""
+        return self.eyes.snapshots.now
+
+    @property
+    def releases(self) -> Releases:
+        """Who waits for what."""
+        return self._parts.releases
+
+    @property
+    def reservations(self) -> ReservationBook:
+        """Who may touch an id."""
+        return self._parts.reservations
+
+    @property
+    def loop(self) -> ChangeLoop:
+        """The loop that plans."""
+        return self.changes.loop
+
+    @property
+    def plan(self) -> Plan:
+        """The newest plan."""
+        return self.loop.plan
+
+    @property
+    def status(self) -> ChangesStatus:
+        """What is told of the changes."""
+        return self.loop.status()
+
+    def publish(self, **parts: Any) -> None:
+        """Other parts of the Snapshot."""
+        self.eyes.snapshots.publish(replace(self.now, **parts))
 
     def want(self, *names: str, sriov: tuple[SriovRule, ...] = ()) -> None:
         """The operator changes the list of types."""
-        self.desired.set(wanted(*names, sriov=sriov))
+        self.publish(desired=wanted(*names, sriov=sriov))
 
     def hold(self, *uuids: str) -> None:
         """What pods hold now, and nothing else."""
         holder = functools.partial(Holder, "ns", "vm", ResourceName("nvidia.com/GRID_T4"))
-        self.allocations.set(Allocations({uuid: holder() for uuid in uuids}, Knowledge.COMPLETE))
+        held = {uuid: holder() for uuid in uuids}
+        self.publish(allocations=Allocations(held, Knowledge.COMPLETE))
 
     def counts(self) -> list[tuple[str, str, int]]:
         """(card, type, number) of all instances that exist."""
@@ -111,17 +169,20 @@ class Changing:
         try:
             await self.until(lambda: self.counts() == list(counts))
         except TimeoutError:
-            raise AssertionError(f"{self.counts()} {self.effects.plan}") from None
+            raise AssertionError(f"{self.counts()} {self.plan}") from None
 
     async def until_at_rest(self) -> None:
         """Wait until nothing is being done and nothing is to be done."""
-        await self.until(lambda: not self.effects.plan.steps and not self.effects.working)
+        await self.until(lambda: not self.plan.steps and not self.loop.working)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[TaskGroup]:
-        """The loops; the effects end with the block as by a crash."""
+        """The loops; the changes end with the block as by a crash."""
+        supervisor = Supervisor()
         async with anyio.create_task_group() as group:
-            group.start_soon(self.effects.run)
+            for component in self.changes.components:
+                group.start_soon(supervisor.run, component, name=component.name)
+            group.start_soon(self._parts.releases.run, name="releases")
             yield group
             group.cancel_scope.cancel()
 
@@ -134,25 +195,18 @@ async def node(root: Path, cards: list[Card], *types: str) -> AsyncIterator[Chan
     (root / "etc/machine-id").write_text(f"{MACHINE}\n")
     for number, card in enumerate(cards):
         add_card(host, card, 10 + 40 * number)
-    async with simulated(host, MdevKernel(cards)) as made, anyio.create_task_group() as group:
-        changing = Changing(root, made)
+    async with simulated(host, MdevKernel(cards)) as made:
+        changing = Changing(host, made)
         changing.want(*types)
-        group.start_soon(changing.watcher.run)
-        group.start_soon(changing.observe.watch)
-        await changing.observe.listening()
-        await changing.observe.first()
-        group.start_soon(changing.observe.run)
-        yield changing
-        group.cancel_scope.cancel()
-    changing.watcher.close()
+        async with changing.eyes.open(events=True):
+            yield changing
 
 
 @asynccontextmanager
 async def restarted(changing: Changing) -> AsyncIterator[None]:
     """A new daemon on the same node: it has seen nothing, and remembers what is on disk."""
-    changing.observe = changing.looking()
-    await changing.observe.first()
-    changing.effects = changing.fresh()
+    changing.begin_anew()
+    await changing.eyes.observer.first()
     async with changing.run() as group:
-        group.start_soon(changing.observe.run)
+        group.start_soon(changing.eyes.observer.run)
         yield

@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 import pytest
-from anyio.abc import TaskGroup
 
 from nodeagent.agent.changing import ledger
-from nodeagent.agent.changing.executor import Executor
+from nodeagent.agent.changing.executor import Executor, Outcome
+from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
+from nodeagent.agent.changing.retries import Retries
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetNumVfs, SetVgpuType, Step
+from nodeagent.model.snapshot import Snapshot
 from tests.conftest import Said
 from tests.hearing import Heard
 
@@ -29,27 +34,56 @@ CLEAR = Step(ClearVgpuType("0000:86:00.0", VF, "557"), "it is not wanted any mor
 SPLIT = Step(SetNumVfs(PF, 2), "it is wanted")
 
 
-@pytest.fixture
-def written() -> Heard[Step]:
-    return Heard()
+class Woken(Heard[frozenset[str]]):
+    """Keeps which scans were asked for."""
+
+    def wake(self, keys: Iterable[str]) -> None:
+        """Scan soon."""
+        self(frozenset(keys))
+
+    async def rescan(self, keys: frozenset[str]) -> None:
+        """Scan now."""
+        self(keys)
+
+
+class Writing(NamedTuple):
+    """An executor with a short deadline, and what it tells of its work."""
+
+    executor: Executor
+    keeper: LedgerKeeper
+    retries: Retries
+    woken: Woken
+    snapshots: Snapshots
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The vGPU types on record."""
+        return self.snapshots.now.ledger.types
+
+    async def take(self, step: Step) -> Outcome:
+        """Make the change; nothing is against it."""
+        return await self.executor.take(step, lambda: True)
 
 
 @pytest.fixture
-def writer(tmp_path: Path, written: Heard[Step]) -> Executor:
-    """A writer whose deadline is short; a VF that takes any type, and a PF that takes nothing."""
+def writing(tmp_path: Path) -> Writing:
+    """On a VF that takes any type, and a PF that takes nothing."""
     nvidia = tmp_path / "sys/bus/pci/devices" / VF / "nvidia"
     nvidia.mkdir(parents=True)
     (nvidia / "current_vgpu_type").write_text("0\n")
     (nvidia / "creatable_vgpu_types").write_text("ID    : vGPU Name\n557   : NVIDIA A40-24Q\n")
     (tmp_path / "sys/bus/pci/devices" / PF).mkdir()
-    return Executor(Root(tmp_path), NEVER, written, deadline=0.05)
+    root, snapshots, woken = Root(tmp_path), Snapshots(Snapshot()), Woken()
+    keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
+    return Writing(Executor(root, woken, retries, keeper, 0.05), keeper, retries, woken, snapshots)
 
 
 @asynccontextmanager
-async def waiting() -> AsyncIterator[TaskGroup]:
-    """Who waits for late writes; ended with the block."""
+async def noting(executor: Executor) -> AsyncIterator[None]:
+    """Who notes the results of late writes; ended with the block."""
     async with anyio.create_task_group() as group:
-        yield group
+        group.start_soon(executor.run)
+        yield
         group.cancel_scope.cancel()
 
 
@@ -66,57 +100,75 @@ def hanging(root: Path) -> Path:
 
 
 async def test_a_write_that_is_late_is_told_and_its_end_counts_as_any_other(
-    writer: Executor, written: Heard[Step], tmp_path: Path, said: Said
+    writing: Writing, tmp_path: Path, said: Said
 ) -> None:
     path = hanging(tmp_path)
-    async with waiting() as group:
-        assert not await writer.take(SPLIT, group)
-        assert (writer.late, written.all) == ((SPLIT,), [])
-        assert not await writer.take(SPLIT, group)  # not a second one beside it
+    executor, woken = writing.executor, writing.woken
+    async with noting(executor):
+        assert await writing.take(SPLIT) is Outcome.UNPLANNED
+        assert (executor.late, woken.all) == ((SPLIT,), [])
+        assert await writing.take(SPLIT) is Outcome.UNPLANNED  # not a second one beside it
+        seen = executor.ended.version
         vfs(tmp_path, 2)
         assert await threads.call(path.read_text) == "2\n"
-        await written.until_told(SPLIT)
-    assert (writer.late, writer.under_way, writer.writes) == ((), (), 1)
+        with anyio.fail_after(5):
+            await executor.ended.newer(seen)
+    assert woken.all == [SPLIT.action.targets]
+    assert (executor.late, executor.under_way, executor.writes) == ((), (), 1)
     assert len(said(log.ACTION_WAITING)) == len(said(log.ACTION_DONE)) == 1
 
 
-async def test_after_a_break_late_writes_are_waited_for_again(
-    writer: Executor, written: Heard[Step], tmp_path: Path
-) -> None:
+async def test_after_a_break_late_writes_are_waited_for_again(writing: Writing, tmp_path: Path) -> None:
     path = hanging(tmp_path)
-    async with waiting() as group:
-        await writer.take(SPLIT, group)
-    async with waiting() as group:
-        writer.resume(group)
+    async with noting(writing.executor):
+        await writing.take(SPLIT)
+    async with noting(writing.executor):
         vfs(tmp_path, 2)
         await threads.call(path.read_text)
-        await written.until_told(SPLIT)
-    assert writer.under_way == ()
+        await writing.woken.until_told(SPLIT.action.targets)
+    assert writing.executor.under_way == ()
+
+
+async def test_the_result_of_a_write_that_a_break_has_left_is_noted(
+    writing: Writing, tmp_path: Path, said: Said
+) -> None:
+    path = hanging(tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(writing.take, SPLIT)
+        with anyio.fail_after(5):
+            while not writing.executor.under_way:
+                await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    assert (writing.executor.under_way, said(log.ACTION_WAITING)) == ((SPLIT,), [])
+    async with noting(writing.executor):
+        await threads.call(path.read_text)
+        vfs(tmp_path, 2)
+        await writing.woken.until_told(SPLIT.action.targets)
+    assert (writing.executor.under_way, len(said(log.ACTION_DONE))) == ((), 1)
 
 
 async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
-    writer: Executor, written: Heard[Step], said: Said
+    writing: Writing, said: Said
 ) -> None:
-    async with waiting() as group:
-        for times in (1, 2):
-            assert not await writer.take(SPLIT, group)
-            assert writer.retries.failures[SPLIT.action.attempt].count == times
-            assert len(said(log.ACTION_FAILED)) == 1
-    assert written.all == [SPLIT, SPLIT]
+    for times in (1, 2):
+        assert await writing.take(SPLIT) is Outcome.REFUSED
+        assert writing.retries.failures[SPLIT.action.attempt].count == times
+        assert len(said(log.ACTION_FAILED)) == 1
+    assert writing.woken.all == [SPLIT.action.targets] * 2
 
 
 @pytest.mark.parametrize(("card", "fields"), [(PF, {"pci_address"}), ("mtty", set())])
 async def test_the_log_gives_the_address_of_a_card_that_has_one(
-    writer: Executor, said: Said, card: str, fields: set[str]
+    writing: Writing, said: Said, card: str, fields: set[str]
 ) -> None:
-    async with waiting() as group:
-        assert not await writer.take(Step(CreateMdev(card, PF, "t-1", "any"), "it is wanted"), group)
+    step = Step(CreateMdev(card, PF, "t-1", "any"), "it is wanted")
+    assert await writing.take(step) is Outcome.REFUSED
     (event,) = said(log.ACTION_FAILED)
     assert event.keys() & {"pci_address"} == fields
 
 
 async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleared(
-    writer: Executor, tmp_path: Path
+    writing: Writing, tmp_path: Path
 ) -> None:
     path = f"{tmp_path}{ledger.PATH}"
 
@@ -124,56 +176,51 @@ async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleare
         assert ledger.read(path).types == {VF: "557"}
         return True
 
-    async with waiting() as group:
-        assert await writer.take(SET, group, allowed)
-        assert writer.ledger.types == {VF: "557"}
-        assert not await writer.take(CLEAR, group, lambda: False)
-        assert writer.ledger.types == {VF: "557"}
-        assert await writer.take(CLEAR, group)
-    assert writer.ledger.types == {}
-    await writer.save()
+    assert await writing.executor.take(SET, allowed) is Outcome.MADE
+    assert writing.types == {VF: "557"}
+    assert await writing.executor.take(CLEAR, lambda: False) is Outcome.UNPLANNED
+    assert writing.types == {VF: "557"}
+    assert await writing.take(CLEAR) is Outcome.MADE
+    assert writing.types == {}
+    await writing.keeper.save()
     assert ledger.read(path).types == {}
 
 
-async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writer: Executor, tmp_path: Path) -> None:
+async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writing: Writing, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
-    async with waiting() as group:
-        assert not await writer.take(SET, group)
-    assert writer.writes == 0
-    assert "cannot be written" in writer.retries.failures[SET.action.attempt].error.what
+    assert await writing.take(SET) is Outcome.REFUSED
+    assert writing.executor.writes == 0
+    assert "cannot be written" in writing.retries.failures[SET.action.attempt].error.what
 
 
-async def test_what_is_forbidden_in_the_last_moment_is_not_written(writer: Executor, tmp_path: Path) -> None:
-    async with waiting() as group:
-        assert not await writer.take(SET, group, lambda: False)
-    assert writer.writes == 0
+async def test_what_is_forbidden_in_the_last_moment_is_not_written(writing: Writing, tmp_path: Path) -> None:
+    assert await writing.executor.take(SET, lambda: False) is Outcome.UNPLANNED
+    assert writing.executor.writes == 0
     assert (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/current_vgpu_type").read_text() == "0\n"
-    assert writer.ledger.types == {}
+    assert writing.types == {}
 
 
 async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(
-    writer: Executor, tmp_path: Path
+    writing: Writing, tmp_path: Path
 ) -> None:
     (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/creatable_vgpu_types").write_text("ID    : vGPU Name\n")
-    async with waiting() as group:
-        assert not await writer.take(SET, group)
-    assert writer.ledger.types == {}
-    await writer.save()
+    assert await writing.take(SET) is Outcome.UNPLANNED, "the picture may be old"
+    assert writing.types == {}
+    await writing.keeper.save()
     assert ledger.read(f"{tmp_path}{ledger.PATH}").types == {}
 
 
-async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writer: Executor) -> None:
-    async with waiting() as group:
-        assert await writer.take(SET, group)
-        assert not await writer.take(OTHER, group)
-        assert writer.ledger.types == {VF: "557"}
-        assert await writer.take(CLEAR, group)
-        assert not await writer.take(OTHER, group)
-        assert writer.ledger.types == {}
+async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writing: Writing) -> None:
+    assert await writing.take(SET) is Outcome.MADE
+    assert await writing.take(OTHER) is not Outcome.MADE
+    assert writing.types == {VF: "557"}
+    assert await writing.take(CLEAR) is Outcome.MADE
+    assert await writing.take(OTHER) is not Outcome.MADE
+    assert writing.types == {}
 
 
 async def test_a_record_that_is_on_disk_already_is_not_written_again(
-    writer: Executor, tmp_path: Path
+    writing: Writing, tmp_path: Path
 ) -> None:
-    await writer.save()
+    await writing.keeper.save()
     assert not (tmp_path / ledger.PATH.lstrip("/")).exists()

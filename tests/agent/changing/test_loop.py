@@ -15,7 +15,6 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
-from nodeagent.model.action import CreateMdev
 from nodeagent.model.allocation import Allocations, Knowledge, unnamed
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
@@ -57,7 +56,7 @@ async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path
             (FIRST, "nvidia-222", 16), (SECOND, "nvidia-228", 2), (THIRD, "nvidia-222", 16)
         )
         await changing.until_at_rest()
-        assert changing.effects.writer.writes == changing.cards.writes == 34
+        assert changing.status.writes == changing.cards.writes == 34
         assert uuid(SECOND, "nvidia-228", 0) in changing.cards.instances
 
 
@@ -75,13 +74,13 @@ async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run() as group:
         await changing.until_counts((FIRST, "nvidia-228", 2))
         await changing.until_at_rest()
-        plan, looks, writes = changing.effects.plan, changing.observe.looks, changing.effects.writer.writes
+        plan, looks, writes = changing.plan, changing.eyes.observer.begun, changing.status.writes
         for _ in range(20):
-            changing.wake.touch()
-            changing.effects.one_turn(group)
+            changing.eyes.snapshots.ring()
+            changing.loop.one_turn(group)
             await anyio.lowlevel.checkpoint()
-        assert changing.effects.plan is plan
-        assert (changing.observe.looks, changing.effects.writer.writes) == (looks, writes)
+        assert changing.plan is plan
+        assert (changing.eyes.observer.begun, changing.status.writes) == (looks, writes)
 
 
 @pytest.mark.shows("KV-4", "VG-7")
@@ -90,25 +89,25 @@ async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Pa
         refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-223", 8))
-            key = CreateMdev(FIRST, FIRST, "nvidia-223", "any").attempt
-            retries = changing.effects.writer.retries
-            await changing.until(lambda: key in retries.failures and retries.failures[key].count >= 3)
-            assert "Input/output error" in retries.failures[key].error.what
+            await changing.until(lambda: [each.tries >= 3 for each in changing.status.failing] == [True])
+            (failing,) = changing.status.failing
+            assert (failing.card, failing.type) == (FIRST, "nvidia-223")
+            assert "Input/output error" in failing.what
             (line,) = said(log.ACTION_FAILED)
             assert line["pci_address"] == FIRST
             refusals.mend(changing.cards.host, FIRST, "nvidia-223")
             await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-223", 8))
-            await changing.until(lambda: key not in retries.failures)
+            await changing.until(lambda: not changing.status.failing)
 
 
 async def test_a_kernel_that_says_both_room_and_no_room_is_not_asked_in_a_loop(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
         refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.ENOSPC)
-        changing.effects = changing.fresh(backoff=SLOW)
+        changing.forget(backoff=SLOW)
         async with changing.run():
-            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
-            await changing.until(lambda: not changing.effects.working and bool(changing.effects.plan.waiting))
-            assert changing.effects.writer.writes == 2
+            await changing.until(lambda: bool(changing.status.failing))
+            await changing.until(lambda: not changing.loop.working and bool(changing.plan.waiting))
+            assert changing.status.writes == 2
 
 
 async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_path: Path, said: Said) -> None:
@@ -120,7 +119,7 @@ async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_pa
         await changing.until_counts((FIRST, "nvidia-223", 1))
         await changing.until_at_rest()
         assert list(changing.cards.instances) == [held]
-        (waiting,) = changing.effects.plan.waiting
+        (waiting,) = changing.plan.waiting
         assert "held by ns/vm" in waiting.why
         assert [line for line in said(log.ACTION_WAITING) if held in str(line["action"])]
         changing.hold()
@@ -135,7 +134,7 @@ async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path
         changing.want("nvidia-228")
         await changing.until_counts((FIRST, "nvidia-223", 1))
         assert list(changing.cards.instances) == [opened]
-        await changing.until(lambda: bool(changing.effects.plan.waiting))
+        await changing.until(lambda: bool(changing.plan.waiting))
         changing.cards.release(opened)
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
@@ -149,6 +148,9 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
         assert list(changing.cards.instances) == [fresh]
+        (waiting,) = changing.status.waiting
+        assert waiting.why.endswith("it was given to a pod a moment ago")
+        assert changing.releases.awaited.get() == {fresh}
 
 
 @pytest.mark.parametrize("checkpoints", range(12))
@@ -181,18 +183,18 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             await changing.until_counts((FIRST, "nvidia-228", 2))
         first = uuid(FIRST, "nvidia-228", 0)
         path = blocked(changing, first)
-        changing.effects = changing.fresh(deadline=0.1)
+        changing.forget(deadline=0.1)
         async with changing.run():
             changing.want()
-            await changing.until(lambda: len(changing.effects.writer.late) == 1)
-            await changing.until(lambda: not changing.effects.working)
+            await changing.until(lambda: len(changing.status.late) == 1)
+            await changing.until(lambda: not changing.loop.working)
             with pytest.raises(Refused):
                 changing.reservations.give({first: POD}, until=math.inf)
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
                 changing.reservations.give({first: POD}, until=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.reservations.withdrawn.get())
+            await changing.until(lambda: not changing.now.reservations.withdrawn)
             changing.reservations.give({first: POD}, until=math.inf)
             os.close(reader)
 
@@ -203,25 +205,25 @@ async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_pat
             await changing.until_counts((FIRST, "nvidia-228", 2))
         first = uuid(FIRST, "nvidia-228", 0)
         path = blocked(changing, first)
-        changing.effects = changing.fresh(deadline=0.1)
+        changing.forget(deadline=0.1)
         async with changing.run():
             changing.want()
-            await changing.until(lambda: len(changing.effects.writer.late) == 1)
-            await changing.until(lambda: not changing.effects.working)
+            await changing.until(lambda: len(changing.status.late) == 1)
+            await changing.until(lambda: not changing.loop.working)
             for _ in range(2):
-                await changing.observe.look_at(frozenset({first}))
-            assert first in changing.reservations.withdrawn.get()
+                await changing.eyes.observer.rescan(frozenset({first}))
+            assert first in changing.now.reservations.withdrawn
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.reservations.withdrawn.get())
+            await changing.until(lambda: not changing.now.reservations.withdrawn)
             os.close(reader)
 
 
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
-        changing.allocations.set(Allocations({}, Knowledge.UNKNOWN))
+        changing.publish(allocations=Allocations({}, Knowledge.UNKNOWN))
         changing.want("nvidia-223")
-        await changing.until(lambda: len(changing.effects.plan.waiting) == 2)
+        await changing.until(lambda: len(changing.plan.waiting) == 2)
         await changing.until_at_rest()
         assert changing.counts() == [(FIRST, "nvidia-228", 2)]
         changing.hold()
@@ -231,15 +233,15 @@ async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Pa
 async def test_after_a_crash_between_any_two_writes_the_end_is_the_same(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223", "nvidia-228") as changing:
         for writes in (1, 3, 6, 9):
-            changing.effects = changing.fresh()
+            changing.forget()
             async with changing.run():
                 await changing.until(lambda writes=writes: changing.cards.writes >= writes)  # type: ignore[misc]
-        changing.effects = changing.fresh()
+        changing.forget()
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-228", 2))
             changing.want("nvidia-222")
             await changing.until(lambda: changing.cards.writes >= 14)
-        changing.effects = changing.fresh()
+        changing.forget()
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-222", 16), (SECOND, "nvidia-222", 16))
 
@@ -249,7 +251,7 @@ async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path)
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         changing.cards.unload(FIRST)
-        await changing.until(lambda: changing.effects.plan.cards == () and not changing.effects.working)
+        await changing.until(lambda: changing.plan.cards == () and not changing.loop.working)
         assert changing.counts() == []
         changing.cards.load(FIRST)
         await changing.until_counts((FIRST, "nvidia-228", 2))
@@ -258,11 +260,11 @@ async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path)
 async def test_a_card_that_comes_back_does_not_wait_for_what_it_was_refused_before(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
         refusals.fail(changing.cards.host, FIRST, "nvidia-228", errno.EIO)
-        changing.effects = changing.fresh(backoff=SLOW)
+        changing.forget(backoff=SLOW)
         async with changing.run():
-            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            await changing.until(lambda: bool(changing.status.failing))
             changing.cards.unload(FIRST)
-            await changing.until(lambda: not changing.effects.writer.retries.failures)
+            await changing.until(lambda: not changing.status.failing)
             changing.cards.load(FIRST)
             await changing.until_counts((FIRST, "nvidia-228", 2))
 
@@ -288,27 +290,27 @@ async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Pat
         path = create_file(changing, FIRST, "nvidia-228")
         path.unlink()
         os.mkfifo(path)
-        changing.effects = changing.fresh(deadline=0.1)
+        changing.forget(deadline=0.1)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-228", 2))
-            await changing.until(lambda: len(changing.effects.writer.late) == 1)
+            await changing.until(lambda: len(changing.status.late) == 1)
             assert any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
-            await changing.until(lambda: not changing.effects.working)
-            assert changing.effects.writer.writes == 3
+            await changing.until(lambda: not changing.loop.working)
+            assert changing.status.writes == 3
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             changing.cards.create(FIRST, "nvidia-228", uuid(FIRST, "nvidia-228", 0))
             path.unlink()
             path.touch()
             await changing.until_counts((FIRST, "nvidia-228", 2), (SECOND, "nvidia-228", 2))
             os.close(reader)
-            await changing.until(lambda: not changing.effects.writer.late)
+            await changing.until(lambda: not changing.status.late)
 
 
 async def test_without_a_machine_id_nothing_is_made_and_that_is_said(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
         (tmp_path / "etc/machine-id").write_text("uninitialized\n")
         async with changing.run():
-            await changing.until(lambda: bool(changing.effects.plan.problems))
+            await changing.until(lambda: bool(changing.plan.problems))
             assert changing.counts() == []
             (line,) = said(log.PLAN_PROBLEM)
             assert "/etc/machine-id" in str(line["text"])
@@ -318,9 +320,9 @@ async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
     override = NodeTypes((("zone", "b"),), (WantedType("nvidia-228"),))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run():
         types = (WantedType("GRID T4-2B"),)
-        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
+        changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
         await changing.until_counts((FIRST, "nvidia-223", 8))
-        changing.desired.set(replace(changing.desired.get(), labels=(("zone", "b"),)))
+        changing.publish(desired=replace(changing.now.desired, labels=(("zone", "b"),)))
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
 
@@ -343,7 +345,7 @@ async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_pat
         saved = ledger.read(changing.root.path(ledger.PATH))
         names = {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"}
         assert saved == Ledger(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
-        changing.effects = changing.fresh()
+        changing.forget()
         changing.want("NVIDIA A40-24Q")
         changing.cards.hold(vfs[1])
         async with changing.run():
@@ -370,11 +372,11 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         changing.cards.kernel.cards[:] = [card]
         changing.cards.host.write(FIRST, "sriov_numvfs", "0")
         changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
-        changing.observe.wake(frozenset({FIRST}))
+        changing.eyes.wakes.wake(FIRST)
         SimulatedVfs(
             changing.cards.host,
             FIRST,
-            changing.watcher,
+            changing.eyes.watcher,
             group=50,
             driver="nvidia",
             on_change=lambda: changing.cards.load(FIRST),
@@ -382,18 +384,18 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         changing.want("1", sriov=(rule,))
         await changing.until_counts((FIRST, "1", 4))
         await changing.until_at_rest()
-        assert changing.effects.plan.waiting == ()
+        assert changing.plan.waiting == ()
 
 
 async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_path: Path) -> None:
     async with node(tmp_path, [Card(FIRST, ())]) as changing, changing.run():
         changing.cards.host.write(FIRST, "sriov_numvfs", "0")
         changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
-        changing.observe.wake(frozenset({FIRST}))
-        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.watcher, group=50)
+        changing.eyes.wakes.wake(FIRST)
+        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.eyes.watcher, group=50)
         for number in (4, 8):
             changing.want(sriov=(SriovRule((PciSelector(addresses=(FIRST,)),), number),))
-            await changing.until(lambda: len(vfs.made) == 4 and not changing.effects.working)
-        await changing.until(lambda: bool(changing.effects.plan.waiting))
-        assert "can have 4" in changing.effects.plan.waiting[0].why
-        assert changing.effects.writer.writes == 1
+            await changing.until(lambda: len(vfs.made) == 4 and not changing.loop.working)
+        await changing.until(lambda: bool(changing.plan.waiting))
+        assert "can have 4" in changing.plan.waiting[0].why
+        assert changing.status.writes == 1

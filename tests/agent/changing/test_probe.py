@@ -11,21 +11,29 @@ import anyio
 import pytest
 
 from nodeagent.agent.changing import probe
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.kernel.root import Root
+from nodeagent.model.snapshot import Snapshot
 from tests.sim import fifos
 
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+OTHER = "53764d0e-85a0-42b4-af5c-2046b460b1dd"
 
 
 @pytest.fixture
-def asking(tmp_path: Path) -> probe.Probe:
+def snapshots() -> Snapshots:
+    return Snapshots(Snapshot(open=frozenset({OTHER})))
+
+
+@pytest.fixture
+def asking(tmp_path: Path, snapshots: Snapshots) -> probe.Probe:
     """Of a host on which nothing is told: its file of modules hangs."""
     driver = tmp_path / "sys/bus/mdev/devices" / UUID / "driver"
     driver.mkdir(parents=True)
     (driver / "module").symlink_to("../../../../../module/mtty")
     (tmp_path / "proc").mkdir()
     os.mkfifo(tmp_path / "proc/modules")
-    return probe.Probe(Root(tmp_path), deadline=0.2)
+    return probe.Probe(Root(tmp_path), snapshots, deadline=0.2)
 
 
 def answer(root: Path) -> None:
@@ -47,3 +55,13 @@ async def test_while_one_question_is_not_answered_no_other_is_asked(
     assert [each.name for each in threading.enumerate()].count("nodeagent: in_use") == 1
     answer(tmp_path)
     assert await asking.ask([UUID]) == frozenset()
+
+
+async def test_what_is_open_is_published_until_a_new_question_says_otherwise(
+    asking: probe.Probe, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    await asking.ask([UUID])
+    assert snapshots.now.open == {UUID, OTHER}, "of the other one nothing new is known"
+    answer(tmp_path)
+    await asking.refresh([UUID, OTHER, "not open"])
+    assert snapshots.now.open == frozenset()

@@ -16,6 +16,7 @@ from nodeagent.model.desired import Desired, MdevsWanted, WantedType
 from nodeagent.policy.change import ownership
 from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
+from nodeagent.sim.refusals import FAILING
 from tests.agent.changing.changing import FIRST, MACHINE, SLOW, Changing, node, t4
 from tests.conftest import Said
 from tests.sim.vfs import vf_addresses
@@ -31,7 +32,7 @@ def failing(changing: Changing, instance: str) -> None:
     """From now on each write to the instance's file ``remove`` fails."""
     path = changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove")
     files.remove(path)
-    files.link(path, refusals.FAILING[errno.EIO])
+    files.link(path, FAILING[errno.EIO])
 
 
 async def test_vfs_that_fail_hold_up_no_other_of_their_card(tmp_path: Path, said: Said) -> None:
@@ -39,19 +40,19 @@ async def test_vfs_that_fail_hold_up_no_other_of_their_card(tmp_path: Path, said
     async with node(tmp_path, [Card(FIRST, (Type("nvidia-5", 4),), vfs=vfs)], "nvidia-5") as changing:
         for vf in vfs[:2]:
             refusals.fail(changing.cards.host, vf, "nvidia-5", errno.EIO)
-        changing.effects = changing.fresh(backoff=SLOW)
+        changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-5", 2))
             await changing.until_at_rest()
-            assert [each.action.device for each in changing.effects.plan.waiting] == list(vfs[:2])
-            assert changing.effects.writer.writes == 4
+            assert [each.action.device for each in changing.plan.waiting] == list(vfs[:2])
+            assert changing.status.writes == 4
             assert len(said(log.ACTION_FAILED)) == 1
             assert said(log.ACTION_WAITING) == []
 
 
 async def test_an_instance_that_cannot_be_removed_holds_up_no_other(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
-        changing.effects = changing.fresh(backoff=SLOW)
+        changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-223", 8))
             failing(changing, uuid("nvidia-223", 0))
@@ -64,22 +65,21 @@ async def test_an_instance_that_cannot_be_removed_holds_up_no_other(tmp_path: Pa
 async def test_a_parent_that_fails_is_asked_once_a_turn(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-222") as changing:
         refusals.fail(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
-        changing.effects = changing.fresh(backoff=SLOW)
+        changing.forget(backoff=SLOW)
         async with changing.run():
-            await changing.until(lambda: bool(changing.effects.writer.retries.failures))
+            await changing.until(lambda: bool(changing.status.failing))
             await changing.until_at_rest()
-            assert changing.effects.writer.writes == 1
+            assert changing.status.writes == 1
 
 
 async def test_instances_that_die_at_once_are_made_anew_ever_more_slowly(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST)) as changing:
         changing.cards.kernel.stillborn = True
-        changing.effects = changing.fresh(backoff=Backoff(first=0.1, limit=300.0))
+        changing.forget(backoff=Backoff(first=0.1, limit=300.0))
         one = (WantedType("nvidia-228", 1),)
-        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=one)))
-        retries = changing.effects.writer.retries
+        changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=one)))
         async with changing.run():
-            await changing.until(lambda: [each.count for each in retries.failures.values()] == [3])
+            await changing.until(lambda: [each.tries for each in changing.status.failing] == [3])
         assert len(said(log.ACTION_FAILED)) == 1
 
 
@@ -87,17 +87,16 @@ async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
         refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
         refusals.fail(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
-        changing.effects = changing.fresh(backoff=SLOW)
-        failures = changing.effects.writer.retries
+        changing.forget(backoff=SLOW)
         async with changing.run():
-            await changing.until(lambda: bool(failures.failures))
+            await changing.until(lambda: bool(changing.status.failing))
             changing.want("nvidia-228")
             await changing.until_counts((FIRST, "nvidia-228", 2))
-            await changing.until(lambda: not failures.failures)
+            await changing.until(lambda: not changing.status.failing)
             changing.want("nvidia-222")
-            await changing.until(lambda: bool(failures.failures))
-            changing.desired.set(Desired())
-            await changing.until(lambda: not failures.failures)
+            await changing.until(lambda: bool(changing.status.failing))
+            changing.publish(desired=Desired())
+            await changing.until(lambda: not changing.status.failing)
 
 
 async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_stay(tmp_path: Path) -> None:
@@ -105,15 +104,14 @@ async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_st
         path = refusals.create_file(changing.cards.host, FIRST, "nvidia-228")
         files.remove(path)
         os.mkfifo(path)
-        changing.effects = changing.fresh(deadline=0.1, backoff=SLOW)
-        writer = changing.effects.writer
+        changing.forget(deadline=0.1, backoff=SLOW)
         async with changing.run():
-            await changing.until(lambda: len(writer.late) == 1)
-            changing.desired.set(Desired())
-            await changing.until(lambda: changing.effects.plan.cards == ())
+            await changing.until(lambda: len(changing.status.late) == 1)
+            changing.publish(desired=Desired())
+            await changing.until(lambda: changing.plan.cards == ())
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not writer.under_way)
-            await changing.until(lambda: not writer.retries.failures)
+            await changing.until(lambda: not changing.status.under_way)
+            await changing.until(lambda: not changing.status.failing)
             os.close(reader)
 
 
@@ -121,7 +119,7 @@ async def test_what_waits_is_told_although_something_else_on_its_card_fails(
     tmp_path: Path, said: Said
 ) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
-        changing.effects = changing.fresh(backoff=SLOW)
+        changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-223", 8))
             refused, held, late = (uuid("nvidia-223", index) for index in range(3))
@@ -131,6 +129,6 @@ async def test_what_waits_is_told_although_something_else_on_its_card_fails(
             await changing.until_counts((FIRST, "nvidia-223", 3))
             await changing.until_at_rest()
             assert len(said(log.ACTION_WAITING)) == 2
-            changing.allocations.set(Allocations({}, Knowledge.UNKNOWN))
+            changing.publish(allocations=Allocations({}, Knowledge.UNKNOWN))
             await changing.until(lambda: len(said(log.ACTION_WAITING)) == 4)
             assert not any(refused in str(line["action"]) for line in said(log.ACTION_WAITING))

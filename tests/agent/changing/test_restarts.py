@@ -33,10 +33,10 @@ async def test_a_card_that_is_slow_to_tell_its_types_at_the_start_keeps_its_inst
         )
         fifos.replace_by_fifo(slow)
         async with restarted(changing):
-            assert changing.observe.host.get().mdev_parents == {}
-            await changing.until(lambda: bool(changing.effects.plan.cards))
+            assert changing.now.host.mdev_parents == {}
+            await changing.until(lambda: bool(changing.plan.cards))
             fifos.replace_fifo(slow, b"0\n")
-            await changing.until(lambda: bool(changing.observe.host.get().mdev_parents))
+            await changing.until(lambda: bool(changing.now.host.mdev_parents))
             await changing.until_at_rest()
         assert changing.cards.writes == before
 
@@ -65,7 +65,7 @@ async def test_the_names_of_vgpu_types_outlive_a_restart_on_a_full_card(tmp_path
             await changing.until_at_rest()
         async with restarted(changing):
             await changing.until_at_rest()
-            assert changing.observe.names.get()["vgpu:1"] == "NVIDIA A40-12Q"
+            assert changing.now.names["vgpu:1"] == "NVIDIA A40-12Q"
 
 
 async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp
         changing.cards.show()
         files.write(f"{tmp_path}{vgpus.FILE}", '<vgpuType id="1" name="NVIDIA A40-12Q"/>')
         types = (WantedType("NVIDIA A40-12Q"),)
-        changing.desired.set(Desired(mdevs=MdevsWanted(manage=True, types=types, adopt=True)))
+        changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=types, adopt=True)))
         async with restarted(changing):
-            await changing.until(lambda: bool(changing.effects.plan.cards))
-            (card,) = changing.effects.plan.cards
+            await changing.until(lambda: bool(changing.plan.cards))
+            (card,) = changing.plan.cards
             assert (card.type_id, {each.own for each in card.exists}) == ("1", {True})
             await changing.until_at_rest()
         assert changing.cards.writes == 0
@@ -89,7 +89,7 @@ async def set_by_hand(changing: Changing, vf: str, type_id: str) -> None:
     """An operator gives a VF a type, and the node is looked at."""
     changing.cards.kernel.set_vgpu_type(vf, type_id)
     changing.cards.show(vgpu=vf)
-    await changing.observe.look_at(frozenset({vf}))
+    await changing.eyes.observer.rescan(frozenset({vf}))
 
 
 async def test_a_type_set_by_hand_after_ours_was_cleared_is_foreign_also_after_a_restart(
@@ -104,7 +104,7 @@ async def test_a_type_set_by_hand_after_ours_was_cleared_is_foreign_also_after_a
             await changing.until_at_rest()
             await set_by_hand(changing, vfs[0], "1")
         async with restarted(changing):
-            await changing.until(lambda: bool(changing.effects.plan.cards))
+            await changing.until(lambda: bool(changing.plan.cards))
             await changing.until_at_rest()
         assert changing.counts() == [(FIRST, "1", 1)]
 
@@ -131,10 +131,10 @@ async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tm
         files.write(release, "")
         fifos.replace_by_fifo(release)
         async with restarted(changing):
-            assert changing.observe.host.get().functions == {}
-            await changing.until(lambda: changing.effects.writer.ledger.types != {})
-            changing.wake.touch()
+            assert changing.now.host.functions == {}
+            await changing.until(lambda: changing.eyes.snapshots.now.ledger.types != {})
+            changing.eyes.snapshots.ring()
             await anyio.wait_all_tasks_blocked()
-            assert changing.effects.plan.problems == ()
+            assert changing.plan.problems == ()
             fifos.replace_fifo(release, b"6.12\n")
             await changing.until_counts((FIRST, "2", 2))

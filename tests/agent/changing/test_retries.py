@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import errno
 
+import anyio
 import pytest
 
-from nodeagent.agent.changing.retries import Retries
+from nodeagent.agent.changing.retries import BACKOFF, Retries
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.action import CreateMdev, RemoveMdev, Step
+from nodeagent.model.snapshot import Snapshot
 
 FIRST, SECOND = (
     Step(CreateMdev(card, card, "nvidia-222", "any"), "wanted") for card in ("0000:3b:00.0", "0000:5e:00.0")
 )
 CARD, OTHER = FIRST.action.attempt, SECOND.action.attempt
+
+
+def made(backoff: Backoff = BACKOFF) -> tuple[Retries, Snapshots]:
+    snapshots = Snapshots(Snapshot())
+    return Retries(snapshots, backoff), snapshots
 
 
 def refused(number: int) -> KernelRefused:
@@ -24,19 +32,21 @@ def refused(number: int) -> KernelRefused:
 
 @pytest.mark.shows("KV-4", "VG-7")
 def test_each_refusal_in_a_row_waits_longer() -> None:
-    retries = Retries(Backoff(first=1.0, limit=5.0))
+    retries, snapshots = made(Backoff(first=1.0, limit=5.0))
     for now, due in ((0.0, 1.0), (10.0, 12.0), (20.0, 24.0), (30.0, 35.0)):
         assert retries.refused(FIRST, refused(errno.EIO), now)
         assert retries.failures[CARD].due == due
-        assert retries.waiting(due - 0.1) == {CARD: "the kernel refused"}
+        retries.publish(due - 0.1)
+        assert snapshots.now.failures == {CARD: "the kernel refused"}
         assert retries.next_due(now) == due - now
-        assert retries.waiting(due) == {}
+        retries.publish(due)
+        assert snapshots.now.failures == {}
     assert retries.failures[CARD].count == 4
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EEXIST])
 def test_an_old_picture_is_no_failure_unless_it_stays_so(number: int) -> None:
-    retries = Retries()
+    retries, _ = made()
     assert not retries.refused(FIRST, refused(number), 0.0)
     assert retries.failures == {}
     assert retries.next_due(0.0) is None
@@ -44,32 +54,46 @@ def test_an_old_picture_is_no_failure_unless_it_stays_so(number: int) -> None:
 
 
 def test_a_success_ends_the_row() -> None:
-    retries = Retries()
+    retries, _ = made()
     retries.refused(FIRST, refused(errno.ENOSPC), 0.0)
     retries.refused(FIRST, refused(errno.ENOSPC), 0.0)
-    retries.succeeded(FIRST)
+    retries.succeeded(FIRST, 0.0)
     assert retries.failures == {}
     assert not retries.refused(FIRST, refused(errno.ENOSPC), 0.0)
 
 
 def test_a_card_that_is_gone_is_forgotten_and_others_are_not() -> None:
-    retries = Retries()
+    retries, _ = made()
     retries.refused(FIRST, refused(errno.EIO), 0.0)
     retries.refused(SECOND, refused(errno.EIO), 0.0)
-    retries.keep([OTHER], [])
+    retries.keep([OTHER], [], 0.0)
     assert list(retries.failures) == [OTHER]
 
 
 def test_a_removal_that_succeeds_says_nothing_of_creating() -> None:
-    retries = Retries()
+    retries, _ = made()
     retries.refused(FIRST, refused(errno.EIO), 0.0)
-    retries.succeeded(Step(RemoveMdev(FIRST.action.card, FIRST.action.card, "nvidia-222", "any"), "dead"))
+    retries.succeeded(
+        Step(RemoveMdev(FIRST.action.card, FIRST.action.card, "nvidia-222", "any"), "dead"), 0.0
+    )
     assert list(retries.failures) == [CARD]
 
 
 def test_on_a_card_on_its_way_to_a_type_nothing_is_forgotten_of_that_type() -> None:
-    retries = Retries()
+    retries, _ = made()
     for step in (FIRST, SECOND):
         retries.refused(step, refused(errno.EIO), 0.0)
-    retries.keep([], [FIRST.place, (SECOND.action.card, "nvidia-223")])
+    retries.keep([], [FIRST.place, (SECOND.action.card, "nvidia-223")], 0.0)
     assert list(retries.failures) == [CARD]
+
+
+async def test_what_has_waited_long_enough_leaves_the_snapshot_by_itself() -> None:
+    retries, snapshots = made(Backoff(first=0.05, limit=0.05))
+    async with anyio.create_task_group() as group:
+        group.start_soon(retries.run)
+        retries.refused(FIRST, refused(errno.EIO), anyio.current_time())
+        assert snapshots.now.failures
+        with anyio.fail_after(5):
+            while snapshots.now.failures:
+                await snapshots.newer(snapshots.version)
+        group.cancel_scope.cancel()

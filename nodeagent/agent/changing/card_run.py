@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work on one card: its steps in their order, until one does not go as planned; a refusal is no surprise.
+
+It ends, too, as soon as the operator wants or a pod holds anything else. Then the card is scanned, so that
+the next plan knows what has become of it. Cards are worked on at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from anyio.abc import TaskGroup
+
+from nodeagent.agent.changing.collaborators import Scans
+from nodeagent.agent.changing.executor import Executor, Outcome
+from nodeagent.agent.changing.probe import BatchProbe, Probe
+from nodeagent.agent.changing.withdrawals import Withdrawals
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.model.action import Step
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.snapshot import Snapshot
+
+
+class CardRuns:
+    """Which cards are being worked on, and the work."""
+
+    def __init__(
+        self, snapshots: Snapshots, scans: Scans, probe: Probe, executor: Executor, withdrawals: Withdrawals
+    ) -> None:
+        self._snapshots = snapshots
+        self._scans = scans
+        self._probe = probe
+        self._executor = executor
+        self._withdrawals = withdrawals
+        self._working: frozenset[str] = frozenset()
+
+    @property
+    def working(self) -> frozenset[str]:
+        """The cards that are being worked on."""
+        return self._working
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """The devices whose write has not returned, or was not followed by a scan yet."""
+        return self._withdrawals.devices.union(step.action.device for step in self._executor.under_way)
+
+    def start(self, card: str, steps: Sequence[Step], planned: Snapshot, group: TaskGroup) -> None:
+        """Begin to carry out the steps of one card, planned from that Snapshot."""
+        self._working |= {card}
+        group.start_soon(self._run, card, steps, planned, name=f"work on {card}")
+
+    async def reset(self) -> None:
+        """Forget the work that a failure has ended."""
+        self._working = frozenset()
+        await self._withdrawals.settle()
+
+    async def _run(self, card: str, steps: Sequence[Step], planned: Snapshot) -> None:
+        await self._carry_out(steps, planned)
+        await self._scans.rescan(_places(card, planned.host))
+        self._withdrawals.give_back(steps)
+        self._working -= {card}
+        self._snapshots.ring()
+
+    async def _carry_out(self, steps: Sequence[Step], planned: Snapshot) -> None:
+        probe = BatchProbe(self._probe, {each for step in steps for each in step.action.takes})
+        refused: set[str] = set()
+        for step in steps:
+            takes, attempt = step.action.takes, step.action.attempt
+            if not self._as_wanted(planned):
+                return
+            if attempt in refused or (takes and await probe.opened(takes)):
+                continue
+            outcome = await self._executor.take(step, partial(self._allowed, step, planned))
+            if outcome is Outcome.UNPLANNED:
+                return
+            if outcome is Outcome.REFUSED:
+                refused.add(attempt)
+
+    def _allowed(self, step: Step, planned: Snapshot) -> bool:
+        """Right before the write: False if anybody has got one of the ids, or wants anything else, by now."""
+        return self._as_wanted(planned) and self._withdrawals.withdraw(step)
+
+    def _as_wanted(self, planned: Snapshot) -> bool:
+        now = self._snapshots.now
+        return (
+            now.desired is planned.desired
+            and now.allocations is planned.allocations
+            and now.machine_id == planned.machine_id
+        )
+
+
+def _places(card: str, host: Host) -> frozenset[str]:
+    """What to scan after work on a card: itself, and its VFs, which share its room."""
+    function = host.functions.get(PciAddress(card))
+    return frozenset((card, *function.vfs)) if function is not None else frozenset((card,))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what tells which devices are ours: the Ledger, published and on disk, and the machine id.
+
+The one writer of the Snapshot's ``ledger`` and ``machine_id``. A vGPU type is on disk before it is set; what
+is not ours any more leaves the file soon after.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import anyio
+
+from nodeagent.agent.changing import ledger
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel import identity
+from nodeagent.kernel.root import Root
+from nodeagent.model.action import Action, ClearVgpuType, SetVgpuType
+from nodeagent.model.ledger import Ledger
+from nodeagent.policy.change import ledgers
+
+
+class LedgerKeeper:
+    """Reads, publishes and writes the Ledger."""
+
+    name = "ledger"
+
+    def __init__(self, root: Root, snapshots: Snapshots) -> None:
+        self._root = root
+        self._snapshots = snapshots
+        self._saved = Ledger()
+        self._saving = anyio.Lock()
+        self._before: dict[str, str] = {}  # VF → the type on record before the one that is being set
+
+    async def open(self) -> None:
+        """Read what is on record since boot, and which machine this is."""
+        machine = await threads.call(identity.machine_id, self._root)
+        self._saved = await threads.call(ledger.read, self._root.path(ledger.PATH))
+        self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
+
+    def learn(self) -> None:
+        """Remember what the Host shows of vGPU types."""
+        now = self._snapshots.now
+        self._publish(ledgers.learned(now.ledger, now.host, now.names))
+
+    async def run(self) -> None:
+        """Put on disk what has changed, for ever; a refusal is told as soon as a type is to be set."""
+        while True:
+            seen = self._snapshots.version
+            with suppress(KernelRefused):
+                await self.save()
+            await self._snapshots.newer(seen)
+
+    async def save(self) -> None:
+        """Put the Ledger on disk if it has changed; one writer of the file at a time.
+
+        :raises KernelRefused: if it cannot be written.
+        """
+        async with self._saving:
+            now = self._snapshots.now.ledger
+            if now != self._saved:
+                await threads.call(ledger.write, self._root.path(ledger.PATH), now)
+                self._saved = now
+
+    async def begin(self, action: Action) -> None:
+        """Before an action: a vGPU type is on disk before it is set.
+
+        :raises KernelRefused: if that cannot be written; then the action must not be taken.
+        """
+        if isinstance(action, SetVgpuType):
+            vf, types = action.address, self._snapshots.now.ledger.types
+            if vf in types:
+                self._before[vf] = types[vf]
+            self._set_types({**types, vf: action.type_id})
+            await self.save()
+
+    def end(self, action: Action, *, made: bool) -> None:
+        """After it: a VF that was cleared, or not set, has no type of ours; the file follows.
+
+        A type that it was given before, by a late write, stays on record when another is refused.
+        """
+        before = self._before.pop(action.device, None)
+        if not isinstance(action, ClearVgpuType if made else SetVgpuType):
+            return
+        types = {
+            vf: type_id for vf, type_id in self._snapshots.now.ledger.types.items() if vf != action.address
+        }
+        if before is not None and not made:
+            types[action.address] = before
+        self._set_types(types)
+
+    def _set_types(self, types: dict[str, str]) -> None:
+        self._publish(replace(self._snapshots.now.ledger, types=types))
+
+    def _publish(self, known: Ledger) -> None:
+        self._snapshots.publish(replace(self._snapshots.now, ledger=known))

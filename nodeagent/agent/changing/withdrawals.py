@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids that are withdrawn from what may be given, from right before a write until the Host shows its effect.
+
+A write that is late keeps its ids withdrawn, and its device busy, until it has ended and the host was scanned
+since. So does a write of a batch that a failure has cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodeagent.agent.changing.collaborators import Reservations, Scans
+from nodeagent.agent.changing.executor import Executor
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.model.action import Step
+
+
+class Withdrawals:
+    """The steps that were not followed by a scan yet, and what each has withdrawn."""
+
+    name = "withdrawals"
+
+    def __init__(
+        self, snapshots: Snapshots, reservations: Reservations, scans: Scans, executor: Executor
+    ) -> None:
+        self._snapshots = snapshots
+        self._reservations = reservations
+        self._scans = scans
+        self._executor = executor
+        self._taken: dict[Step, frozenset[str]] = {}
+        self._late: set[Step] = set()  # what ``run`` gives back
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices of these steps."""
+        return frozenset(step.action.device for step in self._taken)
+
+    def withdraw(self, step: Step) -> bool:
+        """Withdraw what the step takes away; False if anybody was given one of the ids a moment ago."""
+        if not self._reservations.withdraw(step.action.takes):
+            return False
+        self._taken[step] = step.action.takes
+        return True
+
+    def give_back(self, steps: Iterable[Step]) -> None:
+        """After a scan: what was removed is known to be gone, the rest may be given again."""
+        under_way = self._executor.under_way
+        for step in steps:
+            if step in under_way:
+                self._late |= self._taken.keys() & {step}
+            else:
+                self._reservations.restore(self._taken.pop(step, frozenset()))
+
+    async def settle(self) -> None:
+        """After a failure: give back what the work that it has ended had taken."""
+        if left := tuple(self._taken):
+            await self._scans.rescan(_targets(left))
+            self.give_back(left)
+
+    async def run(self) -> None:
+        """Give back what late writes have taken when they have ended, for ever."""
+        while True:
+            seen = self._executor.ended.version
+            ended = self._late.difference(self._executor.under_way)
+            if ended:
+                await self._scans.rescan(_targets(ended))
+                self._late -= ended
+                self.give_back(ended)
+                self._snapshots.ring()
+            else:
+                await self._executor.ended.newer(seen)
+
+
+def _targets(steps: Iterable[Step]) -> frozenset[str]:
+    return frozenset(key for step in steps for key in step.action.targets)
