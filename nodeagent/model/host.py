@@ -217,7 +217,7 @@ class Host:
     def device(self, device_id: str) -> HostDevice | None:
         """The function of that address, or the mdev of that UUID, which may be leaving; or None."""
         present = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
-        if present is not None or mdev_uuid(device_id) is None:
+        if present is not None or not self.groups or mdev_uuid(device_id) is None:
             return present
         return self.leaving.get(device_id)
 
@@ -227,7 +227,7 @@ class Host:
         if group is None:
             return ()
         devices = map(self.device, group.members)
-        return tuple(host_device for host_device in devices if host_device is not None)
+        return tuple([host_device for host_device in devices if host_device is not None])
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
         """The PCI functions of a group that are known; () for None."""

@@ -6,7 +6,7 @@ A device goes to the first rule that takes it, and to one resource only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nodeagent.model.desired import Desired
@@ -55,15 +55,12 @@ def verdicts(
             yield rule, selectors.refusal(rule, host_device, names)
 
 
-def _asked(host_device: HostDevice, desired: Desired) -> Iterator[DeviceRule | None]:
+def _asked(host_device: HostDevice, desired: Desired) -> Sequence[DeviceRule | None]:
     """The rules for its kind, then discovery (None). Nobody is asked for a bridge: none is given away."""
     if isinstance(host_device, PciFunction) and host_device.bridge:
-        return
+        return ()
     wanted = kinds.of(host_device).rule
-    for rule in desired.rules:
-        if isinstance(rule, wanted):
-            yield rule
-    yield None
+    return [*[rule for rule in desired.rules if isinstance(rule, wanted)], None]
 
 
 def listed(name: ResourceName, host_device: HostDevice, desired: Desired) -> Match:

@@ -9,7 +9,7 @@ all others; the result equals a decision from scratch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
@@ -28,8 +28,7 @@ _Taken = tuple[HostDevice, Match]
 NOTHING: Mapping[str, Match] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """A Device of a resource, and the HostDevices that it stands for (several with ``isolation: bundle``)."""
 
     match: Match
@@ -87,7 +86,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     return Unit(
         group=group,
         devices=devices,
-        functions=tuple(each for each in devices if isinstance(each, PciFunction)),
+        functions=tuple([each for each in devices if isinstance(each, PciFunction)]),
         holders={each: allocations.holders[each] for each in ids if each in allocations.holders},
         complete=allocations.complete,
         settling=snapshot.reservations.settling.intersection(ids),

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check looks at besides the device: the unit around it, and the use that a resource makes of it."""
+"""What a check asks besides the device: the unit around it, and the use that a resource makes of it.
+
+Named tuples, for each turn makes them anew, and at the start there is one of each for every device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Group, HostDevice, PciFunction
 from nodeagent.model.resource import Iommufd, Isolation
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
 
     ``nodes`` and ``iommu`` are the host's; all else is of this unit alone.
@@ -21,7 +24,7 @@ class Unit:
     group: Group | None
     devices: tuple[HostDevice, ...] = ()
     functions: tuple[PciFunction, ...] = ()  # those of the devices that are PCI functions
-    holders: Mapping[str, Holder] = field(default_factory=dict)
+    holders: Mapping[str, Holder] = MappingProxyType({})
     complete: bool = False  # False: the absence of a holder proves nothing
     settling: frozenset[str] = frozenset()  # ids allocated a moment ago: their pod may take more
     nodes: frozenset[str] = frozenset()
@@ -33,8 +36,7 @@ class Unit:
         return "?" if self.group is None else str(self.group.number)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """How a device is offered: this decides which nodes and which conflicts matter.
 
     ``host_devices`` are those that the Device stands for, if not the asked one alone; the first gives its id.
