@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,7 @@ def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
 
 
 def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
-    with daemon(host, plain.dump(replace(WELL, problems=("a/b: something is wrong",)))):
+    with daemon(host, plain.dump(WELL._replace(problems=("a/b: something is wrong",)))):
         code, text, _ = run("status")
     assert code == 3
     assert text.endswith("to look at:\n  a/b: something is wrong\n")
