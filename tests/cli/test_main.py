@@ -17,7 +17,7 @@ import anyio.from_thread
 import pytest
 
 from nodeagent import __version__, config
-from nodeagent.base import jsonsocket
+from nodeagent.base import jsonserver
 from nodeagent.cli import main
 from nodeagent.model import plain
 from nodeagent.render import status
@@ -57,7 +57,7 @@ def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]
     """A socket that gives this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
         path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket) + suffix
-        task = portal.start_task_soon(jsonsocket.serve, path, lambda: answer, lambda value: value, "")
+        task = portal.start_task_soon(jsonserver.serve, path, lambda: answer, lambda value: value, "")
         portal.call(anyio.wait_all_tasks_blocked)
         yield
         task.cancel()
