@@ -9,6 +9,7 @@ import anyio
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 
@@ -19,7 +20,7 @@ class Looks:
     """Looks at the host below one root."""
 
     def __init__(self, root: Root) -> None:
-        self._look = ScanRunner(root)
+        self._runner = ScanRunner(root, Wakes(), deadline=2.0)
 
     def full(
         self,
@@ -29,7 +30,7 @@ class Looks:
         recoveries: Mapping[PciAddress, Recovery] | None = None,
     ) -> Host:
         """Look at everything."""
-        return anyio.run(self._look.look, None, previous, nodes, recoveries)
+        return anyio.run(self._runner.scan, None, previous, nodes, recoveries or {})
 
     def refresh(
         self,
@@ -40,8 +41,8 @@ class Looks:
         recoveries: Mapping[PciAddress, Recovery] | None = None,
     ) -> Host:
         """Look at what the keys name."""
-        return anyio.run(self._look.look, keys, previous, nodes, recoveries)
+        return anyio.run(self._runner.scan, keys, previous, nodes, recoveries or {})
 
-    def unchanged(self, ids: Sequence[str], host: Host) -> bool:
-        """Glance at the functions and mdevs."""
-        return anyio.run(self._look.unchanged, ids, host)
+    def recheck(self, ids: Sequence[str], host: Host) -> bool:
+        """Read the functions and mdevs again; True if they are still as the Host says."""
+        return anyio.run(self._runner.recheck, ids, host)

@@ -169,7 +169,7 @@ async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: K
         await kubelet.until_listed(GPU, 2)
         await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
         await until(daemon.core.snapshots, lambda snapshot: bool(snapshot.allocations.holders))
-        kubelet.fault("pod-resources-empty", 60)
+        kubelet.faults.set("pod-resources-empty", 60)
         await kubelet.restart(away=0.1)
         await kubelet.until(lambda: len(kubelet.statistics.accepted(GPU)) == 2)
         await daemon.kubelet.holders.one_turn()

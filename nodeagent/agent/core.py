@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
-from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.wakes import Wakes
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
 
@@ -44,10 +43,10 @@ class Core:
 
 def build(root: Root, settings: Latest[Settings]) -> Core:
     """The shared parts, wired. :raises KernelRefused: if the kernel gives no inotify instance."""
-    watcher, wakes, recoveries = Watcher(), Wakes(), Recoveries()
+    watcher, wakes = Watcher(), Wakes()
     snapshots = Snapshots(Snapshot(desired=merge.merge(settings.get().configuration)))
-    events = KernelEvents(root, watcher, wakes, recoveries)
-    observer = Observer(root, snapshots, wakes, recoveries, events, settings)
+    events = KernelEvents(root, watcher, wakes)
+    observer = Observer(root, snapshots, wakes, events, settings)
     releases = Releases(settings)
     releases.look_with(observer)
     return Core(

@@ -32,7 +32,7 @@ async def _follow_nodes(core: Core) -> None:
         if snapshot.desired.node_paths != paths:
             paths = snapshot.desired.node_paths
             core.events.watch_nodes(paths)
-            core.wakes.wake()
+            core.wakes.wake(None)
 
 
 async def _follow_settings(core: Core, kubelet: KubeletSide) -> None:
@@ -40,5 +40,5 @@ async def _follow_settings(core: Core, kubelet: KubeletSide) -> None:
     seen = core.settings.version
     while True:
         seen, _ = await core.settings.newer(seen)
-        core.wakes.wake()
+        core.wakes.wake(None)
         kubelet.holders.ask_soon()

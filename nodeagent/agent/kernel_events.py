@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hears the kernel: each event becomes a wake, a verdict of AER is noted, a loss is told."""
+"""Hears the kernel: what it says becomes wakes, and what was lost of it is told."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Sequence
 
 import anyio
 
-from nodeagent.agent.recoveries import Recoveries
-from nodeagent.agent.wakes import Wakes
 from nodeagent.base import log
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events.source import EventSource, Statistics
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.kernel.wakes import Wakes
 
 POLL = 5.0  # seconds between scans where the kernel sends no events
 ARMING = 2.0  # seconds that the first scan waits for the source of events
@@ -25,10 +22,8 @@ class KernelEvents:
 
     name = "kernel events"
 
-    def __init__(self, root: Root, watcher: Watcher, wakes: Wakes, recoveries: Recoveries) -> None:
-        self._wakes = wakes
-        self._recoveries = recoveries
-        self._source = EventSource(root, watcher, self._woken, self._verdict)
+    def __init__(self, root: Root, watcher: Watcher, wakes: Wakes) -> None:
+        self._source = EventSource(root, watcher, wakes)
         self._lost = 0
 
     @property
@@ -57,12 +52,8 @@ class KernelEvents:
         """Seconds after which all is scanned without an event; fewer than ``resync`` where none can come."""
         return min(resync, POLL) if self.statistics.source == "poll" else resync
 
-    def _woken(self, key: str | None) -> None:
-        if key is None and self.statistics.lost > self._lost:
+    def tell_losses(self) -> None:
+        """Say that events were lost, if that is new."""
+        if self.statistics.lost > self._lost:
             self._lost = self.statistics.lost
             log.event(log.EVENTS_LOST, source=self.statistics.source)
-        self._wakes.wake_one(key)
-
-    def _verdict(self, address: PciAddress, verdict: Recovery | None) -> None:
-        self._recoveries.note(address, verdict)
-        self._wakes.wake_one(address)

@@ -8,17 +8,16 @@ waits for a scan that begins after the question. Does not know what the Host is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import anyio
 
+from nodeagent.agent.gathering import Gathering
 from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.names import NameKeeper
-from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.wakes import Wakes
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
@@ -26,6 +25,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.status import EventsStatus, HostStatus
@@ -50,18 +50,17 @@ class Observer:
         root: Root,
         snapshots: Snapshots,
         wakes: Wakes,
-        recoveries: Recoveries,
         events: KernelEvents,
         settings: Latest[Settings],
     ) -> None:
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
         self._wakes = wakes
-        self._recoveries = recoveries
+        self._gathering = Gathering(wakes)
         self._events = events
         self._settings = settings
         self._names = NameKeeper(root)
-        self._runner = ScanRunner(root, deadline=DEADLINE, on_recovered=wakes.wake_one)
+        self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
         self._hung: frozenset[str] = frozenset()
 
     @property
@@ -69,10 +68,20 @@ class Observer:
         """What cannot be read at this moment."""
         return self._runner.stuck
 
+    @property
+    def begun(self) -> int:
+        """How many scans were begun."""
+        return self._gathering.taken
+
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**asdict(self._events.statistics))
         return HostStatus.of(self._snapshots.now.host, self.stuck, events)
+
+    def wake(self, keys: Iterable[str]) -> None:
+        """Scan soon what the keys name."""
+        for key in keys:
+            self._wakes.wake(key)
 
     async def first(self) -> None:
         """The first scan, before anything is offered."""
@@ -81,7 +90,7 @@ class Observer:
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
-            await self._wakes.due(self._events.slow(self._resync))
+            await self._gathering.due(self._events.slow(self._resync))
             await self._scan()
 
     async def recheck(self, ids: Sequence[str]) -> None:
@@ -92,9 +101,9 @@ class Observer:
         :raises KernelRefused: if what has changed could not be read: the Host is the old one.
         """
         keys = frozenset(ids)
-        overdue = asyncio.get_running_loop().call_later(DEADLINE, self._wakes.wake, keys)
+        overdue = asyncio.get_running_loop().call_later(DEADLINE, self.wake, keys)
         try:
-            unchanged = await self._runner.unchanged(ids, self._snapshots.now.host)
+            unchanged = await self._runner.recheck(ids, self._snapshots.now.host)
         finally:
             overdue.cancel()
         if not unchanged:
@@ -119,23 +128,24 @@ class Observer:
         return self._settings.get().timing.resync
 
     async def _next_scan(self, keys: frozenset[str]) -> None:
-        self._wakes.wake(keys)
-        wanted = self._wakes.taken + 1
+        self.wake(keys)
+        wanted = self._gathering.taken + 1
         while self.scanned.get().number < wanted:
             await self.scanned.newer(self.scanned.version)
 
     async def _scan(self) -> None:
-        keys, number, before = self._wakes.take(), self._wakes.taken, self._snapshots.now
+        self._events.tell_losses()
+        keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         nodes, error = before.desired.node_paths, None
         try:
-            host = await self._runner.look(keys, before.host, nodes, self._recoveries.now)
-            self._recoveries.forget(host)
+            host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries)
+            self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:
             log.event(log.HOST_READ_SLOW, what=refused.path, seconds=str(DEADLINE))
             host, names, error = before.host, before.names, refused
         except Exception:
-            self._wakes.wake()  # what was to be scanned is not lost with it
+            self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
         self._tell_hangs()
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))

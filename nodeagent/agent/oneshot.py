@@ -18,6 +18,7 @@ from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
@@ -25,6 +26,7 @@ from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import ledgers
 
+DEADLINE = 2.0  # seconds that one device may take to be read
 HINTS_LIMIT = 1.0  # seconds for one device's hints
 
 
@@ -33,7 +35,8 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
 
     :raises KernelRefused: if nothing can be read.
     """
-    host = saved or await ScanRunner(root).look(None, Host(), desired.node_paths)
+    runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
+    host = saved or await runner.scan(None, Host(), desired.node_paths, {})
     names = await threads.call(_names, root, host)
     if saved is None:
         return await threads.call(with_memory, root, Snapshot(host, desired, names))

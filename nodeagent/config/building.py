@@ -58,7 +58,11 @@ def _section(effective: Effective, name: str, record: type[R]) -> R:
     """The record of a section, from all of its settings that are supported."""
     section = table.sections()[name].values()
     return record(
-        **{each.field: typed(each.shape, effective.value(each)) for each in section if each.supported}
+        **{
+            setting.field: typed(setting.shape, effective.value(setting))
+            for setting in section
+            if setting.supported
+        }
     )
 
 

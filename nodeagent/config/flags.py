@@ -26,7 +26,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def flags_from(namespace: argparse.Namespace) -> dict[str, str]:
     """The settings given as flags, as texts by key; what was not given is left out."""
-    found = vars(namespace)
+    given = vars(namespace)
     return {
-        setting.key: found[setting.key] for setting in table.SETTINGS if found.get(setting.key) is not None
+        setting.key: given[setting.key] for setting in table.SETTINGS if given.get(setting.key) is not None
     }

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from nodeagent.model.configuration import Configuration
 
 
-def load(given: Sources) -> Settings:
+def load(origin: Sources) -> Settings:
     """The settings in force: flag > env > conf.d > config.yaml > default. Blocks on files.
 
     :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
     """
     problems, warnings = Problems(), list[str]()
-    home = sources.below(given.prefix, sources.DIRECTORY)
+    home = sources.below(origin.prefix, sources.DIRECTORY)
     effective = _effective(
         (
             *sources.files(home, problems, warnings),
-            *sources.environment(given.environ, problems, warnings),
-            *sources.flags(given.flags, problems),
+            *sources.environment(origin.environ, problems, warnings),
+            *sources.flags(origin.flags, problems),
         ),
         problems,
     )
     written = building.configuration(effective, f"{home}/")
-    configuration = replace(written, imported=imported.read(given.prefix, written.mdevs, warnings))
+    configuration = replace(written, imported=imported.read(origin.prefix, written.mdevs, warnings))
     _check(configuration, effective, problems)
-    watched = (*sources.watched_paths(home), *imported.watched_paths(given.prefix, written.mdevs))
+    watched = (*sources.watched_paths(home), *imported.watched_paths(origin.prefix, written.mdevs))
     warnings += merge.warnings(configuration)
     return building.settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
 
@@ -55,10 +55,10 @@ def check_file(path: str) -> Settings:
     """
     problems = Problems()
     directory, slash, name = path.rpartition("/")
-    found = sources.file(path, name, problems)
-    if not found and not problems.errors:
+    given = sources.file(path, name, problems)
+    if not given and not problems.errors:
         _must_exist(path)
-    effective = _effective(found, problems)
+    effective = _effective(given, problems)
     configuration = building.configuration(effective, f"{directory}{slash}")
     _check(configuration, effective, problems)
     return building.settings(effective, configuration, merge.warnings(configuration), ())
@@ -88,9 +88,9 @@ def _check(configuration: Configuration, effective: Effective, problems: Problem
     :raises ConfigError: if there is any problem by now.
     """
     for finding in merge.findings(configuration):
-        origin = effective.place(finding.place)
-        if origin is None:
+        place = effective.place(finding.place)
+        if place is None:
             problems.add(finding.place, "", finding.what, finding.hint)
         else:  # a key that was given somewhere
-            problems.add(origin, finding.place, finding.what, finding.hint)
+            problems.add(place, finding.place, finding.what, finding.hint)
     problems.raise_any()

@@ -8,14 +8,13 @@ What is wanted of the node is ``Configuration``, in ``model``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from nodeagent.model.configuration import Configuration
 
 
-@dataclass(frozen=True, slots=True)
-class Kubelet:
+class Kubelet(NamedTuple):
     """Where the kubelet is; paths without the root prefix."""
 
     registration: str
@@ -24,8 +23,7 @@ class Kubelet:
     pod_resources: str
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Times in seconds."""
 
     settle: float
@@ -33,30 +31,26 @@ class Timing:
     holders: float
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(NamedTuple):
     """``format``: auto, journald, json, text. ``level``: debug, info, warning, error."""
 
     format: str
     level: str
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """The socket of ``nodeagent status``; its path without the root prefix."""
 
     socket: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cdi:
+class Cdi(NamedTuple):
     """The directory of CDI specifications, without the root prefix."""
 
     spec_dir: str
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """One effective value for people: plain data as one would write it, and where it comes from."""
 
     key: str

@@ -23,7 +23,10 @@ END = "<!-- settings: end -->"
 
 
 def page(text: str) -> str:
-    """The page ``text`` with the reference renewed; raises ValueError if a mark is missing."""
+    """The page ``text`` with the reference renewed.
+
+    :raises ValueError: if a mark is missing.
+    """
     before, mark, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not mark or not end:
@@ -61,7 +64,7 @@ def _records() -> Iterator[str]:
         ("mdevs.types[]", table.TYPE),
         ("mdevs.nodes[]", table.MDEV_NODE),
     )
-    for title, record in (each for root in roots for each in _nested(*root)):
+    for title, record in (nested for root in roots for nested in _nested(*root)):
         yield f"\nKeys of `{title}`:\n\n| key | value | meaning |\n|---|---|---|"
         for key in record.keys:
             need = ", required" if key.required else ""

@@ -215,17 +215,17 @@ def _optional_file(scalar: Scalar) -> object:
 
 
 def _resource(scalar: Scalar) -> str:
-    found = naming.fault(scalar.text)
-    if found is None:
+    fault = naming.fault(scalar.text)
+    if fault is None:
         return scalar.text
-    raise Wrong(f'the kubelet refuses the name "{scalar.text}": {found.why}', found.hint)
+    raise Wrong(f'the kubelet refuses the name "{scalar.text}": {fault.why}', fault.hint)
 
 
 def _domain(scalar: Scalar) -> str:
-    found = naming.fault(f"{scalar.text}/x") if scalar.text else None
-    if found is None:
+    fault = naming.fault(f"{scalar.text}/x") if scalar.text else None
+    if fault is None:
         return scalar.text
-    raise Wrong(f'the kubelet refuses the domain "{scalar.text}": {found.why}', found.hint)
+    raise Wrong(f'the kubelet refuses the domain "{scalar.text}": {fault.why}', fault.hint)
 
 
 def _node_name(scalar: Scalar) -> str:
@@ -256,7 +256,7 @@ def _filled(scalar: Scalar) -> str:
         return scalar.text
     if not scalar.text.strip():
         raise Wrong("an empty text", "write the text, or leave the entry out")
-    odd = next(each for each in scalar.text if not each.isprintable())
+    odd = next(character for character in scalar.text if not character.isprintable())
     hint = "write it anew: with copied texts a blank may come as another character"
     raise Wrong(f"{scalar.text!a} holds {_called(odd)}", hint)
 

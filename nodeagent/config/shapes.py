@@ -9,6 +9,7 @@ so ``1200`` is a class where a class is wanted and a number where a number is wa
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def _as_is(value: object) -> object:
 class Word(NamedTuple):
     """One scalar. ``json`` None is any text; ``show`` gives the word of a value.
 
-    ``read`` gives the value, with :raises Wrong: if it is none.
+    :raises Wrong: by ``read``, if a scalar is no such word.
     """
 
     words: str
@@ -72,7 +73,9 @@ class Record(NamedTuple):
     """A table with fixed keys, and what is made of it.
 
     ``make`` is called with the fields that were given; if ``placed``, also with ``place``, where it was
-    written. ``check`` has :raises Wrong: if keys do not go together.
+    written.
+
+    :raises Wrong: by ``check``, if keys do not go together.
     """
 
     words: str
@@ -102,8 +105,9 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower()
 
 
+@cache
 def snake(name: str) -> str:
-    """``devicePluginDir`` → ``device_plugin_dir``: the field for a key."""
+    """``devicePluginDir`` → ``device_plugin_dir``: the field for a key. Asked for each key of each rule."""
     return kebab(name).replace("-", "_")
 
 

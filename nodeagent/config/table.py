@@ -293,10 +293,10 @@ BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
 
 def sections() -> dict[str, dict[str, Setting]]:
     """Section → name → setting, in table order; the section "" is the top of the file."""
-    found: dict[str, dict[str, Setting]] = {"": {}}
+    by_section: dict[str, dict[str, Setting]] = {"": {}}
     for setting in SETTINGS:
-        found.setdefault(setting.section, {})[setting.name] = setting
-    return found
+        by_section.setdefault(setting.section, {})[setting.name] = setting
+    return by_section
 
 
 def top_keys() -> tuple[str, ...]:

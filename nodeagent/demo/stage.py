@@ -1,30 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the demo plays: the documentation's node in a directory, a stand-in kubelet, and the real daemon.
 
-The daemon is a process of its own, started as an administrator would start it; it writes its log to a file
-in the same directory. What is true is asked of the kubelet, and the Reasons of the daemon's status socket.
-Everything ends with the ``async with`` block, whatever happens in it.
+What is true is asked of the kubelet, and the Reasons of the daemon's status socket. Everything ends with the
+``async with`` block, whatever happens in it.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import anyio.to_thread
-from anyio.abc import Process
 from grpclib.exceptions import GRPCError
 
-import nodeagent
-from nodeagent.base import jsonsocket
-from nodeagent.base.errors import NodeagentError
+from nodeagent.demo.daemon import Daemon, DemoFailed
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import SocketChannel
 from nodeagent.sim import files
@@ -43,17 +34,9 @@ resources:
   - {{name: {USB}, pci: [{{vendors: ["10de"], devices: ["1ada"]}}]}}
 timing: {{settle: 500ms, holders: 500ms}}   # quicker than usual: this is a demo
 """
-STATUS_PATH = "/run/nodeagent/status.sock"
-LOG_NAME = "nodeagent.log"
-
-SOURCE = Path(nodeagent.__file__).parent.parent  # a directory from which the package can be run
 _POLL = 0.02  # seconds between two questions to the status socket
-_END_LIMIT = 5.0  # seconds that the daemon has for its end
-_FOREIGN = ("NODEAGENT_", "NOTIFY_SOCKET", "WATCHDOG_", "JOURNAL_STREAM")  # not meant for this daemon
 
-
-class DemoFailed(NodeagentError):
-    """Raised when something that the demo promises did not happen."""
+Document = Mapping[str, Any]
 
 
 class Stage:
@@ -62,50 +45,15 @@ class Stage:
     def __init__(self, host: SimulatedHost, kubelet: Kubelet, patience: float) -> None:
         self.host = host
         self.kubelet = kubelet
+        self.daemon = Daemon(host.directory)
         self.patience = patience
-        self._process: Process | None = None
 
     def configure(self, text: str) -> None:
         """Write the daemon's configuration file."""
         files.write(self.host.path(CONFIG_PATH), text)
 
-    async def start_daemon(self) -> None:
-        """Run ``nodeagent run`` on the host."""
-        command = self.command("run", "--log-format", "text")
-        log = os.open(self.host.path(f"/{LOG_NAME}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            self._process = await anyio.open_process(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
-            )
-        finally:
-            os.close(log)
-
-    async def end_daemon(self) -> int | None:
-        """Ask the daemon to end; its exit code, or None if it had to be killed (or never ran)."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        with suppress(ProcessLookupError):
-            process.terminate()
-        with anyio.move_on_after(_END_LIMIT):
-            return await process.wait()
-        process.kill()
-        await process.wait()
-        return None
-
-    async def ask(self, *words: str) -> str:
-        """The answer of a verb; raises DemoFailed if it fails."""
-        done = await anyio.run_process(self.command(*words), check=False, env=_environment())
-        if done.returncode:
-            raise DemoFailed(f"nodeagent {' '.join(words)} failed", done.stderr.decode().strip())
-        return done.stdout.decode()
-
-    def command(self, *words: str) -> list[str]:
-        """The command line of a verb on this host."""
-        return [sys.executable, "-m", "nodeagent", "--root", self.host.directory, *words]
-
     async def until(self, state: Callable[[], bool]) -> None:
-        """Wait until what the kubelet knows is so; raises DemoFailed if it does not become so."""
+        """Wait until what the kubelet knows is so. :raises DemoFailed: if it does not become so."""
         with anyio.move_on_after(self.patience) as limit:
             while not state():
                 with anyio.move_on_after(1.0):
@@ -116,46 +64,34 @@ class Stage:
 
     async def reason(self, device_id: str, code: str) -> str:
         """Wait until the daemon gives this Reason for the device; what it says, and what it advises."""
+        device = await self._said(
+            lambda document: _unhealthy(document, device_id, code),
+            f"{device_id} is not said to be Unhealthy by {code}",
+        )
+        return f"{device['what']}\n{device['hint']}".strip()
+
+    async def change(self, state: str, card: str) -> Document:
+        """Wait until the daemon tells of a change in this state ("waiting", "failing") on a card."""
+        return await self._said(
+            lambda document: [change for change in document["changes"][state] if change["card"] == card],
+            f"nothing is told to be {state} on {card}",
+        )
+
+    async def _said(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
+        """The first of what is selected from the daemon's status, as soon as there is one."""
         end = time.monotonic() + self.patience
         while time.monotonic() < end:
-            device = await self._device(device_id)
-            if device.get("reason") == code:
-                return f"{device['what']}\n{device['hint']}".strip()
+            self._check_alive()
+            selected = select(await self.daemon.status())
+            if selected:
+                return selected[0]
             await anyio.sleep(_POLL)
-        raise self._late(f"{device_id} is not said to be Unhealthy by {code}")
-
-    async def told(self) -> Mapping[str, Any]:
-        """What the daemon says of itself now."""
-        self._check_alive()
-        try:
-            found: Mapping[str, Any] = await anyio.to_thread.run_sync(
-                jsonsocket.ask, self.host.path(STATUS_PATH)
-            )
-        except (OSError, ValueError) as error:
-            raise DemoFailed(f"the daemon's status socket does not answer: {error}", self._log()) from error
-        return found
-
-    async def change(self, kind: str, card: str) -> Mapping[str, Any]:
-        """Wait until the daemon tells of a change of this kind ("waiting", "failing") on a card."""
-        end = time.monotonic() + self.patience
-        while time.monotonic() < end:
-            document = await self.told()
-            found = [each for each in document["changes"][kind] if each["card"] == card]
-            if found:
-                return dict(found[0])
-            await anyio.sleep(_POLL)
-        raise self._late(f"nothing is told to be {kind} on {card}")
-
-    async def _device(self, device_id: str) -> Mapping[str, Any]:
-        """What the daemon says of a device; empty if it does not list it."""
-        document = await self.told()
-        found = (each for resource in document["resources"] for each in resource["devices"])
-        return next((device for device in found if device["id"] == device_id), {})
+        raise self._late(otherwise)
 
     async def refusal(self, resource: str, device_id: str) -> str:
         """Ask the daemon for a device behind the kubelet's back; why it refuses, "" if it does not."""
         endpoint = self.kubelet.statistics.accepted(resource)[-1].endpoint
-        channel = SocketChannel(self.kubelet.socket.parent / endpoint)
+        channel = SocketChannel(self.kubelet.paths.plugins / endpoint)
         request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([device_id])])
         try:
             await v1beta1.DevicePluginStub(channel).allocate(request, timeout=self.patience)
@@ -174,17 +110,18 @@ class Stage:
         )
 
     def _check_alive(self) -> None:
-        if self.kubelet.crashed:
-            raise DemoFailed(f"a real kubelet would have crashed: {self.kubelet.crashed}", self._log())
-        if self._process is not None and self._process.returncode is not None:
-            raise DemoFailed(f"the daemon has ended with code {self._process.returncode}", self._log())
+        if self.kubelet.life.crashed:
+            raise self.daemon.failed(f"a real kubelet would have crashed: {self.kubelet.life.crashed}")
+        self.daemon.check_alive()
 
     def _late(self, what: str) -> DemoFailed:
-        return DemoFailed(f"{what} within {self.patience:g} s", self._log())
+        return self.daemon.failed(f"{what} within {self.patience:g} s")
 
-    def _log(self) -> str:
-        lines = files.read(self.host.path(f"/{LOG_NAME}")).decode(errors="replace").splitlines()
-        return "\n".join(["the end of the daemon's log:", *lines[-15:]])
+
+def _unhealthy(document: Document, device_id: str, code: str) -> list[Document]:
+    """The device in the daemon's status, if it has that Reason."""
+    devices = (device for resource in document["resources"] for device in resource["devices"])
+    return [device for device in devices if (device["id"], device.get("reason")) == (device_id, code)]
 
 
 @asynccontextmanager
@@ -203,11 +140,4 @@ async def opened(
             yield stage
         finally:
             with anyio.CancelScope(shield=True):
-                await stage.end_daemon()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without what is meant for another nodeagent; the package is found from any directory."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
-    paths = (str(SOURCE), kept.get("PYTHONPATH", ""))
-    return kept | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+                await stage.daemon.end()

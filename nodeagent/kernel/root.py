@@ -138,13 +138,6 @@ class Root:
             return False
         return True
 
-    def inode(self, path: str) -> int | None:
-        """The inode number behind the path, or None."""
-        try:
-            return os.stat(self._prefix + path).st_ino  # noqa: PTH116 - as above
-        except OSError:
-            return None
-
 
 def gone(error: OSError) -> bool:
     """True if the error says that the thing is not there (any more)."""

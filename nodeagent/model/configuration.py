@@ -9,6 +9,7 @@ tuples from end to end. Places are written in full ("/etc/nodeagent/config.yaml:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nodeagent.model.desired import (
     CardTypes,
@@ -21,17 +22,15 @@ from nodeagent.model.desired import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Alias:
+class Alias(NamedTuple):
     """A discovered name, and the name that is offered instead."""
 
     name: str
     target: str
-    place: str = field(default="", compare=False)
+    place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mdevs:
+class Mdevs(NamedTuple):
     """The section ``mdevs``; the last three name sources of wishes beside it ("" and False: none)."""
 
     manage: bool = False
@@ -44,24 +43,21 @@ class Mdevs:
     vgpu_config: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What the configuration tells of the node. ``name`` "": not told; ``labels`` as given."""
+class Node(NamedTuple):
+    """What the configuration tells of the node. ``name`` "": unknown; ``labels`` as given."""
 
     name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """Why something cannot be used: the two lines for a person, the first with file and line."""
 
     what: str
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class MdevctlDefinitions:
+class MdevctlDefinitions(NamedTuple):
     """What the definitions of mdevctl say. ``wanted`` are those that start by themselves.
 
     ``uuids`` are those of all definitions; ``reserved`` are the parents on which mdevctl is to make something
@@ -73,8 +69,7 @@ class MdevctlDefinitions:
     reserved: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class VgpuConfiguration:
+class VgpuConfiguration(NamedTuple):
     """One named configuration of a vgpu-device-manager file. ``fault``: why nodeagent cannot carry it out."""
 
     name: str
@@ -82,8 +77,7 @@ class VgpuConfiguration:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VgpuFile:
+class VgpuFile(NamedTuple):
     """A file of NVIDIA's vgpu-device-manager: all its configurations. ``fault``: why there are none."""
 
     path: str
@@ -91,11 +85,10 @@ class VgpuFile:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(NamedTuple):
     """What files of other tools say. ``vgpu`` None: no such file is named, or it was not read."""
 
-    mdevctl: MdevctlDefinitions = field(default_factory=MdevctlDefinitions)
+    mdevctl: MdevctlDefinitions = MdevctlDefinitions()
     vgpu: VgpuFile | None = None
 
 

@@ -8,14 +8,14 @@ Order that a person wrote is data: tuples from end to end. ``place`` says where 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
-from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.resource import Iommufd, Isolation, Kind
 
 DISCOVERED_CLASSES = ("0300", "0302", "0380", "0680", "1200")
 
 
-@dataclass(frozen=True, slots=True)
-class PciSelector:
+class PciSelector(NamedTuple):
     """Picks PCI functions: AND between the keys, OR inside a key, an empty key picks all.
 
     ``addresses`` may hold ``*`` and ``?``; ``classes`` are prefixes of the six-digit class ("0300", "03").
@@ -43,6 +43,8 @@ class PciRule:
     cdi: bool = False
     place: str = field(default="", compare=False)
 
+    kind: ClassVar[Kind] = Kind.PCI
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
@@ -54,9 +56,10 @@ class NodeRule:
     permissions: str = "rw"
     place: str = field(default="", compare=False)
 
+    kind: ClassVar[Kind] = Kind.NODE
 
-@dataclass(frozen=True, slots=True)
-class MdevSelector:
+
+class MdevSelector(NamedTuple):
     """Picks mediated devices by type: one of ``types`` (ids) AND one of ``names``; an empty key picks all."""
 
     types: tuple[str, ...] = ()
@@ -74,6 +77,8 @@ class MdevRule:
     cdi: bool = False
     place: str = field(default="", compare=False)
 
+    kind: ClassVar[Kind] = Kind.MDEV
+
 
 Rule = PciRule | MdevRule | NodeRule
 
@@ -90,16 +95,14 @@ class WantedType:
     short: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTypes:
+class NodeTypes(NamedTuple):
     """The types for nodes that carry all these labels; no labels at all fit every node."""
 
     labels: tuple[tuple[str, str], ...] = ()
     types: tuple[WantedType, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CardTypes:
+class CardTypes(NamedTuple):
     """The types for certain GPUs: a place in the list of all GPUs by address, and a filter on their ids.
 
     ``positions`` None is every GPU. A filter is (vendor, device, subsystem vendor, subsystem device); its
@@ -111,8 +114,7 @@ class CardTypes:
     types: tuple[WantedType, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MdevDefinition:
+class MdevDefinition(NamedTuple):
     """One instance that a definition of mdevctl asks for, by its own UUID."""
 
     uuid: str

@@ -3,7 +3,7 @@
 
 Every device is kept, also the unusable: deciding is the business of ``policy``. Unknown is None, never 0
 or "". Built by ``kernel.scan``; what did not change is the same object in the next Host, so that
-a comparison of two Hosts is cheap and "what changed" is found by identity.
+a comparison of two Hosts is cheap: identity tells what changed.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
     """The keys whose values are not the same objects, or that only one of the tables has."""
     if before is now:
         return set()
-    found = {key for key, value in now.items() if before.get(key) is not value}
-    return found | (before.keys() - now.keys())
+    changed = {key for key, value in now.items() if before.get(key) is not value}
+    return changed | (before.keys() - now.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,11 @@ class Mdev:
         return self.uuid
 
 
-HostDevice = PciFunction | Mdev
-"""What Devices are made of: has an id, a group, a driver, a NUMA node, maybe a VFIO device."""
+VfioDevice = PciFunction | Mdev
+"""What VFIO can give to a VM: has a group and a driver, and maybe a node of its own."""
+
+HostDevice = VfioDevice
+"""What a Device stands for. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,21 +216,23 @@ class Host:
 
     def device(self, device_id: str) -> HostDevice | None:
         """The function of that address, or the mdev of that UUID, which may be leaving; or None."""
-        found = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
-        return self.leaving.get(device_id) if found is None and mdev_uuid(device_id) is not None else found
+        present = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        if present is not None or mdev_uuid(device_id) is None:
+            return present
+        return self.leaving.get(device_id)
 
     def devices_in(self, number: GroupNumber | None) -> tuple[HostDevice, ...]:
         """The functions and mdevs of a group."""
         group = self.groups.get(number) if number is not None else None
         if group is None:
             return ()
-        found = (self.device(member) for member in group.members)
-        return tuple(host_device for host_device in found if host_device is not None)
+        devices = map(self.device, group.members)
+        return tuple(host_device for host_device in devices if host_device is not None)
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
         """The PCI functions of a group that are known; () for None."""
         group = self.groups.get(number) if number is not None else None
         if group is None:
             return ()
-        found = (self.functions.get(PciAddress(member)) for member in group.members)
-        return tuple(function for function in found if function is not None)
+        functions = (self.functions.get(PciAddress(member)) for member in group.members)
+        return tuple(function for function in functions if function is not None)

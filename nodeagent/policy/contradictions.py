@@ -69,13 +69,11 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
 
 
 def _difference(one: Rule, other: Rule) -> str | None:
-    if isinstance(one, PciRule) and isinstance(other, PciRule):
-        return None if _options(one) == _options(other) else "with different options"
-    if isinstance(one, MdevRule) and isinstance(other, MdevRule):
-        return None if _options(one) == _options(other) else "with different options"
-    if isinstance(one, NodeRule) and isinstance(other, NodeRule):
+    if one.kind is not other.kind:
+        return "of different kinds"
+    if isinstance(one, NodeRule) or isinstance(other, NodeRule):
         return "for device nodes; a name has one"
-    return "of different kinds"
+    return None if _options(one) == _options(other) else "with different options"
 
 
 def _options(rule: PciRule | MdevRule) -> tuple[object, ...]:
@@ -118,7 +116,7 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
 
 def _plain(rule: Rule) -> bool:
     """True if its devices are offered as discovered ones are."""
-    return any(_difference(rule, kind(rule.name)) is None for kind in (PciRule, MdevRule))
+    return any(_difference(rule, plain(rule.name)) is None for plain in (PciRule, MdevRule))
 
 
 def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
@@ -126,11 +124,7 @@ def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterat
 
     What an alias renames may be of either kind, unless it leads to a rule.
     """
-    kinds = {
-        rule.name: (Kind.MDEV if isinstance(rule, MdevRule) else Kind.PCI,)
-        for rule in rules
-        if not isinstance(rule, NodeRule)
-    }
+    kinds = {rule.name: (rule.kind,) for rule in rules if rule.kind is not Kind.NODE}
     named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
     named += [(alias.target, alias.place) for alias in aliases]
     first: dict[str, str] = {}
@@ -146,7 +140,8 @@ def _excluded(mdevs: Mdevs) -> Iterator[Finding]:
     """Types that are both wanted and excluded, as far as they are written alike."""
     excluded = {naming.type_called(name) for name in mdevs.exclude}
     wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
-    for name in dict.fromkeys(each.name for each in wanted if naming.type_called(each.name) in excluded):
+    names = dict.fromkeys(wanted_type.name for wanted_type in wanted)
+    for name in (name for name in names if naming.type_called(name) in excluded):
         yield Finding("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 

@@ -84,7 +84,8 @@ def _cards(configuration: Configuration) -> tuple[CardTypes, ...]:
 def _chosen(configuration: Configuration) -> VgpuConfiguration | None:
     """The configuration that counts of a vgpu-device-manager file, if there is one of that name."""
     vgpu, name = configuration.imported.vgpu, _chosen_name(configuration)
-    return None if vgpu is None else next((each for each in vgpu.configurations if each.name == name), None)
+    named = () if vgpu is None else (known for known in vgpu.configurations if known.name == name)
+    return next(iter(named), None)
 
 
 def _chosen_name(configuration: Configuration) -> str:
@@ -102,7 +103,7 @@ def _vgpu_findings(configuration: Configuration) -> Iterator[Finding]:
     if fault is not None:
         yield Finding("", fault.what, fault.hint)
     elif chosen is None:
-        hint = spelling.nearest(name, (each.name for each in vgpu.configurations))
+        hint = spelling.nearest(name, (known.name for known in vgpu.configurations))
         yield Finding(vgpu.path, f'it has no configuration "{name}"', hint)
 
 

@@ -25,11 +25,7 @@ _GO_SPACE = re.compile(r"[\t\n\f\r ]+")  # what \s means in Go's regexp
 _FOREIGN = re.compile(r"[^A-Za-z0-9_.]")
 _FOREIGN_MDEV = re.compile(r"[^-A-Za-z0-9_.]")
 _ENDS = re.compile(r"\A[^A-Za-z0-9]+|[^A-Za-z0-9]+\Z")
-_ENV_PREFIX = {
-    Kind.PCI: "PCI_RESOURCE",
-    Kind.MDEV: "MDEV_PCI_RESOURCE",
-    Kind.NODE: "NODE_RESOURCE",
-}
+_ENV_PREFIX = {Kind.MDEV: "MDEV_PCI_RESOURCE"}  # of all other kinds it is <KIND>_RESOURCE
 
 
 class Fault(NamedTuple):
@@ -45,14 +41,14 @@ def fault(name: str) -> Fault | None:
         return Fault("it needs exactly one '/'", "write <domain>/<name>, such as example.com/gpu")
     if "kubernetes.io/" in name:
         return Fault("domains ending in kubernetes.io are reserved", "use a domain of your own")
-    domain, _, part = name.partition("/")
-    return _domain_fault(domain) or _part_fault(part)
+    domain, _, own = name.partition("/")
+    return _domain_fault(domain) or _own_fault(own)
 
 
 def refusal(name: str) -> str | None:
     """Why the kubelet would refuse ``name`` and what to do, in one line; None if it would not."""
-    found = fault(name)
-    return None if found is None else f"{found.why}; {found.hint}"
+    refused = fault(name)
+    return None if refused is None else f"{refused.why}; {refused.hint}"
 
 
 def _domain_fault(domain: str) -> Fault | None:
@@ -68,12 +64,12 @@ def _domain_fault(domain: str) -> Fault | None:
     return None
 
 
-def _part_fault(part: str) -> Fault | None:
-    if len(part) > NAME_LIMIT:
-        return Fault(f"the part after '/' has {len(part)} characters", f"use at most {NAME_LIMIT} characters")
-    if _NAME.fullmatch(part) is None:
+def _own_fault(name: str) -> Fault | None:
+    if len(name) > NAME_LIMIT:
+        return Fault(f"the part after '/' has {len(name)} characters", f"use at most {NAME_LIMIT} characters")
+    if _NAME.fullmatch(name) is None:
         return Fault(
-            f"{part!r} is no valid name after the '/'",
+            f"{name!r} is no valid name after the '/'",
             "use A-Z, a-z, 0-9, '-', '_' and '.', with a letter or a digit at both ends",
         )
     return None
@@ -85,7 +81,8 @@ def env_key(kind: Kind, name: str) -> str:
     Upper case, '/' and '.' become '_', nothing else: '-' stays. KubeVirt reads none for device
     nodes; they get a prefix of their own.
     """
-    return f"{_ENV_PREFIX[kind]}_{name.upper().replace('/', '_').replace('.', '_')}"
+    prefix = _ENV_PREFIX.get(kind, f"{kind.upper()}_RESOURCE")
+    return f"{prefix}_{name.upper().replace('/', '_').replace('.', '_')}"
 
 
 def nvidia_name(text: str) -> str:

@@ -7,16 +7,20 @@ but for the names of types (``naming.type_called``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from nodeagent.model.desired import MdevSelector, NodeRule, PciSelector, Rule
+from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming
+
+Selector = PciSelector | MdevSelector
+DeviceRule = PciRule | MdevRule
+"""A rule that picks devices, each rule those of one kind."""
 
 _Check = tuple[str, tuple[object, ...], object, bool]
 """A key, what it wants, what there is, and whether that fits."""
@@ -44,36 +48,23 @@ def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str
     if picks(rule, host_device, names):
         return None
     selectors = () if isinstance(rule, NodeRule) else rule.selectors
-    return "; or ".join(_mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
+    return "; or ".join(mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 
-def _picks(selector: PciSelector | MdevSelector, host_device: HostDevice, names: Names) -> bool:
+def _picks(selector: Selector, host_device: HostDevice, names: Names) -> bool:
     if isinstance(selector, PciSelector) and isinstance(host_device, PciFunction):
         if selector.devices and host_device.device not in selector.devices:
             return False  # most rules of a large fleet differ by this key: no need to ask for the others
         return _failed(_pci_checks(selector, host_device, names)) is None
-    return _mismatch(selector, host_device, names) is None
+    return mismatch(selector, host_device, names) is None
 
 
-def _mismatch(selector: PciSelector | MdevSelector, host_device: HostDevice, names: Names) -> str | None:
-    if isinstance(selector, MdevSelector):
-        return mdev_mismatch(selector, host_device) if isinstance(host_device, Mdev) else OTHER_KIND
-    return mismatch(selector, host_device, names) if isinstance(host_device, PciFunction) else OTHER_KIND
-
-
-def mdev_mismatch(selector: MdevSelector, mdev: Mdev) -> str | None:
-    """The first key that refuses the mdev, in words; None if the selector picks it."""
-    name, called = mdev.type_name or mdev.type_id, naming.type_names(mdev.type_id, mdev.type_name)
-    checks: tuple[_Check, ...] = (
-        ("types", selector.types, mdev.type_id, mdev.type_id in selector.types),
-        ("names", selector.names, name, _any_called(selector.names, called)),
-    )
-    return _in_words(_failed(checks))
-
-
-def mismatch(selector: PciSelector, function: PciFunction, names: Names = NO_NAMES) -> str | None:
-    """The first key that refuses the function, in words; None if the selector picks it."""
-    return _in_words(_failed(_pci_checks(selector, function, names)))
+def mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+    """The first key that refuses the device, in words; None if the selector picks it."""
+    for_kind, checks = _CHECKS[type(selector)]
+    if not isinstance(host_device, for_kind):
+        return OTHER_KIND
+    return _in_words(_failed(checks(selector, host_device, names)))
 
 
 def _in_words(failed: _Check | None) -> str | None:
@@ -86,6 +77,12 @@ def _in_words(failed: _Check | None) -> str | None:
 
 def _failed(checks: Iterable[_Check]) -> _Check | None:
     return next((check for check in checks if check[1] and not check[3]), None)
+
+
+def _mdev_checks(selector: MdevSelector, mdev: Mdev, _: Names) -> Iterator[_Check]:
+    yield "types", selector.types, mdev.type_id, mdev.type_id in selector.types
+    name, called = mdev.type_name or mdev.type_id, naming.type_names(mdev.type_id, mdev.type_name)
+    yield "names", selector.names, name, _any_called(selector.names, called)
 
 
 def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> Iterator[_Check]:
@@ -126,3 +123,8 @@ def _in_subsystem(selector: PciSelector, function: PciFunction) -> bool:
 
 def _at(selector: PciSelector, function: PciFunction) -> bool:
     return any(fnmatchcase(function.address, pattern) for pattern in selector.addresses)
+
+
+_CHECKS: Final[Mapping[type, tuple[type, Callable[[Any, Any, Names], Iterator[_Check]]]]] = MappingProxyType(
+    {PciSelector: (PciFunction, _pci_checks), MdevSelector: (Mdev, _mdev_checks)}
+)

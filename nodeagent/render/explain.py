@@ -6,36 +6,40 @@ from __future__ import annotations
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.explain import Explanation
 from nodeagent.render.table import table
 
 
-def text(told: Explanation) -> str:
+def text(explanation: Explanation) -> str:
     """The verdict, what to do, then all that led to it."""
-    lines = [f"{told.host_device.id}  {told.verdict}"]
-    if told.reason is not None and told.reason.hint:
-        lines.append(f"  to do: {told.reason.hint}")
-    lines += ["", f"  device  {_name(told)}"]
-    lines += [f"  {key:<7} {value}" for key, value in _facts(told.host_device)]
-    lines += ["", f"  group   {_group(told)}"]
-    if told.host_device.group is not None and told.members:
-        rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in told.members]
+    lines = [f"{explanation.host_device.id}  {explanation.verdict}"]
+    if explanation.reason is not None and explanation.reason.hint:
+        lines.append(f"  to do: {explanation.reason.hint}")
+    lines += ["", f"  device  {_name(explanation)}"]
+    lines += [f"  {key:<7} {value}" for key, value in _facts(explanation.host_device)]
+    lines += ["", f"  group   {_group(explanation)}"]
+    if explanation.host_device.group is not None and explanation.members:
+        rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in explanation.members]
         lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
-    lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in told.rules]
-    if told.env is not None and told.reason is None:
-        lines += ["", f"  a pod would get  {told.env}", f"                   {' '.join(told.nodes)}"]
-    if told.holder is not None:
-        lines += ["", f"  held by {told.holder}"]
+    lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
+    if explanation.env is not None and explanation.reason is None:
+        lines += [
+            "",
+            f"  a pod would get  {explanation.env}",
+            f"                   {' '.join(explanation.nodes)}",
+        ]
+    if explanation.holder is not None:
+        lines += ["", f"  held by {explanation.holder}"]
     return "\n".join(lines)
 
 
-def _name(told: Explanation) -> str:
-    known = " ".join(name for name in (told.vendor_name, told.device_name) if name)
-    if isinstance(told.host_device, Mdev):
-        return f"mdev  {known or 'of a type that cannot be read'}"
-    return (
-        f"{told.host_device.vendor or '?'}:{told.host_device.device or '?'}  {known or 'unknown to pci.ids'}"
-    )
+def _name(explanation: Explanation) -> str:
+    known = " ".join(name for name in (explanation.vendor_name, explanation.device_name) if name)
+    host_device = explanation.host_device
+    if isinstance(host_device, PciFunction):
+        return f"{host_device.vendor or '?'}:{host_device.device or '?'}  {known or 'unknown to pci.ids'}"
+    return f"{kinds.of(host_device).kind}  {known or 'of a type that cannot be read'}"
 
 
 _ROLES = {
@@ -47,12 +51,12 @@ _ROLES = {
 }
 
 
-def _group(told: Explanation) -> str:
-    if told.host_device.group is None:
+def _group(explanation: Explanation) -> str:
+    if explanation.host_device.group is None:
         return "none"
-    if isinstance(told.host_device, Mdev):
-        return f"{told.host_device.group}  its own"
-    return f"{told.host_device.group}  {'viable' if told.viable else 'NOT viable'}"
+    if isinstance(explanation.host_device, Mdev):
+        return f"{explanation.host_device.group}  its own"
+    return f"{explanation.host_device.group}  {'viable' if explanation.viable else 'NOT viable'}"
 
 
 def _facts(host_device: HostDevice) -> list[tuple[str, str]]:
@@ -80,29 +84,29 @@ def _pci_facts(function: PciFunction) -> list[tuple[str, str | None]]:
     ]
 
 
-def document(told: Explanation) -> dict[str, Any]:
+def document(explanation: Explanation) -> dict[str, Any]:
     """The same as plain data."""
-    host_device, reason = told.host_device, told.reason
+    host_device, reason = explanation.host_device, explanation.reason
     return {
         **_identity(host_device),
-        "verdict": told.verdict,
-        "resource": told.resource,
-        "healthy": None if told.resource is None else reason is None,
+        "verdict": explanation.verdict,
+        "resource": explanation.resource,
+        "healthy": None if explanation.resource is None else reason is None,
         "reason": None if reason is None else {"code": reason.code, "what": reason.what, "hint": reason.hint},
         "vendor": host_device.vendor,
-        "vendorName": told.vendor_name,
-        "deviceName": told.device_name,
+        "vendorName": explanation.vendor_name,
+        "deviceName": explanation.device_name,
         "driver": host_device.driver,
         "group": host_device.group,
-        "viable": told.viable,
+        "viable": explanation.viable,
         "members": [
             {"address": member.address, "driver": member.driver, "role": member.role}
-            for member in told.members
+            for member in explanation.members
         ],
-        "rules": [{"rule": rule, "says": says} for rule, says in told.rules],
-        "env": told.env,
-        "nodes": list(told.nodes),
-        "holder": told.holder,
+        "rules": [{"rule": rule, "says": says} for rule, says in explanation.rules],
+        "env": explanation.env,
+        "nodes": list(explanation.nodes),
+        "holder": explanation.holder,
     }
 
 

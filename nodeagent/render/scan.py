@@ -17,14 +17,14 @@ def text(decision: Decision) -> str:
     """The table of functions, those of mdevs and their types, then the other facts of the host."""
     host = decision.snapshot.host
     rows = [_row(function, decision) for function in _by_group(host)]
-    parts = [table(_HEAD, rows) if rows else "no PCI devices", ""]
+    sections = [table(_HEAD, rows) if rows else "no PCI devices", ""]
     mdevs = [_mdev_row(mdev, decision) for mdev in _mdevs(host)]
     if mdevs:
-        parts += [table(_MDEV_HEAD, mdevs), ""]
-    types = [_type_row(parent, kind) for parent, kinds in _types(host).items() for kind in kinds]
+        sections += [table(_MDEV_HEAD, mdevs), ""]
+    types = [_type_row(parent, each) for parent, offered in _types(host).items() for each in offered]
     if types:
-        parts += [table(_TYPE_HEAD, types), ""]
-    return "\n".join([*parts, *_facts(host)])
+        sections += [table(_TYPE_HEAD, types), ""]
+    return "\n".join([*sections, *_facts(host)])
 
 
 def _by_group(host: Host) -> list[PciFunction]:
@@ -66,12 +66,12 @@ def _row(function: PciFunction, decision: Decision) -> tuple[str, ...]:
 
 
 def _mdev_row(mdev: Mdev, decision: Decision) -> tuple[str, ...]:
-    told = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent, mdev.driver, mdev.numa_node)
-    return (mdev.uuid, *map(_shown, told), fate(mdev, decision))
+    facts = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent, mdev.driver, mdev.numa_node)
+    return (mdev.uuid, *map(_shown, facts), fate(mdev, decision))
 
 
-def _type_row(parent: str, kind: MdevType) -> tuple[str, ...]:
-    return (parent, kind.type_id, _shown(kind.name), _shown(kind.available))
+def _type_row(parent: str, mdev_type: MdevType) -> tuple[str, ...]:
+    return (parent, mdev_type.type_id, _shown(mdev_type.name), _shown(mdev_type.available))
 
 
 def _shown(value: object) -> str:

@@ -12,13 +12,12 @@ import anyio
 from nodeagent import config
 from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.observe import Observer
-from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.wakes import Wakes
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.config import Settings, Sources, Timing
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
@@ -42,15 +41,12 @@ class Eyes:
     snapshots: Snapshots = field(default_factory=lambda: Snapshots(Snapshot()))
     settings: Latest[Settings] = field(default_factory=settings)
     wakes: Wakes = field(default_factory=Wakes)
-    recoveries: Recoveries = field(default_factory=Recoveries)
     watcher: Watcher = field(default_factory=Watcher)
 
     def __post_init__(self) -> None:
         root = Root(self.host.directory)
-        self.events = KernelEvents(root, self.watcher, self.wakes, self.recoveries)
-        self.observer = Observer(
-            root, self.snapshots, self.wakes, self.recoveries, self.events, self.settings
-        )
+        self.events = KernelEvents(root, self.watcher, self.wakes)
+        self.observer = Observer(root, self.snapshots, self.wakes, self.events, self.settings)
 
     @property
     def now(self) -> Host:

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from nodeagent.agent import observe, wakes
+from nodeagent.agent import gathering, observe
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
@@ -54,7 +54,7 @@ async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_nam
         wanted = {"10de": "NVIDIA Corporation", "8086": "Intel Corporation", "vgpu:1147": "NVIDIA A40-1B"}
         assert eyes.snapshots.now.names == wanted
         vgpu_on(host, "1147\n", "")
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.wake(ONE)
         await eyes.until(lambda found: found.functions[ONE].vgpu_type == "1147")
         assert eyes.snapshots.now.names == wanted
 
@@ -82,29 +82,29 @@ async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> 
         before = eyes.now
         host.write(ONE, "power_state", "D3hot")
         host.write(TWO, "power_state", "D3hot")
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.wake(ONE)
         await eyes.until(lambda found: found is not before and found.functions != before.functions)
         assert function(eyes).power_state == "D3hot"
         assert function(eyes, TWO) is before.functions[TWO]
-        eyes.wakes.wake()
+        eyes.wakes.wake(None)
         await eyes.until(lambda found: found.functions[TWO].power_state == "D3hot")
 
 
 async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: SimulatedHost) -> None:
     """The first wake after quiet waits for nothing: one more scan costs less than a late list."""
     async with Eyes(host).open() as eyes:
-        await anyio.sleep_until(anyio.current_time() + 2 * wakes.QUIET)
-        before = eyes.wakes.taken
-        eyes.wakes.wake_one(ONE)
+        await anyio.sleep_until(anyio.current_time() + 2 * gathering.QUIET)
+        before = eyes.observer.begun
+        eyes.wakes.wake(ONE)
         await anyio.lowlevel.checkpoint()
         for address in (TWO, ONE, TWO):
-            eyes.wakes.wake_one(address)
+            eyes.wakes.wake(address)
             await anyio.lowlevel.checkpoint()
         with anyio.fail_after(5):
             while eyes.observer.scanned.get().number < before + 2:
                 await eyes.observer.scanned.newer(eyes.observer.scanned.version)
         await anyio.wait_all_tasks_blocked()
-        assert eyes.wakes.taken == before + 2
+        assert eyes.observer.begun == before + 2
 
 
 async def test_a_scan_that_finds_nothing_new_wakes_nobody(host: SimulatedHost) -> None:
@@ -119,7 +119,7 @@ async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: Simulat
 
         async def storm() -> None:
             while True:
-                eyes.wakes.wake_one(ONE)
+                eyes.wakes.wake(ONE)
                 await anyio.sleep(0.002)
 
         seen = eyes.observer.scanned.version
@@ -149,9 +149,9 @@ async def test_where_events_come_from_nothing_is_polled(host: SimulatedHost, sai
     async with Eyes(host).open(events=True) as eyes:
         await eyes.events.listening(3600.0)
         assert said(log.EVENTS_UNAVAILABLE) == []
-        before = eyes.wakes.taken
+        before = eyes.observer.begun
         await eyes.observer.refresh([ONE])
-        assert eyes.wakes.taken > before
+        assert eyes.observer.begun > before
 
 
 async def test_the_nodes_that_are_desired_are_seen_at_the_next_scan(host: SimulatedHost) -> None:
@@ -166,9 +166,9 @@ async def test_the_nodes_that_are_desired_are_seen_at_the_next_scan(host: Simula
 
 async def test_what_is_as_the_host_says_needs_no_look(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        before = eyes.wakes.taken
+        before = eyes.observer.begun
         await eyes.observer.recheck([ONE, TWO])
-        assert eyes.wakes.taken == before
+        assert eyes.observer.begun == before
 
 
 async def test_what_has_changed_is_in_the_host_before_the_answer(host: SimulatedHost) -> None:
@@ -195,29 +195,27 @@ async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host:
         with anyio.fail_after(5):
             await eyes.observer.refresh([ONE, "some-uuid"])
         assert function(eyes).enable == 1
-        before = eyes.wakes.taken
+        before = eyes.observer.begun
         await eyes.observer.refresh(["some-uuid"])
-        assert eyes.wakes.taken == before
+        assert eyes.observer.begun == before
 
 
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        eyes.recoveries.note(ONE, Recovery.FAILED)
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.recovery(ONE, Recovery.FAILED)
         await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.bind(ONE, None)
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.wake(ONE)
         await eyes.until(lambda found: found.functions[ONE].driver is None)
         host.bind(ONE, "vfio-pci")
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.wake(ONE)
         await eyes.until(lambda found: found.functions[ONE].driver == "vfio-pci")
         assert function(eyes).recovery is None
 
 
 async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        eyes.recoveries.note(ONE, Recovery.FAILED)
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.recovery(ONE, Recovery.FAILED)
         await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.write(ONE, "power_state", "D3hot")
         for _ in range(2):
@@ -227,18 +225,16 @@ async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
 
 async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        eyes.recoveries.note(ONE, Recovery.RUNNING)
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.recovery(ONE, Recovery.RUNNING)
         await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.RUNNING)
-        eyes.recoveries.note(ONE, None)
-        eyes.wakes.wake_one(ONE)
+        eyes.wakes.recovery(ONE, None)
         await eyes.until(lambda found: found.functions[ONE].recovery is None)
 
 
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
         fifos.hang(host, ONE, "vendor")
-        eyes.wakes.wake()
+        eyes.wakes.wake(None)
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         assert eyes.observer.stuck == (ONE,)
@@ -255,7 +251,7 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
         fifos.replace_by_fifo(release)
         host.unplug(TWO)
         seen = eyes.observer.scanned.version
-        eyes.wakes.wake()
+        eyes.wakes.wake(None)
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
         assert TWO in eyes.now.functions
@@ -269,7 +265,7 @@ async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host
     async with Eyes(host).open() as eyes:
         fifos.replace_by_fifo(release)
         seen = eyes.observer.scanned.version
-        eyes.wakes.wake()
+        eyes.wakes.wake(None)
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
         host.bind(ONE, "nouveau")
@@ -294,6 +290,6 @@ async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: Simu
     fifos.hang(host, ONE, "aer_dev_fatal")
     async with Eyes(host).open() as eyes:
         host.bind(TWO, "nouveau")
-        eyes.wakes.wake_one(TWO)
+        eyes.wakes.wake(TWO)
         await eyes.until(lambda found: found.functions[TWO].driver == "nouveau")
     fifos.unhang(host, ONE, "aer_dev_fatal")

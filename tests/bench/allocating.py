@@ -23,7 +23,7 @@ from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
 
-ROUNDS = 5
+ROUNDS = 4
 FREE = 2  # devices of each resource that no pod holds
 FEW = 10
 WARM = 20  # calls of a round that do not count
@@ -92,13 +92,13 @@ def hold(kubelet: Kubelet, devices: Devices) -> None:
 
 def _holders(pods: dict[str, Pod], devices: Devices) -> Iterator[Held]:
     for number, (resource, name) in enumerate(devices):
-        pod = Pod("default", f"vm-{number}", [{resource: 1}], uid=f"uid-{number}", phase="Running")
+        pod = Pod("default", f"vm-{number}", [{resource: 1}], uid=f"uid-{number}")
         pods[pod.key] = pod
         yield Held(pod.uid, "c0", resource, (name,), b"")
 
 
 def _socket(kubelet: Kubelet, resource: str) -> str:
-    return f"{kubelet.state.plugins}/{kubelet.statistics.accepted(resource)[-1].endpoint}"
+    return f"{kubelet.paths.plugins}/{kubelet.statistics.accepted(resource)[-1].endpoint}"
 
 
 async def _allocate(daemon: Daemon, calls: Devices) -> tuple[list[float], float]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -29,14 +30,24 @@ def simulated(functions: int, resources: int) -> Iterator[SimulatedHost]:
 class Daemon:
     """The process, from exec on."""
 
-    def __init__(self, root: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "nodeagent", "--root", root, "run", "--log-level", "warning"]
+    def __init__(self, root: str, *, module: tuple[str, ...] = ("nodeagent",)) -> None:
+        """``module``: what to run in its place, with arguments that come before the daemon's."""
+        command = [sys.executable, "-m", *module, "--root", root, "run", "--log-level", "warning"]
         command += ["--discovery-naming", "id"]  # one name per device id: as many resources as ids
         self.started = time.monotonic()
-        self._process = subprocess.Popen([*command, *arguments], stderr=subprocess.DEVNULL)
+        nowhere = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
+        atexit.register(self._process.kill)  # a measurement that fails leaves none behind
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
 
     def stop(self) -> float:
-        """End it; return the seconds that took. Raises RuntimeError if it did not end with exit code 0."""
+        """End it; return the seconds that took.
+
+        :raises RuntimeError: if it did not end with exit code 0.
+        """
         began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(10)

@@ -17,7 +17,7 @@ from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
 
-FIRST, FOLLOWING = 70, 200
+FIRST, FOLLOWING = 60, 200
 QUIET = 0.5  # seconds without an event
 SOON = 0.03
 DRIVERS = ("nvidia", "vfio-pci")

@@ -9,7 +9,7 @@ RESOURCES, DEVICES = 60, 1000
 
 
 async def all_listed(kubelet: Kubelet, began: float = 0.0, resources: int = RESOURCES) -> float:
-    """Wait until every resource has one stream, and has sent a list after ``began`` (monotonic).
+    """Wait until that many resources have a stream, and have sent a list after ``began`` (monotonic).
 
     Return the seconds from then to the moment when the last of the first lists came.
     """
@@ -21,7 +21,8 @@ async def all_listed(kubelet: Kubelet, began: float = 0.0, resources: int = RESO
         ),
         30,
     )
-    return max(next(one.when for one in seen if one.when >= began) for seen in lists.values()) - began
+    since = [[one.when for one in seen if one.when >= began] for seen in lists.values()]
+    return max(times[0] for times in since if times) - began
 
 
 async def lists(kubelet: Kubelet, at_least: int) -> None:

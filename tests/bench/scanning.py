@@ -8,6 +8,7 @@ import time
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
@@ -24,24 +25,24 @@ async def figures() -> list[Figure]:
     measured = []
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, listing.RESOURCES)) as host:
-            look = ScanRunner(Root(host.path("/")))
+            runner = ScanRunner(Root(host.path("/")), Wakes(), deadline=2.0)
             began = time.perf_counter()
-            first = await look.look(None, Host())
+            first = await runner.scan(None, Host(), (), {})
             took = time.perf_counter() - began
             measured.append(Figure(f"scan of {count:,} functions", took * 1e3, "ms", "linear"))
             measured.append(Figure(f"scan per function, {count:,} functions", took / count * 1e6, "us"))
-            measured.append(await _one_change(host, look, first, count))
+            measured.append(await _one_change(host, runner, first, count))
     return measured
 
 
-async def _one_change(host: SimulatedHost, look: ScanRunner, before: Host, count: int) -> Figure:
+async def _one_change(host: SimulatedHost, runner: ScanRunner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
     decision = turn.first(Snapshot(before, Desired()))
     address = nodes.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
-        now = await look.look(frozenset({address}), decision.snapshot.host)
+        now = await runner.scan(frozenset({address}), decision.snapshot.host, (), {})
         began = time.perf_counter()
         decision = turn.following(decision, Snapshot(now, decision.snapshot.desired))
         times.append(time.perf_counter() - began)

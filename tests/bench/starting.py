@@ -29,17 +29,22 @@ async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
 async def _starts(host: SimulatedHost, kubelet: Kubelet, names: str) -> list[Figure]:
     registers: list[float] = []
     lists: list[float] = []
+    cpu: list[float] = []
     for _ in range(STARTS):
         before = len(kubelet.statistics.registrations)
         daemon = Daemon(host.path("/"))
-        lists.append(await listing.all_listed(kubelet, daemon.started))
-        registers.append(kubelet.statistics.registrations[before].when - daemon.started)
+        lists.append(await listing.all_listed(kubelet, daemon.started) * 1e3)
+        cpu.append(daemon.runtime())
+        registers.append((kubelet.statistics.registrations[before].when - daemon.started) * 1e3)
         await threads.call(daemon.stop)
         await listing.all_gone(kubelet)
-    register, all_lists = statistics.median(registers) * 1e3, statistics.median(lists) * 1e3
+    all_lists = f"exec to all {listing.RESOURCES} lists, {names}"
     return [
-        Figure(f"exec to first Register, {names}", register, "ms", "<= 250"),
-        Figure(f"exec to all {listing.RESOURCES} lists, {names}", all_lists, "ms", "<= 450"),
+        Figure(f"exec to first Register, {names}", statistics.median(registers), "ms", "<= 250"),
+        Figure(f"exec to first Register, {names}, best of {STARTS}", min(registers), "ms"),
+        Figure(all_lists, statistics.median(lists), "ms", "<= 450"),
+        Figure(f"{all_lists}, best of {STARTS}", min(lists), "ms"),
+        Figure(f"{all_lists}, CPU of the daemon, median", statistics.median(cpu), "ms"),
     ]
 
 

@@ -301,7 +301,7 @@ async def until_health(kubelet: Kubelet, resource: str, device: str, wanted: str
 
 def socket_of(kubelet: Kubelet, resource: str) -> Path:
     """The socket under which the resource was registered last."""
-    return kubelet.state.plugins / kubelet.statistics.accepted(resource)[-1].endpoint
+    return kubelet.paths.plugins / kubelet.statistics.accepted(resource)[-1].endpoint
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ async def test_sigterm_when_idle_ends_streams_removes_sockets_and_exits_with_zer
         await ends_well(node, daemon)
         await kubelet.until(lambda: kubelet.statistics.streams[T4] == 0)
         assert set(health(kubelet, T4)) == set(addresses)
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
 
 
 async def test_sigterm_before_a_kubelet_was_ever_there_exits_with_zero(node: Node) -> None:
@@ -89,7 +89,7 @@ async def test_sigterm_while_the_host_hangs_at_the_start_exits_with_zero(node: N
 async def test_sigterm_during_register_exits_with_zero(node: Node) -> None:
     node.add_gpus(1)
     async with node.kubelet() as kubelet:
-        kubelet.fault("hang-register")
+        kubelet.faults.set("hang-register")
         async with node.daemon() as daemon:
             await kubelet.until(lambda: bool(kubelet.statistics.registrations), PATIENCE)
             await ends_well(node, daemon)
@@ -106,7 +106,7 @@ async def test_sigterm_with_an_allocate_in_flight_fails_it_cleanly(node: Node) -
         await ends_well(node, daemon)
         await kubelet.until(lambda: asked.phase == "Failed", PATIENCE)
         assert "Unavailable" in asked.message
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
         fifos.unhang(node.host, address, "enable")
 
 

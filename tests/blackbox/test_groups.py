@@ -106,7 +106,7 @@ async def test_what_was_given_away_is_held_while_the_kubelet_does_not_say_by_who
     shared: Node, fault: str
 ) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
-        kubelet.fault(fault, 600.0)
+        kubelet.faults.set(fault, 600.0)
         await kubelet.restart()
         for resource, devices in LISTED.items():
             await kubelet.until_listed(resource, devices, PATIENCE)
@@ -114,13 +114,13 @@ async def test_what_was_given_away_is_held_while_the_kubelet_does_not_say_by_who
         await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
         with pytest.raises(GRPCError, match="held by a pod that the kubelet does not name yet"):
             await allocate(kubelet, GPUS, [GPU_AT])
-        kubelet.clear(fault)
+        kubelet.faults.clear(fault)
         await shared.until_told(lambda told: told["holders"].get(SOUND_AT, {}).get("pod") == "ns/first")
 
 
 async def test_a_device_whose_pod_is_not_named_yet_is_not_given_under_another_name(shared: Node) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
-        kubelet.fault("pod-resources-exhausted")
+        kubelet.faults.set("pod-resources-exhausted")
         await give_gpu_20(kubelet, "first")
         await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")
         shared.configure(RESOURCES.replace(SOUND, "example.com/other"))
@@ -185,7 +185,7 @@ async def test_a_held_device_that_is_unplugged_stays_listed_until_its_pod_ends(s
         await shared.until_told(lambda told: SOUND_AT in told["holders"])
         shared.host.unplug(SOUND_AT)
         await until_health(kubelet, SOUND, SOUND_AT, "Unhealthy")
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
         kubelet.delete(vm)
         await until_health(kubelet, SOUND, SOUND_AT, None)
         assert kubelet.statistics.streams[SOUND] == 1
@@ -202,7 +202,7 @@ async def test_a_kubelet_restart_with_held_devices_keeps_them_and_their_siblings
         await kubelet.restart()
         await kubelet.until(lambda: len(kubelet.statistics.lists[SOUND]) > seen, PATIENCE)
         assert kubelet.statistics.lists[SOUND][seen].health == {SOUND_AT: "Unhealthy"}
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
 
 
 @pytest.mark.shows("NG-10")

@@ -206,7 +206,7 @@ async def test_a_device_that_vanishes_during_its_allocate_stays_listed_until_the
         await kubelet.until(lambda: asked.phase == "Failed", PATIENCE)
         assert gpu in asked.message
         await until_health(kubelet, T4, gpu, None)
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
         assert all(gpu in seen.health for seen in list(kubelet.statistics.lists[T4])[:-1])
 
 
@@ -230,7 +230,7 @@ async def test_a_held_device_that_left_while_the_daemon_was_down_is_listed_until
             assert "ns/vm still has it" in told["devices"][0]["what"]
             kubelet.delete(vm)
             await until_health(kubelet, T4, held, None)
-            assert not kubelet.crashed
+            assert not kubelet.life.crashed
 
 
 @pytest.mark.shows("kubelet-25")
@@ -244,7 +244,7 @@ async def test_without_a_trustworthy_answer_on_holders_nothing_held_is_dropped(
         assert vm.phase == "Running"
         await node.until_told(lambda told: len(told["holders"]) == 2)
         name, setting = OUTAGES[outage]
-        kubelet.fault(name, setting)
+        kubelet.faults.set(name, setting)
         await kubelet.restart()
         await kubelet.until_listed(T4, 2, PATIENCE)
         node.host.unplug(held)

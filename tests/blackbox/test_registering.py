@@ -77,7 +77,7 @@ async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_
     node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (daemon, kubelet):
         await kubelet.restart(away=30.0)
-        back = kubelet.state.started
+        back = kubelet.life.started
         await kubelet.until_listed(T4, 2, PATIENCE)
         assert kubelet.statistics.lists[T4][-1].when - back < 1.0
         assert kubelet.capacity(T4) == (2, 2)
@@ -101,7 +101,7 @@ async def test_a_kubelet_killed_between_bind_and_listen_or_slow_there_is_met_as_
 ) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         await kubelet.restart(listen_delay=delay)
-        listening = kubelet.state.started
+        listening = kubelet.life.started
         await kubelet.until_listed(A, 2, PATIENCE)
         assert kubelet.statistics.accepted(A)[-1].when - listening < 0.5
         assert daemon.alive
@@ -125,7 +125,7 @@ async def test_a_register_that_fails_is_tried_again_with_growing_pauses_and_harm
     two: Node, fault: str
 ) -> None:
     async with two.kubelet() as kubelet:
-        kubelet.fault(f"{fault}:{A}", "not today")
+        kubelet.faults.set(f"{fault}:{A}", "not today")
         async with two.daemon() as daemon:
             await kubelet.until_listed(B, 3, PATIENCE)
 
@@ -139,7 +139,7 @@ async def test_a_register_that_fails_is_tried_again_with_growing_pauses_and_harm
             status = await two.status()
             assert any(A in problem for problem in status["problems"])
             assert not any(B in problem for problem in status["problems"])
-            kubelet.clear(f"{fault}:{A}")
+            kubelet.faults.clear(f"{fault}:{A}")
             await kubelet.until_listed(A, 2, PATIENCE)
             assert len(kubelet.statistics.accepted(B)) == 1
 
@@ -147,13 +147,13 @@ async def test_a_register_that_fails_is_tried_again_with_growing_pauses_and_harm
 @pytest.mark.shows("kubelet-5", "KV-22")
 async def test_a_register_that_hangs_holds_up_nobody_else(two: Node) -> None:
     async with two.kubelet() as kubelet:
-        kubelet.fault(f"hang-register:{A}")
+        kubelet.faults.set(f"hang-register:{A}")
         async with two.daemon() as daemon:
             await kubelet.until_listed(B, 3, PATIENCE)
             await kubelet.until(lambda: any(r.refusal == "hung" for r in kubelet.statistics.registrations))
             two.host.remove_node("/dev/kvm")
             await kubelet.until(lambda: kubelet.capacity(B) == (3, 0), PATIENCE)
-            kubelet.clear(f"hang-register:{A}")
+            kubelet.faults.clear(f"hang-register:{A}")
             await kubelet.restart()
             await kubelet.until_listed(A, 2, PATIENCE)
             assert daemon.alive
@@ -174,7 +174,7 @@ async def test_a_kubelet_restart_brings_each_resource_back_once(node: Node, reso
         await kubelet.until(all_back, PATIENCE)
         before = {name: health(kubelet, name) for name in kubelet.state.table.devices}
         await kubelet.restart()
-        started = kubelet.state.started
+        started = kubelet.life.started
         await kubelet.until(all_back, PATIENCE)
         assert {name: health(kubelet, name) for name in kubelet.state.table.devices} == before
         for name in before:
@@ -182,7 +182,7 @@ async def test_a_kubelet_restart_brings_each_resource_back_once(node: Node, reso
             assert kubelet.statistics.accepted(name)[-1].when - started < 2.0
         assert len(node.sockets()) == resources
         assert daemon.usage().inotify == 1
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
 
 
 @pytest.mark.timeout(120)
@@ -209,7 +209,7 @@ async def test_two_hundred_kubelet_restarts_with_changing_lists_leave_no_trace(n
         assert after.rss < before.rss + 3072
         assert after.threads <= before.threads + 2
         assert health(kubelet, T4) == {first: "Healthy", second: "Healthy"}
-        assert not kubelet.crashed
+        assert not kubelet.life.crashed
         assert not daemon.lines("subsystem-failed")
 
 
@@ -218,7 +218,7 @@ async def test_twenty_restarts_in_quick_succession_settle_on_one_stream_each(two
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         for _ in range(20):
             await kubelet.restart()
-            await kubelet.until(lambda: kubelet.state.running)
+            await kubelet.until(lambda: kubelet.life.running)
         await kubelet.until_listed(A, 2, PATIENCE)
         await kubelet.until_listed(B, 3, PATIENCE)
         assert kubelet.statistics.streams == {A: 1, B: 1}
@@ -281,12 +281,12 @@ async def test_an_overflow_of_inotify_loses_nothing(two: Node) -> None:
 @pytest.mark.shows("kubelet-12")
 async def test_a_kubelet_that_opens_no_stream_is_asked_again_with_a_new_socket(two: Node) -> None:
     async with two.kubelet() as kubelet:
-        kubelet.fault(f"no-list:{A}")
+        kubelet.faults.set(f"no-list:{A}")
         async with two.daemon():
             await kubelet.until_listed(B, 3, PATIENCE)
             await kubelet.until(lambda: len(kubelet.statistics.accepted(A)) == 1, PATIENCE)
             old = socket_of(kubelet, A)
-            kubelet.clear(f"no-list:{A}")
+            kubelet.faults.clear(f"no-list:{A}")
             await kubelet.until_listed(A, 2, PATIENCE)
             first, second = kubelet.statistics.accepted(A)
             assert second.when - first.when > 4.5

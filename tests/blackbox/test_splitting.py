@@ -95,7 +95,7 @@ async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_kno
             (held,) = vm.result.ids[SMALL]
             await daemon.end()
         configure(node, "nvidia-228")
-        kubelet.fault("pod-resources-empty", 600.0)
+        kubelet.faults.set("pod-resources-empty", 600.0)
         await kubelet.restart()
         async with node.daemon():
             told = await node.until_told(lambda told: len(told["changes"]["waiting"]) == 32)

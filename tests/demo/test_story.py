@@ -21,9 +21,10 @@ import anyio.to_thread
 import pytest
 
 from nodeagent.base import jsonsocket
-from nodeagent.demo import stage
+from nodeagent.demo import daemon, stage
+from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
-from nodeagent.demo.stage import GPU, TESLA, USB, DemoFailed, Stage
+from nodeagent.demo.stage import GPU, TESLA, USB, Stage
 from nodeagent.render.table import Paint
 
 REPOSITORY = Path(__file__).parents[2]
@@ -123,7 +124,7 @@ def _read_until(process: subprocess.Popen[str], text: str) -> None:
 
 def _daemon(root: Path) -> int:
     """The process id of the daemon on that host, asked of the daemon itself."""
-    return int(jsonsocket.ask(f"{root}{stage.STATUS_PATH}")["pid"])
+    return int(jsonsocket.ask(f"{root}{daemon.STATUS_PATH}")["pid"])
 
 
 def _lives(pid: int) -> bool:
@@ -169,7 +170,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 async def _ready(directory: Path) -> AsyncIterator[Stage]:
     """A stage on which the daemon has registered all it has."""
     async with stage.opened(str(directory), patience=20.0) as opened:
-        await opened.start_daemon()
+        await opened.daemon.start()
         await opened.until(lambda: opened.serves(NUMBERS))
         yield opened
 
@@ -184,7 +185,7 @@ async def test_a_daemon_that_dies_is_told(tmp_path: Path) -> None:
 async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
     async with stage.opened(str(tmp_path), patience=20.0) as opened:
         opened.configure("nonsense: 1\n")
-        await opened.start_daemon()
+        await opened.daemon.start()
         with pytest.raises(DemoFailed, match="the daemon has ended with code 2") as failure:
             await opened.until(lambda: False)
         assert "nonsense" in failure.value.hint

@@ -61,7 +61,7 @@ class Node:
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
         watcher = Watcher()
-        directory = SocketDir(str(kubelet.state.registry), watcher, exclusive=False)
+        directory = SocketDir(str(kubelet.paths.registry), watcher, exclusive=False)
         directory.open()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watcher.run)

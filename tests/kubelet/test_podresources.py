@@ -59,7 +59,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
     async with kubelet_with(tmp_path, Plugin(device("a", 0), device("b", 1), device("c"))) as kubelet:
         await kubelet.admit(Pod("ns", "one", [{RESOURCE: 1}, {RESOURCE: 1}]))
         await kubelet.admit(Pod("ns", "two", [{RESOURCE: 1}]))
-        found = await podresources.holders(str(kubelet.state.pod_resources / "kubelet.sock"))
+        found = await podresources.holders(str(kubelet.paths.pod_resources / "kubelet.sock"))
         assert {name: each.numa for name, each in found.items()} == {"a": 0, "b": 1, "c": None}
         assert sorted(str(each) for each in found.values()) == ["ns/one", "ns/one", "ns/two"]
         assert {each.resource for each in found.values()} == {RESOURCE}
@@ -67,7 +67,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
 
 async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        assert await podresources.holders(str(kubelet.state.pod_resources / "kubelet.sock")) == {}
+        assert await podresources.holders(str(kubelet.paths.pod_resources / "kubelet.sock")) == {}
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:
 )
 async def test_an_error_of_the_kubelet_keeps_its_text(tmp_path: Path, fault: str, text: str) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        kubelet.fault(fault)
+        kubelet.faults.set(fault)
         with pytest.raises(KubeletUnavailable, match=text):
-            await podresources.holders(str(kubelet.state.pod_resources / "kubelet.sock"))
+            await podresources.holders(str(kubelet.paths.pod_resources / "kubelet.sock"))
 
 
 async def test_an_absent_socket_is_named(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_several_numa_nodes_of_one_device_leave_the_first(tmp_path: Path) 
 async def test_the_socket_tells_when_the_kubelet_was_started(tmp_path: Path) -> None:
     assert podresources.born(str(tmp_path / "nothing.sock")) is None
     async with Kubelet(tmp_path, age=100.0) as kubelet:
-        path = str(kubelet.state.pod_resources / "kubelet.sock")
+        path = str(kubelet.paths.pod_resources / "kubelet.sock")
         first = podresources.born(path)
         assert first is not None
         assert 100 <= time.time() - first < 130

@@ -99,7 +99,7 @@ async def register(
 @asynccontextmanager
 async def served(kubelet: Kubelet, plugin: Plugin, name: str = "dev.sock") -> AsyncIterator[SocketServer]:
     """The plugin on its socket in the kubelet's directory."""
-    server = SocketServer(kubelet.state.plugins, name, [plugin])
+    server = SocketServer(kubelet.paths.plugins, name, [plugin])
     await server.start()
     try:
         yield server

@@ -110,7 +110,7 @@ async def test_a_socket_that_comes_late_is_dialled_again(tmp_path: Path) -> None
 
 async def test_a_plugin_without_options_is_refused(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        server = SocketServer(kubelet.state.plugins, "dev.sock", [])
+        server = SocketServer(kubelet.paths.plugins, "dev.sock", [])
         await server.start()
         with pytest.raises(GRPCError, match=r"failed to get device plugin options: .*Unimplemented"):
             await register(kubelet, "dev.sock")
@@ -142,7 +142,7 @@ async def test_the_end_of_an_old_stream_disconnects_the_new_plugin(tmp_path: Pat
 async def test_after_a_failed_register_devices_stay_allocatable_without_a_server(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
-        bare = SocketServer(kubelet.state.plugins, "bare.sock", [])
+        bare = SocketServer(kubelet.paths.plugins, "bare.sock", [])
         await bare.start()
         with pytest.raises(GRPCError):
             await register(kubelet, "bare.sock")
@@ -162,10 +162,10 @@ async def test_a_list_above_four_mebibytes_ends_the_stream(tmp_path: Path) -> No
 async def test_a_restart_wipes_sockets_keeps_files_and_needs_a_new_registration(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
-        (kubelet.state.plugins / "a-file").touch()
+        (kubelet.paths.plugins / "a-file").touch()
         before = kubelet.socket.stat().st_ino, kubelet.socket.stat().st_ctime_ns
         await kubelet.restart()
-        assert sorted(os.listdir(kubelet.state.plugins)) == [
+        assert sorted(os.listdir(kubelet.paths.plugins)) == [
             "a-file",
             "kubelet.sock",
             "kubelet_internal_checkpoint",
@@ -192,14 +192,14 @@ async def test_the_socket_refuses_between_bind_and_listen(tmp_path: Path) -> Non
             while not kubelet.socket.is_socket():
                 await anyio.lowlevel.checkpoint()
         assert not sockets.is_served(kubelet.socket)
-        await kubelet.until(lambda: kubelet.state.running)
+        await kubelet.until(lambda: kubelet.life.running)
         assert sockets.is_served(kubelet.socket)
 
 
 async def test_injected_refusals_and_drops_hit_the_named_resource_only(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet, served(kubelet, Plugin(device("a"))):
-        kubelet.fault("refuse-register:example.com/no", "go away")
-        kubelet.fault("drop-register:example.com/drop")
+        kubelet.faults.set("refuse-register:example.com/no", "go away")
+        kubelet.faults.set("drop-register:example.com/drop")
         with pytest.raises(GRPCError, match="go away"):
             await register(kubelet, "dev.sock", "example.com/no")
         with pytest.raises(StreamTerminatedError):
@@ -210,7 +210,7 @@ async def test_injected_refusals_and_drops_hit_the_named_resource_only(tmp_path:
 
 async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        kubelet.fault("hang-register")
+        kubelet.faults.set("hang-register")
         with pytest.raises(KubeletUnavailable, match="no answer in time"):
             async with channel.open_channel(kubelet.socket) as peer:
                 request = v1beta1.RegisterRequest("v1beta1", "dev.sock", RESOURCE)
@@ -220,7 +220,7 @@ async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
 async def test_it_can_forget_to_open_the_stream(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     async with Kubelet(tmp_path) as kubelet, served(kubelet, plugin):
-        kubelet.fault("no-list")
+        kubelet.faults.set("no-list")
         await register(kubelet, "dev.sock")
         await anyio.wait_all_tasks_blocked()
         assert plugin.streams == 0
@@ -230,13 +230,13 @@ async def test_it_can_forget_to_open_the_stream(tmp_path: Path) -> None:
 async def test_a_stalled_reader_reads_on_when_it_is_let(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
-        kubelet.fault("stalled-reader")
+        kubelet.faults.set("stalled-reader")
         plugin.show(device("b"))
         await kubelet.until(lambda: "b" in kubelet.state.table.devices[RESOURCE])
         plugin.show(device("c"))
         await anyio.wait_all_tasks_blocked()
         assert "c" not in kubelet.state.table.devices[RESOURCE]
-        kubelet.clear("stalled-reader")
+        kubelet.faults.clear("stalled-reader")
         await kubelet.until(lambda: "c" in kubelet.state.table.devices[RESOURCE])
 
 
@@ -254,7 +254,7 @@ async def test_until_gives_up_in_time(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def lister(kubelet: Kubelet) -> AsyncIterator[v1.PodResourcesListerStub]:
-    async with channel.open_channel(kubelet.state.pod_resources / "kubelet.sock") as peer:
+    async with channel.open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
         yield v1.PodResourcesListerStub(peer, timeout=5)
 
 
@@ -283,18 +283,18 @@ async def test_pod_resources_can_be_absent_empty_slow_and_rate_limited(tmp_path:
     async with kubelet_with(tmp_path, Plugin(device("a"))) as kubelet:
         await kubelet.admit(Pod("ns", "vm", [{RESOURCE: 1}]))
         async with lister(kubelet) as stub:
-            kubelet.fault("pod-resources-empty", 3600)
+            kubelet.faults.set("pod-resources-empty", 3600)
             assert not (await stub.list(v1.ListPodResourcesRequest())).pod_resources
-            kubelet.clear("pod-resources-empty")
-            kubelet.fault("pod-resources-exhausted")
+            kubelet.faults.clear("pod-resources-empty")
+            kubelet.faults.set("pod-resources-exhausted")
             with pytest.raises(GRPCError, match="rejected by rate limit"):
                 await stub.list(v1.ListPodResourcesRequest())
-            kubelet.clear("pod-resources-exhausted")
-            kubelet.fault("pod-resources-delay", 0.1)
+            kubelet.faults.clear("pod-resources-exhausted")
+            kubelet.faults.set("pod-resources-delay", 0.1)
             before = time.monotonic()
             await stub.list(v1.ListPodResourcesRequest())
             assert time.monotonic() - before >= 0.1
-        kubelet.fault("pod-resources-absent")
+        kubelet.faults.set("pod-resources-absent")
         await kubelet.restart()
         with pytest.raises(KubeletUnavailable):
             async with lister(kubelet):
@@ -322,7 +322,7 @@ class Announced(pluginregistration.RegistrationBase):
 
 @asynccontextmanager
 async def announced(kubelet: Kubelet, service: Announced, plugin: Plugin) -> AsyncIterator[SocketServer]:
-    server = SocketServer(kubelet.state.registry, ".dev.sock", [service, plugin], publish_as="dev.sock")
+    server = SocketServer(kubelet.paths.registry, ".dev.sock", [service, plugin], publish_as="dev.sock")
     await server.start()
     try:
         yield server
@@ -339,10 +339,10 @@ async def test_a_plugin_in_the_registry_comes_goes_and_survives_a_restart(tmp_pa
         await kubelet.until_listed(RESOURCE, 1)
         await kubelet.until(lambda: len(service.told) == 2)
         assert all(status.plugin_registered for status in service.told)
-        (kubelet.state.registry / "dev.sock").rename(kubelet.state.registry / ".gone")
+        (kubelet.paths.registry / "dev.sock").rename(kubelet.paths.registry / ".gone")
         await kubelet.until(lambda: kubelet.capacity(RESOURCE) == (1, 0))
         assert kubelet.statistics.streams[RESOURCE] == 0
-        (kubelet.state.registry / ".gone").rename(kubelet.state.registry / "dev.sock")
+        (kubelet.paths.registry / ".gone").rename(kubelet.paths.registry / "dev.sock")
         await kubelet.until_listed(RESOURCE, 1)
 
 

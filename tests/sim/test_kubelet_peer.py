@@ -47,7 +47,7 @@ async def test_a_plugin_made_of_grpcio_is_registered_listed_and_used(tmp_path: P
         }
         handler = grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
         server.add_generic_rpc_handlers((handler,))
-        server.add_insecure_port(f"unix:{kubelet.state.plugins}/c-core.sock")
+        server.add_insecure_port(f"unix:{kubelet.paths.plugins}/c-core.sock")
         await server.start()
         try:
             await register(kubelet, "c-core.sock")

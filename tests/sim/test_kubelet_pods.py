@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from nodeagent.sim.kubelet import devices
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, refused, register, served
 
@@ -136,14 +137,14 @@ async def test_health_in_the_pod_follows_the_list_but_not_the_plugins_death(tmp_
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
         pod = await kubelet.admit(_pod())
-        assert kubelet.health_of(pod) == {"a": "Healthy"}
+        assert devices.health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"}
         plugin.show(device("a", health="Unhealthy"))
-        await kubelet.until(lambda: kubelet.health_of(pod) == {"a": "Unhealthy"})
+        await kubelet.until(lambda: devices.health_of(kubelet.state.table, pod.uid) == {"a": "Unhealthy"})
         plugin.show(device("a"))
-        await kubelet.until(lambda: kubelet.health_of(pod) == {"a": "Healthy"})
+        await kubelet.until(lambda: devices.health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"})
         plugin.end_stream()
         await kubelet.until(lambda: kubelet.capacity(RESOURCE) == (1, 0))
-        assert kubelet.health_of(pod) == {"a": "Healthy"}
+        assert devices.health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"}
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["dropped", "shown as unhealthy"])
@@ -160,7 +161,7 @@ async def test_dropping_an_id_while_its_allocate_runs_crashes_the_kubelet(
         await kubelet.until(lambda: kubelet.state.table.allocatable(RESOURCE) == 1)
         plugin.gate.set()
         await kubelet.until(lambda: len(kubelet.statistics.allocations) == 1)
-        assert (kubelet.crashed is None) is stays
+        assert (kubelet.life.crashed is None) is stays
 
 
 @pytest.mark.parametrize(
@@ -183,5 +184,5 @@ async def test_a_held_id_that_is_missing_after_a_restart_crashes_topology_hints(
         async with served(kubelet, plugin, "again.sock"):
             await register(kubelet, "again.sock")
             await kubelet.until(lambda: "b" in kubelet.state.table.devices.get(RESOURCE, {}))
-            await kubelet.until(lambda: kubelet.state.running is not crashes)
-            assert (kubelet.crashed is not None) is crashes
+            await kubelet.until(lambda: kubelet.life.running is not crashes)
+            assert (kubelet.life.crashed is not None) is crashes

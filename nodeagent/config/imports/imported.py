@@ -35,7 +35,7 @@ def watched_paths(root_prefix: str, mdevs: Mdevs) -> tuple[str, ...]:
         directories += mdevctl.directories(sources.below(root_prefix, mdevctl.DIRECTORY))
     if mdevs.vgpu_config_file:
         path = sources.below(root_prefix, mdevs.vgpu_config_file)
-        directories += [os.path.dirname(each) for each in (path, os.path.realpath(path))]  # noqa: PTH120
+        directories += [os.path.dirname(file) for file in (path, os.path.realpath(path))]  # noqa: PTH120
     return tuple(directories)
 
 

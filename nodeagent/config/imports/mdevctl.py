@@ -33,7 +33,7 @@ class _Definitions(NamedTuple):
 
 
 def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
-    """The definitions below a directory, by parent and UUID; what cannot be used is told in ``warnings``."""
+    """The definitions below a directory, by parent and UUID; ``warnings`` names what cannot be used."""
     result = _Definitions([], set(), set())
     for parent in _names(directory, warnings):
         for name in _names(f"{directory}/{parent}", warnings):

@@ -112,7 +112,7 @@ def _types(entry: Entry) -> tuple[WantedType, ...]:
             raise _error(
                 member.entry, f'"{member.key}" is no vGPU type', "write it such as T4-1Q or A100-1-5CME"
             )
-    return tuple(WantedType(each.key, _number(each.entry, 1), short=True) for each in entry.members)
+    return tuple(WantedType(member.key, _number(member.entry, 1), short=True) for member in entry.members)
 
 
 def _number(entry: Entry, least: int) -> int:

@@ -48,14 +48,19 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 def read(path: str, short: str) -> Table | None:
     """The table in the file ``path``; None if there is no such file.
 
-    ``short`` names the file in places. Raises ConfigError with file and line.
+    ``short`` names the file in places.
+
+    :raises ConfigError: with file and line, if it cannot be read or means nothing.
     """
     content = _content(path)
     return None if content is None else parse(content, path, short)
 
 
 def parse(content: bytes, path: str, short: str) -> Table:
-    """The table in ``content``; raises ConfigError with file and line."""
+    """The table in ``content``.
+
+    :raises ConfigError: with file and line, if it means nothing.
+    """
     try:
         node = _composed(_text(content, path), path)
         if node is None:
@@ -66,7 +71,10 @@ def parse(content: bytes, path: str, short: str) -> Table:
 
 
 def _composed(text: str, path: str) -> yaml.Node | None:
-    """The one document of a YAML stream, or None. What PyYAML raises is told with its line."""
+    """The one document of a YAML stream, or None.
+
+    :raises ConfigError: with the line, if PyYAML refuses the text.
+    """
     loader = None
     try:
         loader = _Loader(text)
@@ -142,7 +150,10 @@ class _Walk:
         return Place(f"{self._path}:{line + 1}", f"{self._short}:{line + 1}")
 
     def entry(self, node: yaml.Node, depth: int) -> Entry:
-        """The entry of a node; raises ConfigError for what is not accepted."""
+        """The entry of a node.
+
+        :raises ConfigError: if it is nothing that a configuration may hold.
+        """
         place = self.place(node.start_mark.line)
         self._bounds(place, depth)
         if node.tag not in _PLAIN_TAGS:

@@ -88,12 +88,12 @@ class Reader:
 
     def _member(self, shape: Record, member: Member, key: str, values: dict[str, Any]) -> None:
         path = f"{key}.{member.key}"
-        known = next((found for found in shape.keys if found.name == member.key), None)
-        if known is None:
-            hint = spelling.nearest(member.key, [found.name for found in shape.keys])
+        meant = next((known for known in shape.keys if known.name == member.key), None)
+        if meant is None:
+            hint = spelling.nearest(member.key, [known.name for known in shape.keys])
             self._fail(member.place, path, "unknown key", hint)
             return
-        values[member.key] = self.read(known.shape, member.entry, path)
+        values[member.key] = self.read(meant.shape, member.entry, path)
 
     def _checked(self, shape: Record, values: dict[str, Any], place: Place, key: str) -> Any:
         try:
@@ -115,7 +115,7 @@ class Reader:
 def from_text(shape: Shape, text: str, place: Place) -> Entry:
     """The entry that a flag or an environment variable holds: ``a,b`` for lists, ``a=b,c=d`` for maps.
 
-    Raises Wrong if a part of a map has no "=", or a key is there twice.
+    :raises Wrong: if a part of a map has no "=", or a key is there twice.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if isinstance(shape, ListOf):

@@ -8,7 +8,6 @@ flags. An empty variable counts as not set: systemd and pods have no other way t
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.base.errors import ConfigError
@@ -25,8 +24,7 @@ DIRECTORY = "/etc/nodeagent"
 ENV_PREFIX = "NODEAGENT_"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(NamedTuple):
     """Where settings come from besides their defaults; ``flags`` are texts by key ("timing.settle": "2s")."""
 
     prefix: str

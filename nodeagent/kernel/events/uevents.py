@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel's uevents: one netlink socket, and what its messages concern.
 
-A message only says "look again", with the name of what to look at; lost and doubled ones do no harm.
+A message only says "look again", with the name of what has changed; lost and doubled ones do no harm.
 What it carries beyond that and exists nowhere else is the course of an AER recovery. Group 1 is the
 kernel's own multicast group (udev's is 2 and is absent in a container). Messages of other senders are
 dropped and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
-import anyio.lowlevel
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
@@ -82,7 +81,7 @@ def concerns(event: Uevent) -> bool:
 
 
 def key(event: Uevent) -> str | None:
-    """What to look at: an address, a UUID, a device node or a VFIO device; None: at everything."""
+    """What to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
     if "PCI_SLOT_NAME" in event.keys:
         return event.keys["PCI_SLOT_NAME"]
     if event.subsystem in ("vfio", "misc") and "DEVNAME" in event.keys:
@@ -164,36 +163,31 @@ def from_kernel(address: object, ancillary: Ancillary) -> bool:
 
 
 class Reader:
-    """Reads a socket of ``open_socket`` for ever; counts what it read, lost and dropped.
+    """Reads a socket of ``open_socket``; counts what it read, lost and dropped.
 
     ``trusted`` decides by a message's sender address and ancillary data whether it is the kernel's.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        on_event: Callable[[Uevent], None],
-        on_lost: Callable[[], None],
-        trusted: Callable[[object, Ancillary], bool] = from_kernel,
-    ) -> None:
+    def __init__(self, sock: socket.socket, trusted: Callable[[object, Ancillary], bool]) -> None:
         self._socket = sock
-        self._on_event = on_event
-        self._on_lost = on_lost
         self._trusted = trusted
         self.events = 0
         self.lost = 0
         self.foreign = 0
 
-    async def run(self) -> None:
-        """Read until cancelled. :raises KernelRefused: if the socket fails."""
-        while True:
-            await anyio.wait_readable(self._socket)
-            for _ in range(_BURST):
-                if not self._receive():
-                    break
-            await anyio.lowlevel.checkpoint()
+    async def receive(self) -> list[Uevent | None]:
+        """Wait for messages; those that are there, but not endlessly many. None: some were lost.
 
-    def _receive(self) -> bool:
+        :raises KernelRefused: if the socket fails.
+        """
+        events: list[Uevent | None] = []
+        await anyio.wait_readable(self._socket)
+        for _ in range(_BURST):
+            if not self._read_into(events):
+                break
+        return events
+
+    def _read_into(self, events: list[Uevent | None]) -> bool:
         """Read one message; False if there is none."""
         room = socket.CMSG_SPACE(_CREDENTIALS.size)
         try:
@@ -204,11 +198,11 @@ class Reader:
             if error.errno != errno.ENOBUFS:
                 raise _refused(error) from error
             self.lost += 1
-            self._on_lost()
+            events.append(None)
             return True
         if not self._trusted(address, ancillary):
             self.foreign += 1
         elif (event := parse(data)) is not None:
             self.events += 1
-            self._on_event(event)
+            events.append(event)
         return True

@@ -8,10 +8,14 @@ directories are absent, which is no error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan.pci import has_cdev, hexadecimal, natural, vfio_device
-from nodeagent.model.host import Mdev, MdevType
-from nodeagent.model.ids import GroupNumber
+from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
+from nodeagent.model.host import Host, Mdev, MdevType
+from nodeagent.model.ids import GroupNumber, mdev_uuid
 
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"
@@ -69,3 +73,56 @@ def _type(root: Root, path: str, type_id: str) -> MdevType:
         name=root.text(f"{path}/{type_id}/name"),
         available=natural(root.text(f"{path}/{type_id}/available_instances")),
     )
+
+
+def _list(root: Root) -> list[str]:
+    return [name for name in root.names(DEVICES) if mdev_uuid(name) == name]
+
+
+def _named(wake_key: str, _: Host) -> tuple[str, ...] | None:
+    uuid = mdev_uuid(wake_key)
+    return None if uuid is None else (uuid,)
+
+
+def _unanswered(key: str, previous: Host) -> Mdev:
+    return replace(previous.mdevs.get(key) or Mdev(key), unreadable=NOT_READABLE)
+
+
+def _as_known(root: Root, known: Mdev) -> bool:
+    return instance(root, known.uuid) == known
+
+
+def _follow(reading: Reading) -> Iterable[Item]:
+    """The groups and the parents before and after."""
+    if reading.whole:
+        return
+    for mdev in (reading.previous.device(reading.key), reading.value):
+        if isinstance(mdev, Mdev):
+            yield from group_of(mdev.group)
+            if mdev.parent is not None:
+                yield Item("mdev_parents", mdev.parent)
+
+
+READER = Reader("mdevs", _list, _named, instance, _unanswered, _follow, key=str, order=str, recheck=_as_known)
+
+
+def _list_parents(root: Root) -> tuple[str, ...]:
+    return root.names(PARENTS)
+
+
+def _name_no_parent(_: str, __: Host) -> None:
+    """No event names a parent: its function does."""
+
+
+def _known_types(key: str, previous: Host) -> tuple[MdevType, ...] | None:
+    return previous.mdev_parents.get(key)
+
+
+def _follow_no_more(_: Reading) -> tuple[Item, ...]:
+    return ()
+
+
+PARENTS_READER = Reader(
+    "mdev_parents", _list_parents, _name_no_parent, types, _known_types, _follow_no_more,
+    key=str, order=str, again=True,  # its room may have changed with what named it
+)  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
-from nodeagent.model.ids import GroupNumber, PciAddress
+from nodeagent.model.ids import PciAddress
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
@@ -20,25 +20,23 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-Read = tuple[Collection[PciAddress], Collection[GroupNumber], Collection[str]]
-
 _NOTHING = object()
 
 
 def merge(
     old: Mapping[K, V],
-    found: Mapping[K, V | None],
+    read: Mapping[K, V | None],
     whole: bool,
     order: Callable[[K], SupportsRichComparison],
 ) -> Mapping[K, V]:
-    """``old`` with what was found: all of it (``whole``), or only the keys that were read.
+    """``old`` with what was read: all that there is (``whole``), or only some keys.
 
     ``order`` gives the sort key of the table, which is in order always.
     """
-    present = {key: _keep(old, key, value) for key, value in found.items() if value is not None}
+    present = {key: _keep(old, key, value) for key, value in read.items() if value is not None}
     if whole:
         return old if _same(old, present) else present
-    absent = [key for key, value in found.items() if value is None and key in old]
+    absent = [key for key, value in read.items() if value is None and key in old]
     changed = {key: v for key, v in present.items() if v is not old.get(key, _NOTHING)}
     if not absent and not changed:
         return old
@@ -59,34 +57,35 @@ def _same(old: Mapping[K, V], new: Mapping[K, V]) -> bool:
     return len(old) == len(new) and all(old.get(key, _NOTHING) is value for key, value in new.items())
 
 
-def recovered(
-    found: Mapping[str, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
-) -> dict[PciAddress, PciFunction | None]:
-    """The functions with what AER events said of them last."""
-    functions = {PciAddress(key): function for key, function in found.items()}
+def recover(
+    functions: dict[PciAddress, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
+) -> None:
+    """Complete the functions with what AER events said of them last."""
     for address, recovery in recoveries.items():
         function = functions.get(address)
         if function is not None:
             functions[address] = replace(function, recovery=recovery)
-    return functions
 
 
-def same_or_new(previous: Host, host: Host, read: Read | None) -> Host:
+def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
     """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
 
-    ``read`` names what was read, if that was not everything: nothing else can differ.
+    ``read`` has the keys that were read, by table, if that was not everything: nothing else can differ.
     """
-    if all(_unchanged(previous, host, f.name) for f in fields(Host) if f.compare):
+    if all(_unchanged(previous, host, part.name) for part in fields(Host) if part.compare):
         return previous
     if read is None:
         changes = replace(host, changes=None).changes_since(previous)
     else:
         changes = Changes(
-            frozenset(key for key in read[0] if previous.functions.get(key) is not host.functions.get(key)),
-            frozenset(key for key in read[1] if previous.groups.get(key) is not host.groups.get(key)),
-            frozenset(key for key in read[2] if previous.mdevs.get(key) is not host.mdevs.get(key)),
+            **{part.name: _differing(previous, host, part.name, read) for part in fields(Changes)}
         )
     return replace(host, generation=previous.generation + 1, changes=changes)
+
+
+def _differing(previous: Host, host: Host, table: str, read: Mapping[str, Collection[Any]]) -> frozenset[Any]:
+    before, after = getattr(previous, table), getattr(host, table)
+    return frozenset(key for key in read[table] if before.get(key) is not after.get(key))
 
 
 def _unchanged(previous: Host, host: Host, name: str) -> bool:

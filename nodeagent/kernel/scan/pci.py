@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one PCI function and one IOMMU group.
+"""Reads one PCI function.
 
 A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
 ``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
@@ -10,14 +10,16 @@ is kept with what could be read; only what is not there at all is None.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan import vgpus
-from nodeagent.model.host import Group, PciFunction
-from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
+from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
 
 DEVICES = "/sys/bus/pci/devices"
-GROUPS = "/sys/kernel/iommu_groups"
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
@@ -36,6 +38,7 @@ _TEXTS = (
 READ = frozenset((*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia"))
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
+_VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
 
 
 def function(root: Root, address: PciAddress) -> PciFunction | None:
@@ -158,33 +161,46 @@ def _group_number(text: str | None) -> GroupNumber | None:
     return None if number is None else GroupNumber(number)
 
 
-def group(root: Root, number: GroupNumber) -> Group | None:
-    """The group with its members in address order; None if it is not there."""
-    try:
-        with root.directory(f"{GROUPS}/{number}") as directory:
-            return _group(root, number, directory)
-    except OSError as error:
-        return None if gone(error) else Group(number)
+def _list(root: Root) -> list[str]:
+    return sorted((name for name in root.names(DEVICES) if pci_address(name) == name), key=pci_order)
 
 
-def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
-    kind = at.text("type")
-    members = at.list("devices")
-    name = _group_name(at, members) if kind in (None, "unknown") else None
-    prefix = "noiommu-" if name == "vfio-noiommu" else ""
-    return Group(
-        number=number,
-        members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
-        kind=kind,
-        name=name,
-        node=root.exists(f"{VFIO}/{prefix}{number}"),
-    )
+def _named(wake_key: str, previous: Host) -> tuple[PciAddress, ...] | None:
+    """The function of an address, or that which has a VFIO device."""
+    address = pci_address(wake_key)
+    if address is not None:
+        return (address,)
+    match = _VFIO_DEVICE.fullmatch(wake_key)
+    if match is None:
+        return None
+    functions = previous.functions.values()
+    return tuple(function.address for function in functions if function.vfio_device == match[1])
 
 
-def _group_name(at: Directory, members: tuple[str, ...]) -> str | None:
-    """The name of a group without default domain; others have none.
+def _read(root: Root, key: str) -> PciFunction | None:
+    return function(root, PciAddress(key))
 
-    VFIO makes groups named vfio-noiommu for PCI functions without an IOMMU, and of the same name for
-    mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
-    """
-    return None if any(mdev_uuid(member) for member in members) else at.text("name")
+
+def _unanswered(key: str, previous: Host) -> PciFunction:
+    address = PciAddress(key)
+    return replace(previous.functions.get(address) or PciFunction(address), unreadable=NOT_READABLE)
+
+
+def _follow(reading: Reading) -> Iterable[Item]:
+    """The groups before and after, the PF, the VFs that came or went, and the types it may offer."""
+    if reading.whole:
+        return
+    yield Item("mdev_parents", reading.key)
+    vfs: set[PciAddress] = set()
+    for one in (reading.previous.functions.get(PciAddress(reading.key)), reading.value):
+        if one is not None:
+            yield from group_of(one.group)
+            vfs ^= set(one.vfs)
+            if one.physfn is not None:
+                yield Item("functions", one.physfn)
+    yield from (Item("functions", address) for address in sorted(vfs))
+
+
+READER = Reader(
+    "functions", _list, _named, _read, _unanswered, _follow, key=PciAddress, order=pci_order, recheck=as_known
+)

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look: a scan that cannot be stopped by a device that does not answer.
+"""Scans that cannot be stopped by a device that does not answer.
 
 Items are read by daemon threads that share one list. A thread that makes no progress for a moment keeps its
 item, and another thread goes on with the rest; what has not answered after the deadline is reported as
 unreadable with its last known identity, and its thread is left behind. While a thread is stuck in an
-item nobody reads it again; when the thread comes back, ``on_recovered`` asks for a new look at it.
-So a look takes at most the deadline longer than without stuck devices, however many they are.
+item nobody reads it again; when the thread comes back, a Wake asks for a new scan of it.
+So a scan takes at most the deadline longer than without stuck devices, however many they are.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import anyio
 
@@ -23,34 +22,27 @@ from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan.queue import ReadQueue
-from nodeagent.model.host import Group, Host, Mdev, PciFunction, Recovery
-from nodeagent.model.ids import GroupNumber, PciAddress
+from nodeagent.kernel.scan.readers import Item
+from nodeagent.kernel.scan.worklist import Worklist
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress
 
-_THREADS = 64  # that one look may leave behind, at most
-
-NOT_READABLE = "not readable: being removed?"
+_PATIENCE = 0.05  # seconds without any progress after which another thread goes on
+_THREADS = 64  # that one scan may leave behind, at most
 
 
 class ScanRunner:
-    """Looks at the host below one root; several looks may be under way at once.
+    """Scans the host below one root; several scans may be under way at once.
 
-    ``deadline``: seconds that one item may take; ``patience``: seconds without any progress after which
-    another thread goes on. ``on_recovered`` gets the key of an item that can be read again; None: the list.
+    ``wakes`` hears of what can be read again; ``deadline``: seconds that one item may take.
     """
 
-    def __init__(
-        self,
-        root: Root,
-        *,
-        deadline: float = 2.0,
-        patience: float = 0.05,
-        on_recovered: Callable[[str | None], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
         self._scanner = scanner.Scanner(root)
+        self._wakes = wakes
         self._deadline = deadline
-        self._patience = patience
-        self._on_recovered = on_recovered
-        self._stuck: Counter[scanner.Item] = Counter()
+        self._stuck: Counter[Item] = Counter()
         self._listing: threads.Call[scanner.ReadList] | None = None
 
     @property
@@ -58,33 +50,35 @@ class ScanRunner:
         """The keys of the items in which a thread is stuck."""
         return tuple(sorted(item.key for item in self._stuck))
 
-    async def look(
+    async def scan(
         self,
         keys: frozenset[str] | None,
         previous: Host,
-        nodes: Sequence[str] = (),
-        recoveries: Mapping[PciAddress, Recovery] | None = None,
+        nodes: Sequence[str],
+        recoveries: Mapping[PciAddress, Recovery],
     ) -> Host:
         """The Host of now: everything (``keys`` None), or only what the keys name.
 
+        ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
         :raises KernelRefused: if not even the list of devices can be had in time.
         """
         plan = await self._plan(keys, previous, nodes)
-        queue = ReadQueue(self._scanner, plan, previous, frozenset(self._stuck))
+        items = Worklist(plan, previous, frozenset(self._stuck))
+        queue = ReadQueue(self._scanner, items)
         try:
             await self._work(queue)
         finally:
             self._leave(queue)
         for item in queue.missing():
-            queue.findings.put(item, _last_known(item, previous))
-        return await threads.call(scanner.assemble, plan, queue.findings, previous, dict(recoveries or {}))
+            items.findings.put(item, scanner.unanswered(item, previous))
+        return await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
 
-    async def unchanged(self, ids: Sequence[str], host: Host) -> bool:
-        """True if these functions, mdevs and nodes, and the groups, read now as ``host`` has them.
+    async def recheck(self, ids: Sequence[str], host: Host) -> bool:
+        """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.
 
         Waits without a limit.
         """
-        return await threads.call(self._scanner.unchanged, ids, host)
+        return await threads.call(self._scanner.recheck, ids, host)
 
     async def _plan(
         self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]
@@ -97,7 +91,7 @@ class ScanRunner:
         finally:
             if not listing.ended:
                 self._listing = listing
-                listing.when_ended(lambda: self._on_recovered(None))
+                listing.when_ended(functools.partial(self._wakes.wake, None))
         raise _no_list()
 
     async def _listing_answers(self) -> None:
@@ -122,21 +116,21 @@ class ScanRunner:
             elif queue.overdue(self._deadline):
                 return
             progress = queue.progress
-            with anyio.move_on_after(self._patience):
+            with anyio.move_on_after(_PATIENCE):
                 await ended.newer(seen)
             calls = await _still_running(calls)
 
     def _leave(self, queue: ReadQueue) -> None:
         """Remember which items hold a thread, until it comes back."""
-        for item, call in queue.close(self._patience):
+        for item, call in queue.close(_PATIENCE):
             self._stuck[item] += 1
             call.when_ended(functools.partial(self._back, item))
 
-    def _back(self, item: scanner.Item) -> None:
+    def _back(self, item: Item) -> None:
         self._stuck[item] -= 1
         if self._stuck[item] <= 0:
             del self._stuck[item]
-            self._on_recovered(item.key)
+            self._wakes.wake(item.key)
 
 
 async def _still_running(calls: list[threads.Call[None]]) -> list[threads.Call[None]]:
@@ -153,17 +147,3 @@ def _no_list() -> KernelRefused:
         "look for blocked tasks in the kernel's log (dmesg)",
         path="/sys",
     )
-
-
-def _last_known(item: scanner.Item, previous: Host) -> scanner.Found:
-    """What stands for an item that did not answer."""
-    if item.kind == "function":
-        address = PciAddress(item.key)
-        known = previous.functions.get(address) or PciFunction(address)
-        return replace(known, unreadable=NOT_READABLE)
-    if item.kind == "group":
-        number = GroupNumber(int(item.key))
-        return previous.groups.get(number) or Group(number)
-    if item.kind == "mdev":
-        return replace(previous.mdevs.get(item.key) or Mdev(item.key), unreadable=NOT_READABLE)
-    return previous.mdev_parents.get(item.key)

@@ -1,34 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan: reads the node and builds a Host, as a whole or only what a Wake named.
 
-Three steps, so that ``look`` can spread the middle one over threads: ``plan`` lists what is to be read,
+Three steps, so that ``runner`` can spread the middle one over threads: ``plan`` lists what is to be read,
 ``read`` reads one item (the step that may hang, alone), ``assemble`` joins all into a Host that shares every
-unchanged object with the previous one. Reading an item may show that others are touched (``follow``): the
-group that a function has left, the PF of a VF, the parents of an mdev. Decides nothing, keeps everything.
+unchanged object with the previous one. What there is to read, and how, is in the table of Readers; reading
+one item may show that others are touched (``follow``): the group that a function has left, the PF of a VF,
+the parents of an mdev. Decides nothing, keeps everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import mdevs, merge, pci, wake_keys
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, MdevType, PciFunction, Recovery
-from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid, pci_address, pci_order
+from nodeagent.kernel.scan import groups, mdevs, merge, pci
+from nodeagent.kernel.scan.readers import Item, Reader, Reading
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress
 
+READERS: Mapping[str, Reader] = {
+    reader.table: reader for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER)
+}
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
-
-Kind = Literal["function", "group", "mdev", "parent"]
-Found = PciFunction | Group | Mdev | tuple[MdevType, ...] | None
-
-
-class Item(NamedTuple):
-    """One thing to read: its kind and its address, group number, UUID or parent's name."""
-
-    kind: Kind
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +35,19 @@ class ReadList:
     frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vfio_loaded, release
 
 
+def _empty_tables() -> dict[str, dict[str, Any]]:
+    return {table: {} for table in READERS}
+
+
 @dataclass(slots=True)
 class Findings:
-    """What was read so far; None means: not there."""
+    """What was read so far, by table and key; None means: not there."""
 
-    functions: dict[str, PciFunction | None] = field(default_factory=dict)
-    groups: dict[str, Group | None] = field(default_factory=dict)
-    mdevs: dict[str, Mdev | None] = field(default_factory=dict)
-    parents: dict[str, tuple[MdevType, ...] | None] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=_empty_tables)
 
-    def put(self, item: Item, found: Found) -> None:
-        """Note what was found for an item."""
-        table: dict[str, Found] = getattr(self, item.kind + "s")
-        table[item.key] = found
+    def put(self, item: Item, value: object) -> None:
+        """Note what an item read as."""
+        self.tables[item.table][item.key] = value
 
 
 class Scanner:
@@ -61,52 +56,42 @@ class Scanner:
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str] = ()) -> ReadList:
+    def plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]) -> ReadList:
         """List what is to be read; ``keys`` None, or one that says nothing, means everything."""
-        named = None if keys is None else wake_keys.resolve(keys, previous)
+        named = None if keys is None else resolve(keys, previous)
         if named is None:
             return ReadList(True, tuple(self._everything()), self._frame(nodes))
-        items = [Item("function", key) for key in named.functions]
-        items += [Item("mdev", key) for key in named.mdevs]
-        items += [Item("group", key) for key in named.groups]
-        return ReadList(False, tuple(items), self._refreshed_frame(previous, nodes))
+        return ReadList(False, named, self._refreshed_frame(previous, nodes))
 
-    def read(self, item: Item) -> Found:
+    def read(self, item: Item) -> Any:
         """Read one item; None if it is not there. The call that may hang."""
-        if item.kind == "function":
-            return pci.function(self._root, PciAddress(item.key))
-        if item.kind == "group":
-            return pci.group(self._root, GroupNumber(int(item.key)))
-        if item.kind == "mdev":
-            return mdevs.instance(self._root, item.key)
-        return mdevs.types(self._root, item.key)
+        return READERS[item.table].read(self._root, item.key)
 
-    def unchanged(self, ids: Collection[str], host: Host) -> bool:
+    def recheck(self, ids: Collection[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""
-        groups: set[GroupNumber] = set()
-        nodes = [each for each in ids if each.startswith("/")]
+        nodes = [path for path in ids if path.startswith("/")]
         if self._existing(nodes) != host.nodes.intersection((*COMMON_NODES, *nodes)):
             return False
-        for known in (host.device(each) for each in ids if each not in nodes):
-            if known is None or not self._as_known(known):
-                return False
-            if known.group is not None:
-                groups.add(known.group)
-        return all(pci.group(self._root, number) == host.groups.get(number) for number in groups)
+        devices = [device_id for device_id in ids if not device_id.startswith("/")]
+        if not all(self._as_known(device_id, host) for device_id in devices):
+            return False
+        numbers = {device.group for name in devices if (device := host.device(name)) is not None}
+        return all(
+            groups.group(self._root, number) == host.groups.get(number)
+            for number in numbers
+            if number is not None
+        )
 
-    def _as_known(self, known: HostDevice) -> bool:
-        if isinstance(known, Mdev):
-            return mdevs.instance(self._root, known.uuid) == known
-        return pci.as_known(self._root, known)
+    def _as_known(self, device_id: str, host: Host) -> bool:
+        for reader in READERS.values():
+            known = getattr(host, reader.table).get(device_id) if reader.recheck is not None else None
+            if known is not None and reader.recheck is not None:
+                return reader.recheck(self._root, known)
+        return False
 
     def _everything(self) -> Iterable[Item]:
-        names = self._root.names
-        addresses = [name for name in names(pci.DEVICES) if pci_address(name) == name]
-        groups = [name for name in names(pci.GROUPS) if name.isdecimal()]
-        yield from (Item("function", name) for name in sorted(addresses, key=pci_order))
-        yield from (Item("group", name) for name in sorted(groups, key=int))
-        yield from (Item("mdev", name) for name in names(mdevs.DEVICES) if mdev_uuid(name) == name)
-        yield from (Item("parent", name) for name in names(mdevs.PARENTS))
+        for reader in READERS.values():
+            yield from (Item(reader.table, key) for key in reader.list(self._root))
 
     def _frame(self, nodes: Sequence[str]) -> Host:
         numa = self._root.names("/sys/devices/system/node")
@@ -134,70 +119,44 @@ class Scanner:
         return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
 
 
-def follow(plan: ReadList, item: Item, found: Found, previous: Host) -> Iterable[Item]:
-    """Further items that one reading touches; only room where everything is read anyway."""
-    if item.kind == "group":
-        yield from _follow_group(item.key, found, previous)
-        return
-    if plan.whole or item.kind == "parent":
-        return
-    if item.kind == "function":
-        yield from _follow_function(item.key, found, previous)
-        return
-    for mdev in (previous.device(item.key), found):
-        if isinstance(mdev, Mdev):
-            yield from _group_item(mdev.group)
-            if mdev.parent is not None:
-                yield Item("parent", mdev.parent)
+def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
+    """What the keys of Wakes name, without doubles; None if one of them says nothing: then read everything.
 
-
-def _follow_function(key: str, found: Found, previous: Host) -> Iterable[Item]:
-    """The groups before and after, the PF, the VFs that came or went, and the types it may offer."""
-    yield Item("parent", key)
-    vfs: set[PciAddress] = set()
-    for function in (previous.functions.get(PciAddress(key)), found):
-        if isinstance(function, PciFunction):
-            yield from _group_item(function.group)
-            vfs ^= set(function.vfs)
-            if function.physfn is not None:
-                yield Item("function", function.physfn)
-    yield from (Item("function", address) for address in sorted(vfs))
-
-
-def _follow_group(key: str, found: Found, previous: Host) -> Iterable[Item]:
-    """All parents, where an mdev has left its group: room has no event, and its parent is known no more.
-
-    A removal that waits for a holder takes the mdev off its bus first, and gives its room back at the end.
+    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``)
+    or an IOMMU group's directory. Asks the previous Host only and reads nothing.
     """
-    before = previous.groups.get(GroupNumber(int(key)))
-    members = found.members if isinstance(found, Group) else ()
-    if before is not None and any(mdev_uuid(each) for each in before.members if each not in members):
-        yield from (Item("parent", name) for name in previous.mdev_parents)
+    items: dict[str, dict[Item, None]] = {table: {} for table in READERS}
+    for key in sorted(keys):
+        answers = ((reader.table, reader.named(key, previous)) for reader in READERS.values())
+        table, names = next(((t, n) for t, n in answers if n is not None), ("", None))
+        if names is not None:
+            items[table] |= {Item(table, name): None for name in names}
+        elif not key.startswith("/dev/"):  # nodes are listed each time
+            return None
+    return tuple(item for table in items.values() for item in table)
 
 
-def _group_item(number: GroupNumber | None) -> tuple[Item, ...]:
-    return () if number is None else (Item("group", str(number)),)
+def follow(plan: ReadList, item: Item, value: object, previous: Host) -> Iterable[Item]:
+    """Further items that one reading touches; only room where everything is read anyway."""
+    return READERS[item.table].follow(Reading(item.key, value, previous, plan.whole))
+
+
+def unanswered(item: Item, previous: Host) -> Any:
+    """What stands for an item that did not answer."""
+    return READERS[item.table].unanswered(item.key, previous)
 
 
 def assemble(
     plan: ReadList, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
 ) -> Host:
     """Join the findings to a Host; pure. What is equal to before is the same object as before."""
-    functions = merge.recovered(findings.functions, recoveries)
-    groups = {GroupNumber(int(key)): found for key, found in findings.groups.items()}
-    frame, whole = plan.frame, plan.whole
-    return merge.same_or_new(
-        previous,
-        Host(
-            functions=merge.merge(previous.functions, functions, whole, pci_order),
-            groups=merge.merge(previous.groups, groups, whole, int),
-            mdevs=merge.merge(previous.mdevs, findings.mdevs, whole, str),
-            mdev_parents=merge.merge(previous.mdev_parents, findings.parents, whole, str),
-            nodes=frame.nodes,
-            numa_nodes=frame.numa_nodes,
-            iommu=frame.iommu,
-            vfio_loaded=frame.vfio_loaded,
-            release=frame.release,
-        ),
-        None if whole else (functions.keys(), groups.keys(), findings.mdevs.keys()),
-    )
+    read = {
+        table: {READERS[table].key(key): value for key, value in values.items()}
+        for table, values in findings.tables.items()
+    }
+    merge.recover(read["functions"], recoveries)
+    tables: dict[str, Any] = {
+        table: merge.merge(getattr(previous, table), values, plan.whole, READERS[table].order)
+        for table, values in read.items()
+    }
+    return merge.same_or_new(previous, replace(plan.frame, **tables), None if plan.whole else read)

@@ -7,8 +7,7 @@ grpclib still sends the trailers, where a cancelled task would leave the peer wa
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import anyio
@@ -21,6 +20,7 @@ from nodeagent.base.latest import Latest
 
 PEER_PATIENCE = 1.0  # seconds for a peer to close its connection after its stream has ended
 ANSWER_PATIENCE = 0.05  # seconds for an answer to be read: grpclib's client drops it at a GOAWAY
+NO_COMPRESSION = "Compression not implemented"  # grpclib 0.4.9 to a compressed request
 CLOSE_LIMIT = 1.0  # seconds for cancelled calls to end
 
 
@@ -44,8 +44,18 @@ class Calls:
             if self.closing:
                 raise GRPCError(Status.UNAVAILABLE, "the server is stopping")
             self._streamed |= streaming
-            with CancelScope() as scope, self._counted(scope, running), _no_compression():
-                await handler.func(stream)
+            scope = CancelScope()
+            running.add(scope)
+            try:
+                with scope:
+                    await handler.func(stream)
+            except NotImplementedError as error:
+                if str(error) != NO_COMPRESSION:
+                    raise
+                raise GRPCError(Status.UNIMPLEMENTED, "compressed requests are not supported") from error
+            finally:
+                running.discard(scope)
+                self.moved()
             if scope.cancelled_caught and not streaming:
                 raise GRPCError(Status.UNAVAILABLE, "the server has stopped")
 
@@ -69,30 +79,11 @@ class Calls:
             await self._until_empty(self.connections, patience)
 
     def moved(self) -> None:
-        """Wake those who wait for something to end."""
-        self._progress.touch()
-
-    @contextlib.contextmanager
-    def _counted(self, scope: CancelScope, running: set[CancelScope]) -> Iterator[None]:
-        running.add(scope)
-        try:
-            yield
-        finally:
-            running.discard(scope)
-            self.moved()
+        """Wake those who wait for something to end: nobody does before the end has begun."""
+        if self.closing:
+            self._progress.touch()
 
     async def _until_empty(self, waited: Collection[object], seconds: float) -> None:
         with anyio.move_on_after(seconds):
             while waited:
                 await self._progress.newer(self._progress.version)
-
-
-@contextlib.contextmanager
-def _no_compression() -> Iterator[None]:
-    """Turn grpclib's complaint about a compressed request into the answer that gRPC wants."""
-    try:
-        yield
-    except NotImplementedError as error:
-        if str(error) != "Compression not implemented":
-            raise
-        raise GRPCError(Status.UNIMPLEMENTED, "compressed requests are not supported") from error

@@ -26,6 +26,7 @@ from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.grpc.calls import Calls
 from nodeagent.kubelet.grpc.codec import Codec
+from nodeagent.kubelet.grpc.gathering import Gathering
 
 BACKLOG = 128
 CLOSE_LIMIT = 1.0  # seconds for asyncio to finish closing
@@ -192,7 +193,7 @@ class _Connection(H2Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Accept root and our own user; everybody else is hung up on."""
-        super().connection_made(transport)
+        super().connection_made(Gathering(transport))
         if not sockets.is_trusted(transport.get_extra_info("socket")):
             self.processor.close("only root may talk to this socket")
         elif self._calls.closing:

@@ -52,10 +52,10 @@ def function_refusal(function: PciFunction, group: Group | None, desired: Desire
     return None
 
 
-def mdev_label(mdev: Mdev, _: Names) -> Label:
+def mdev_label(mdev: Mdev, names: Names) -> Label:
     """An mdev is named after its type."""
     domain = "" if mdev.vendor is not None else SOFTWARE_DOMAIN
-    return Label(Kind.MDEV, mdev.type_id or "", mdev.type_name or mdev.type_id, domain)
+    return Label(Kind.MDEV, mdev.type_id or "", mdev_text(mdev, names), domain)
 
 
 def function_label(function: PciFunction, names: Names) -> Label:
@@ -63,4 +63,14 @@ def function_label(function: PciFunction, names: Names) -> Label:
     vgpu = groups.vgpu_of(function)
     if vgpu is not None:
         return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))
-    return Label(Kind.PCI, function.device or "", names.get(f"{function.vendor}:{function.device}"))
+    return Label(Kind.PCI, function.device or "", function_text(function, names))
+
+
+def mdev_text(mdev: Mdev, _: Names) -> str | None:
+    """What an mdev is called: the name of its type, or else its id."""
+    return mdev.type_name or mdev.type_id
+
+
+def function_text(function: PciFunction, names: Names) -> str | None:
+    """What pci.ids calls a function."""
+    return names.get(f"{function.vendor}:{function.device}")

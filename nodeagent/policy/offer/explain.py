@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nodeagent.model.desired import MdevRule, PciRule
-from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
-from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
-from nodeagent.policy.offer import grants, matches
+from nodeagent.policy.offer import grants, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
+from nodeagent.policy.selectors import DeviceRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     return Explanation(
         host_device=host_device,
         vendor_name=snapshot.names.get(host_device.vendor or ""),
-        device_name=_device_name(host_device, snapshot.names),
+        device_name=kinds.of(host_device).text(host_device, snapshot.names),
         members=tuple(Member(member.address, member.driver, role(member)) for member in members),
         viable=not groups.blockers(members),
         rules=_rules(host_device, offer, snapshot),
@@ -80,12 +80,6 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         nodes=grants.device_nodes(given, resource.iommufd, snapshot.host) if resource else (),
         holder=str(holder) if holder else None,
     )
-
-
-def _device_name(host_device: HostDevice, names: Names) -> str | None:
-    if isinstance(host_device, Mdev):
-        return host_device.type_name or host_device.type_id
-    return names.get(f"{host_device.vendor}:{host_device.device}")
 
 
 def role(member: PciFunction) -> str:
@@ -122,7 +116,7 @@ def _rules(host_device: HostDevice, offer: Offer | None, snapshot: Snapshot) -> 
     return tuple(said) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
 
 
-def _label(rule: PciRule | MdevRule | None) -> str:
+def _label(rule: DeviceRule | None) -> str:
     if rule is None:
         return "discovery"
     return f"rule {rule.name} ({rule.place})" if rule.place else f"rule {rule.name}"

@@ -20,8 +20,9 @@ from nodeagent.policy.offer import discovery, nodes
 from nodeagent.policy.offer.checks import devices, holding, vfio
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from nodeagent.policy.offer.discovery import Label
+from nodeagent.policy.selectors import DeviceRule
 
-D = TypeVar("D", PciFunction, Mdev)
+D = TypeVar("D", bound=HostDevice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,11 @@ class DeviceKind(Generic[D]):
     """
 
     kind: Kind  # of the variable that carries its ids
-    rule: type[PciRule | MdevRule]  # the rules that are for it
+    rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
     refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
-    label: Callable[[D, Names], Label]
+    text: Callable[[D, Names], str | None]  # what people call it
+    label: Callable[[D, Names], Label]  # what its resource is called after
     checks: tuple[Callable[[D, Unit, Use], Reason | None], ...]
     nodes: Callable[[D, Iommufd, Host], tuple[str, ...]]
 
@@ -46,6 +48,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
     rule=PciRule,
     type_of=groups.vgpu_of,
     refusal=discovery.function_refusal,
+    text=discovery.function_text,
     label=discovery.function_label,
     checks=(
         devices.unreadable,
@@ -68,6 +71,7 @@ _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
     rule=MdevRule,
     type_of=lambda mdev: mdev.type_id,
     refusal=discovery.mdev_refusal,
+    text=discovery.mdev_text,
     label=discovery.mdev_label,
     checks=(
         devices.leaving,
@@ -89,6 +93,6 @@ def of(host_device: HostDevice) -> DeviceKind[Any]:
     return _KINDS[type(host_device)]
 
 
-def of_rule(rule: PciRule | MdevRule) -> Kind:
+def of_rule(rule: DeviceRule) -> Kind:
     """What the devices of a rule's resource are."""
     return _OF_RULES[type(rule)]

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nodeagent.model.desired import Desired, MdevRule, PciRule
+from nodeagent.model.desired import Desired
 from nodeagent.model.host import Group, HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds
+from nodeagent.policy.selectors import DeviceRule
 
-Verdict = tuple[PciRule | MdevRule | None, str | None]
+Verdict = tuple[DeviceRule | None, str | None]
 """A rule, or None for discovery, and why it leaves a device alone, in words; None if it takes it."""
 
 
@@ -28,7 +29,7 @@ class Match:
     """
 
     resource: ResourceName
-    rule: PciRule | MdevRule
+    rule: DeviceRule
     type_id: str | None = None
 
 
@@ -54,7 +55,7 @@ def verdicts(
             yield rule, selectors.refusal(rule, host_device, names)
 
 
-def _asked(host_device: HostDevice, desired: Desired) -> Iterator[PciRule | MdevRule | None]:
+def _asked(host_device: HostDevice, desired: Desired) -> Iterator[DeviceRule | None]:
     """The rules for its kind, then discovery (None). Nobody is asked for a bridge: none is given away."""
     if isinstance(host_device, PciFunction) and host_device.bridge:
         return
@@ -74,7 +75,7 @@ def _discovered(host_device: HostDevice, desired: Desired, names: Names) -> Matc
     return listed(discovered_name(host_device, desired, names), host_device, desired)
 
 
-def _rule_for(name: str, desired: Desired, host_device: HostDevice) -> PciRule | MdevRule:
+def _rule_for(name: str, desired: Desired, host_device: HostDevice) -> DeviceRule:
     """The configured rule of that name: what it says of handing out holds for discovered devices too."""
     wanted = kinds.of(host_device).rule
     for rule in desired.rules:

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from nodeagent.model.host import Host, HostDevice
+from nodeagent.model.host import Host, VfioDevice
 from nodeagent.model.resource import Iommufd
 
 CONTAINER_NODE = "/dev/vfio/vfio"
 IOMMUFD_NODE = "/dev/iommu"
 
 
-def vfio(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+def vfio(host_device: VfioDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
     """The nodes for a function or mdev: of its group, its own, and those that all of VFIO shares."""
     group = host.groups.get(host_device.group) if host_device.group is not None else None
     paths = [CONTAINER_NODE] if CONTAINER_NODE in host.nodes else []

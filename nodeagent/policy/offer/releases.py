@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What waits for somebody to let go: the devices whose Reason ends by a release. Pure.
 
-Closing a device raises no event, so who acts on this looks at them from time to time.
+Closing a device raises no event, so who acts on this asks for them from time to time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def awaited(decision: Decision) -> frozenset[str]:
         if device.reason is not None and device.reason.code in _ENDS_BY_RELEASE
     )
     host = decision.snapshot.host
-    found: set[str] = set()
+    ids: set[str] = set()
     for device_id in waiting:
         host_device = host.device(device_id)
         members = host.devices_in(host_device.group) if host_device is not None else ()
-        found |= {device_id, *(member.id for member in members)}
-    return frozenset(found)
+        ids |= {device_id, *(member.id for member in members)}
+    return frozenset(ids)

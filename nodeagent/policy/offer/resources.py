@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From offers to the Resources that the kubelet is told of: only what was touched is built anew. Pure."""
+"""From offers to the Resources that the kubelet is offered: only what was touched is built anew. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import MdevRule, NodeRule, PciRule, Rule
+from nodeagent.model.desired import NodeRule, Rule
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.model.resource import Device, Kind, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import kinds, shares, units
 from nodeagent.policy.offer.orphans import Orphans
 from nodeagent.policy.offer.units import Offer, UnitId
+from nodeagent.policy.selectors import DeviceRule
 
 ByUnit = Mapping[UnitId, tuple[Offer, ...]]
-Resources = Mapping[ResourceName, Resource]
 
 
 class Change(NamedTuple):
@@ -83,7 +83,7 @@ def _resource(
 
 
 def _of_devices(
-    empty: Resource, rule: PciRule | MdevRule | None, by_unit: ByUnit, orphans: tuple[Device, ...]
+    empty: Resource, rule: DeviceRule | None, by_unit: ByUnit, orphans: tuple[Device, ...]
 ) -> Resource:
     offers = [offer for each in by_unit.values() for offer in each]
     rule = offers[0].match.rule if offers else rule

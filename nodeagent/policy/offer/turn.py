@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One turn: what changed between two Snapshots, and the Decision that follows. Pure.
 
-Only units (IOMMU groups) that changed are decided anew, and only ids for which something changed are looked
-at; the result equals a decision from scratch, but for two things that are remembered on purpose: what was
+Only units (IOMMU groups) that changed are decided anew, and only ids for which something changed are asked
+for; the result equals a decision from scratch, but for two things that are remembered on purpose: what was
 offered stays listed while it exists, and a resource that was served stays, if need be with an empty list.
 When the operator wants something else, both memories end; only what a pod holds stays until it is released.
 """
@@ -16,7 +16,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Resource
+from nodeagent.model.resource import Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import changes, orphans, resources, shares, units
 from nodeagent.policy.offer.changes import Changed
@@ -24,8 +24,6 @@ from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.orphans import Orphans
 from nodeagent.policy.offer.resources import ByUnit, Change, Served
 from nodeagent.policy.offer.units import Offer
-
-NOTHING: Mapping[str, Match] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Decision:
     by_resource: Mapping[ResourceName, ByUnit] = field(default_factory=dict)  # the same offers
     matched: Mapping[str, Match] = field(default_factory=dict)  # id of a HostDevice → its match
     orphans: Orphans = field(default_factory=dict)  # held under a resource that would not list them
-    resources: Mapping[ResourceName, Resource] = field(default_factory=dict)
+    resources: Resources = field(default_factory=dict)
 
     def offer_of(self, device_id: str) -> Offer | None:
         """The offer whose Device has this id, or None."""
@@ -53,7 +51,7 @@ class Decision:
         return next((offer for offer in offers if device_id in offer.host_devices), None)
 
 
-def first(snapshot: Snapshot, matched: Mapping[str, Match] = NOTHING) -> Decision:
+def first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NOTHING) -> Decision:
     """The Decision with nothing before it, unless some HostDevices are known to be ``matched``."""
     return following(Decision(_nothing_of(snapshot), matched=matched), snapshot)
 
@@ -101,14 +99,15 @@ def _touched_by_nodes(before: Decision, snapshot: Snapshot) -> dict[ResourceName
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
     """The matches of before; another device that has come to the same address has none."""
-    old = before.snapshot.host
+    old, matched = before.snapshot.host, before.matched
     changed = host.changes_since(old)
-    matched = before.matched.keys()
-    replaced = {each for each in changed.functions & matched if not _same_device(each, old, host)}
-    lost = replaced | {each for each in changed.mdevs & matched if host.device(each) is None}
+    lost: set[str] = {
+        each for each in changed.functions if each in matched and not _same_device(each, old, host)
+    }
+    lost |= {each for each in changed.mdevs if each in matched and host.device(each) is None}
     if not lost:
-        return before.matched
-    return {device_id: match for device_id, match in before.matched.items() if device_id not in lost}
+        return matched
+    return {device_id: match for device_id, match in matched.items() if device_id not in lost}
 
 
 def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
@@ -195,9 +194,8 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> Iterator[str]:
     """The ids that may be orphans now or were before: of another holder, unit or resource."""
     yield from changed.held
     holders = now.snapshot.allocations.holders
-    if len(changed.rebuilt) + len(changed.judged) > len(holders) or len(now.by_resource) > len(
-        before.by_resource
-    ):
+    mostly = len(changed.rebuilt) + len(changed.judged) > len(holders)
+    if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may have orphans of old
         yield from holders
         return
     old, new = before.snapshot.host, now.snapshot.host

@@ -84,7 +84,7 @@ class Admission:
         return ids
 
     async def _choose(self, resource: str, count: int, reusable: set[str]) -> tuple[str, ...]:
-        """The ids for one container, in random order; raises Rejected."""
+        """The ids for one container, in random order. :raises Rejected: if there are not enough."""
         table = self._state.table
         healthy = table.healthy.get(resource)
         if healthy is None:
@@ -117,7 +117,7 @@ class Admission:
         return usable[: count - len(must)]
 
     async def _call(self, resource: str, ids: tuple[str, ...]) -> v1beta1.ContainerAllocateResponse:
-        """One Allocate; raises Rejected with the plugin's text."""
+        """One Allocate. :raises Rejected: with the plugin's text."""
         state = self._state
         request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(list(ids))])
         error: str | None = None
@@ -136,20 +136,13 @@ class Admission:
         state.changed()
         if error is not None:
             raise Rejected(error)
-        self._look_up(resource, ids)
+        _look_up(self._state, resource, ids)
         return responses[0]
-
-    def _look_up(self, resource: str, ids: tuple[str, ...]) -> None:
-        """manager.go of 1.36 reads the topology of each id without asking whether it is still listed."""
-        missing = [name for name in ids if name not in self._state.table.devices.get(resource, {})]
-        if missing:
-            self._state.crash(f"{resource} dropped {missing} while their Allocate was running")
-            raise Rejected("the kubelet has crashed")
 
     async def _start(self, pod: Pod) -> None:
         pod.phase = "Running"
         for _, name, _ in _containers(pod):
-            pod.results[name] = result = self._result(pod, name)
+            pod.results[name] = result = _result(self._state, pod, name)
             for resource, ids in result.ids.items():
                 result.error = result.error or await self._pre_start(resource, ids)
 
@@ -164,18 +157,6 @@ class Admission:
             return f"PreStartContainer rpc failed with err: {go_text(error)}"
         return None
 
-    def _result(self, pod: Pod, name: str) -> ContainerResult:
-        """Merge the answers of all resources: of equal names and paths the first wins."""
-        result = ContainerResult(name)
-        for held in self._state.table.held:
-            if (held.pod_uid, held.container) == (pod.uid, name):
-                result.ids[held.resource] = held.ids
-                _merge(result, v1beta1.ContainerAllocateResponse.parse(held.response))
-        for host, _, _ in result.devices:
-            if not os.path.lexists(f"{self._state.root}{host}"):
-                result.error = f"CreateContainerError: lstat {host}: no such file or directory"
-        return result
-
 
 async def _ask_preference(endpoint: Client, available: list[str], must: list[str], count: int) -> list[str]:
     wish = v1beta1.ContainerPreferredAllocationRequest(available, must, count)
@@ -186,6 +167,27 @@ async def _ask_preference(endpoint: Client, available: list[str], must: list[str
         text = "device plugin GetPreferredAllocation rpc failed with err"
         raise Rejected(f"{text}: {go_text(error)}") from error
     return list(answer.container_responses[0].device_ids) if answer.container_responses else []
+
+
+def _look_up(state: State, resource: str, ids: tuple[str, ...]) -> None:
+    """manager.go of 1.36 reads the topology of each id without asking whether it is still listed."""
+    missing = [name for name in ids if name not in state.table.devices.get(resource, {})]
+    if missing:
+        state.crash(f"{resource} dropped {missing} while their Allocate was running")
+        raise Rejected("the kubelet has crashed")
+
+
+def _result(state: State, pod: Pod, name: str) -> ContainerResult:
+    """Merge the answers of all resources: of equal names and paths the first wins."""
+    result = ContainerResult(name)
+    for held in state.table.held:
+        if (held.pod_uid, held.container) == (pod.uid, name):
+            result.ids[held.resource] = held.ids
+            _merge(result, v1beta1.ContainerAllocateResponse.parse(held.response))
+    for host, _, _ in result.devices:
+        if not os.path.lexists(f"{state.paths.root}{host}"):
+            result.error = f"CreateContainerError: lstat {host}: no such file or directory"
+    return result
 
 
 def _merge(result: ContainerResult, answer: v1beta1.ContainerAllocateResponse) -> None:

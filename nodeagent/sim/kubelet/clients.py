@@ -102,7 +102,7 @@ class Clients:
         seen = Registration(name, request.endpoint, time.monotonic())
         try:
             self._check(request)
-            path = self._state.plugins / request.endpoint.lstrip("/")
+            path = self._state.paths.plugins / request.endpoint.lstrip("/")
             await self.connect(name, path, deadline)
         except GRPCError as error:
             seen.refusal = error.message
@@ -113,7 +113,7 @@ class Clients:
 
     def _check(self, request: v1beta1.RegisterRequest) -> None:
         """The checks in their order: an injected refusal, the version, the name."""
-        refusal = self._state.fault("refuse-register", request.resource_name)
+        refusal = self._state.faults.get("refuse-register", request.resource_name)
         if refusal is not None:
             raise GRPCError(Status.UNKNOWN, str(refusal))
         if request.version != "v1beta1":
@@ -124,7 +124,7 @@ class Clients:
 
     async def connect(self, resource: str, path: Path, deadline: Deadline | None = None) -> None:
         """Dial, ask for the options, start to read lists; raises GRPCError UNKNOWN."""
-        codec = _LimitedCodec(self._state.fault("receive-limit", resource) or RECEIVE_LIMIT)
+        codec = _LimitedCodec(self._state.faults.get("receive-limit", resource) or RECEIVE_LIMIT)
         channel = SocketChannel(path, codec=codec)
         try:
             await _dial(channel)
@@ -140,7 +140,7 @@ class Clients:
         self._all.add(client)
         self._current[resource] = self.endpoints[resource] = client
         self._state.table.connected(resource)
-        if not self._state.fault("no-list", resource):
+        if not self._state.faults.get("no-list", resource):
             self._tasks.start_soon(self._read, client, name=f"lists of {resource}")
 
     async def _options(
@@ -187,9 +187,9 @@ class Clients:
             return  # every end of a stream is the same to the kubelet
 
     async def _while_stalled(self, resource: str) -> None:
-        if self._state.fault("stalled-reader", resource):
+        if self._state.faults.get("stalled-reader", resource):
             await self._state.until(
-                lambda: not self._state.fault("stalled-reader", resource), timeout=float("inf")
+                lambda: not self._state.faults.get("stalled-reader", resource), timeout=float("inf")
             )
 
     def disconnect(self, resource: str) -> None:

@@ -23,90 +23,91 @@ from nodeagent.sim.kubelet.state import Pod
 Arguments = dict[str, Any]
 
 
-class Control:
-    """Runs commands on a Kubelet."""
+async def answer(kubelet: Kubelet, line: str) -> dict[str, Any]:
+    """The answer to one line; errors are answers too."""
+    try:
+        arguments = json.loads(line)
+        result = await COMMANDS[arguments.pop("cmd")](kubelet, arguments)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the other side must be told
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+    return {"ok": True, "result": result}
 
-    def __init__(self, kubelet: Kubelet) -> None:
-        self._kubelet = kubelet
-        self.commands: dict[str, Callable[[Arguments], Awaitable[Any]]] = {
-            "start": self._start,
-            "stop": self._stop,
-            "restart": self._restart,
-            "admit": self._admit,
-            "delete": self._delete,
-            "fault": self._fault,
-            "clear": self._clear,
-            "end-stream": self._end_stream,
-            "wait": self._wait,
-            "state": self._state,
-        }
 
-    async def answer(self, line: str) -> dict[str, Any]:
-        """The answer to one line; errors are answers too."""
-        try:
-            arguments = json.loads(line)
-            result = await self.commands[arguments.pop("cmd")](arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the other side must be told
-            return {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        return {"ok": True, "result": result}
+async def _start(kubelet: Kubelet, _: Arguments) -> None:
+    await kubelet.start()
 
-    async def _start(self, _: Arguments) -> None:
-        await self._kubelet.start()
 
-    async def _stop(self, _: Arguments) -> None:
-        await self._kubelet.stop()
+async def _stop(kubelet: Kubelet, _: Arguments) -> None:
+    await kubelet.stop()
 
-    async def _restart(self, arguments: Arguments) -> None:
-        await self._kubelet.restart(**arguments)
 
-    async def _admit(self, arguments: Arguments) -> Any:
-        return dataclasses.asdict(await self._kubelet.admit(Pod(**arguments)))
+async def _restart(kubelet: Kubelet, arguments: Arguments) -> None:
+    await kubelet.restart(**arguments)
 
-    async def _delete(self, arguments: Arguments) -> None:
-        self._kubelet.delete(Pod(containers=[], **arguments))
 
-    async def _fault(self, arguments: Arguments) -> None:
-        self._kubelet.fault(arguments["name"], arguments.get("setting", True))
+async def _admit(kubelet: Kubelet, arguments: Arguments) -> Any:
+    return dataclasses.asdict(await kubelet.admit(Pod(**arguments)))
 
-    async def _clear(self, arguments: Arguments) -> None:
-        self._kubelet.clear(arguments["name"])
 
-    async def _end_stream(self, arguments: Arguments) -> None:
-        self._kubelet.end_stream(arguments["resource"])
+async def _delete(kubelet: Kubelet, arguments: Arguments) -> None:
+    kubelet.delete(Pod(containers=[], **arguments))
 
-    async def _wait(self, arguments: Arguments) -> None:
-        """Until ``resources`` resources have an open stream and a list; ``timeout`` seconds."""
-        streams = self._kubelet.statistics.streams
-        wanted = arguments["resources"]
-        await self._kubelet.until(
-            lambda: sum(1 for name in self._listed() if streams.get(name) == 1) >= wanted,
-            arguments.get("timeout", 10.0),
-        )
 
-    def _listed(self) -> list[str]:
-        return sorted(self._kubelet.state.table.devices)
+async def _fault(kubelet: Kubelet, arguments: Arguments) -> None:
+    kubelet.faults.set(arguments["name"], arguments.get("setting", True))
 
-    async def _state(self, _: Arguments) -> Any:
-        kubelet, statistics = self._kubelet, self._kubelet.statistics
-        return {
-            "running": kubelet.state.running,
-            "crashed": kubelet.crashed,
-            "resources": {name: kubelet.capacity(name) for name in sorted(kubelet.state.table.healthy)},
-            "streams": statistics.streams,
-            "registrations": [dataclasses.asdict(entry) for entry in statistics.registrations],
-            "lists": {name: [seen.when for seen in lists] for name, lists in statistics.lists.items()},
-            "allocations": [dataclasses.asdict(entry) for entry in statistics.allocations],
-            "pods": {key: pod.phase for key, pod in kubelet.state.pods.items()},
-        }
+
+async def _clear(kubelet: Kubelet, arguments: Arguments) -> None:
+    kubelet.faults.clear(arguments["name"])
+
+
+async def _end_stream(kubelet: Kubelet, arguments: Arguments) -> None:
+    kubelet.end_stream(arguments["resource"])
+
+
+async def _wait(kubelet: Kubelet, arguments: Arguments) -> None:
+    """Until ``resources`` resources have an open stream and a list; ``timeout`` seconds."""
+    streams, devices = kubelet.statistics.streams, kubelet.state.table.devices
+    await kubelet.until(
+        lambda: sum(1 for name in devices if streams.get(name) == 1) >= arguments["resources"],
+        arguments.get("timeout", 10.0),
+    )
+
+
+async def _state(kubelet: Kubelet, _: Arguments) -> Any:
+    statistics = kubelet.statistics
+    return {
+        "running": kubelet.life.running,
+        "crashed": kubelet.life.crashed,
+        "resources": {name: kubelet.capacity(name) for name in sorted(kubelet.state.table.healthy)},
+        "streams": statistics.streams,
+        "registrations": [dataclasses.asdict(entry) for entry in statistics.registrations],
+        "lists": {name: [seen.when for seen in lists] for name, lists in statistics.lists.items()},
+        "allocations": [dataclasses.asdict(entry) for entry in statistics.allocations],
+        "pods": {key: pod.phase for key, pod in kubelet.state.pods.items()},
+    }
+
+
+COMMANDS: dict[str, Callable[[Kubelet, Arguments], Awaitable[Any]]] = {
+    "start": _start,
+    "stop": _stop,
+    "restart": _restart,
+    "admit": _admit,
+    "delete": _delete,
+    "fault": _fault,
+    "clear": _clear,
+    "end-stream": _end_stream,
+    "wait": _wait,
+    "state": _state,
+}
 
 
 async def run(root: str, topology_policy: str) -> None:
     """Serve until the input ends."""
     async with Kubelet(root, topology_policy=topology_policy) as kubelet:
-        control = Control(kubelet)
         _say({"ok": True, "result": "started"})
         while line := await anyio.to_thread.run_sync(sys.stdin.readline):
-            _say(await control.answer(line))
+            _say(await answer(kubelet, line))
 
 
 def _say(answer: dict[str, Any]) -> None:

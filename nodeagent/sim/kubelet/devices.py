@@ -12,7 +12,7 @@ import base64
 import json
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ class DeviceTable:
     def save(self) -> None:
         """Write the checkpoint: a temporary ``.NNN`` beside it, then rename."""
         data = {
-            "PodDeviceEntries": [self._entry(held) for held in self.held],
+            "PodDeviceEntries": [_entry(held, self.devices) for held in self.held],
             "RegisteredDevices": {name: sorted(ids) for name, ids in self.healthy.items()},
         }
         checksum = zlib.crc32(json.dumps(data, sort_keys=True).encode())
@@ -130,20 +130,35 @@ class DeviceTable:
             self.lost(resource)
         self.held = [_held(entry) for entry in data["PodDeviceEntries"]]
 
-    def _entry(self, held: Held) -> dict[str, Any]:
-        table = self.devices.get(held.resource, {})
-        by_node: dict[str, list[str]] = {}
-        for name in held.ids:
-            nodes = table[name].nodes if name in table else None
-            for node in nodes or (-1,):
-                by_node.setdefault(str(node), []).append(name)
-        return {
-            "PodUID": held.pod_uid,
-            "ContainerName": held.container,
-            "ResourceName": held.resource,
-            "DeviceIDs": by_node,
-            "AllocResp": base64.b64encode(held.response).decode(),
-        }
+
+def health_of(table: DeviceTable, pod_uid: str) -> dict[str, str]:
+    """Device id → Healthy or Unhealthy in the pod's status (KEP-4680).
+
+    The last list counts, also after the plugin's death; an id that is not listed is Healthy.
+    """
+    seen: dict[str, str] = {}
+    for held in table.held:
+        if held.pod_uid == pod_uid:
+            listed = table.devices.get(held.resource, {})
+            for name in held.ids:
+                seen[name] = "Healthy" if name not in listed or listed[name].healthy else "Unhealthy"
+    return seen
+
+
+def _entry(held: Held, devices: Mapping[str, Mapping[str, SeenDevice]]) -> dict[str, Any]:
+    table = devices.get(held.resource, {})
+    by_node: dict[str, list[str]] = {}
+    for name in held.ids:
+        nodes = table[name].nodes if name in table else None
+        for node in nodes or (-1,):
+            by_node.setdefault(str(node), []).append(name)
+    return {
+        "PodUID": held.pod_uid,
+        "ContainerName": held.container,
+        "ResourceName": held.resource,
+        "DeviceIDs": by_node,
+        "AllocResp": base64.b64encode(held.response).decode(),
+    }
 
 
 def _held(entry: dict[str, Any]) -> Held:

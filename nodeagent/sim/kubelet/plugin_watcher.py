@@ -43,7 +43,7 @@ class PluginWatcher:
 
     async def one_turn(self) -> None:
         """Drop what has gone or was made anew, then try what is new."""
-        found = _sockets(self._state.registry)
+        found = _sockets(self._state.paths.registry)
         for path, (identity, resource) in tuple(self._used.items()):
             if found.get(path) != identity:
                 del self._used[path]

@@ -30,8 +30,8 @@ class PodResources(v1.PodResourcesListerBase):
     async def list(self, message: v1.ListPodResourcesRequest) -> v1.ListPodResourcesResponse:
         """All active pods; none while the pod sources have not been read."""
         await self._faults()
-        empty = self._state.fault("pod-resources-empty")
-        if empty is not None and time.monotonic() - self._state.started < empty:
+        empty = self._state.faults.get("pod-resources-empty")
+        if empty is not None and time.monotonic() - self._state.life.started < empty:
             return v1.ListPodResourcesResponse()
         self._admission.free_devices_of_gone_pods()
         active = [pod for pod in self._state.pods.values() if pod.phase != "Failed"]
@@ -61,9 +61,9 @@ class PodResources(v1.PodResourcesListerBase):
         return v1.GetPodResourcesResponse(self._pod(pod))
 
     async def _faults(self) -> None:
-        if self._state.fault("pod-resources-exhausted"):
+        if self._state.faults.get("pod-resources-exhausted"):
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        await anyio.sleep(self._state.fault("pod-resources-delay") or 0)
+        await anyio.sleep(self._state.faults.get("pod-resources-delay") or 0)
 
     def _pod(self, pod: Pod) -> v1.PodResources:
         names = [f"sidecar{index}" for index in range(len(pod.sidecars))]

@@ -3,7 +3,7 @@
 
 For the demo, the tests and the benchmark. It registers plugins as the real one does, reads their lists,
 admits pods, keeps its checkpoint, answers PodResources, watches plugins_registry, restarts like the real
-one, and misbehaves on demand (``errors``). It runs no containers; it tells what they would have got.
+one, and misbehaves on demand (``faults``). It runs no containers; it tells what they would have got.
 Start it as a program with ``python -m nodeagent.sim.kubelet.standin --root DIR``: see ``control``.
 """
 
@@ -31,7 +31,7 @@ from nodeagent.sim.kubelet.admission import Admission
 from nodeagent.sim.kubelet.clients import Clients
 from nodeagent.sim.kubelet.plugin_watcher import PluginWatcher
 from nodeagent.sim.kubelet.podresources import PodResources
-from nodeagent.sim.kubelet.state import Pod, Registration, State, Statistics
+from nodeagent.sim.kubelet.state import Pod, Registration, State
 
 AN_HOUR = 3600.0
 REGISTER = "/v1beta1.Registration/Register"
@@ -46,7 +46,7 @@ class Kubelet:
 
     ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the
     kubelet's (``none`` or any other). On entry it has run for ``age`` seconds, as its sockets tell; each
-    later start makes it new. ``errors`` holds the faults, each for all resources (``name``) or for one
+    later start makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
     (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
     ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and
     listen), ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
@@ -56,34 +56,19 @@ class Kubelet:
     def __init__(
         self, root: str | Path, *, seed: int = 0, topology_policy: str = "none", age: float = AN_HOUR
     ) -> None:
-        self.state = State(root, seed, topology_policy)
+        self.state = State(Path(root), seed, topology_policy)
+        self.paths = self.state.paths
+        self.socket = self.paths.plugins / "kubelet.sock"  # where plugins register
+        self.faults = self.state.faults
+        self.statistics = self.state.statistics
+        self.life = self.state.life
         self._age = age
         self._outer: TaskGroup = anyio.create_task_group()
         self._run: _Run | None = None
 
-    @property
-    def errors(self) -> dict[str, Any]:
-        """The fault table; change it through ``fault`` or ``clear`` to wake those who wait on it."""
-        return self.state.errors
-
-    @property
-    def statistics(self) -> Statistics:
-        """What happened so far."""
-        return self.state.statistics
-
-    @property
-    def socket(self) -> Path:
-        """Where plugins register."""
-        return self.state.plugins / "kubelet.sock"
-
-    @property
-    def crashed(self) -> str | None:
-        """Why the real kubelet would have died, if it would have."""
-        return self.state.crashed
-
     async def __aenter__(self) -> Kubelet:
         await self._outer.__aenter__()
-        self._outer.start_soon(self._die_of_crashes, name="end of the kubelet")
+        self._outer.start_soon(_die_of_crashes, self, name="end of the kubelet")
         await self.start()
         return self
 
@@ -115,55 +100,31 @@ class Kubelet:
         """Stop, stay ``away`` seconds, start with ``listen_delay`` seconds between bind and listen."""
         await self.stop()
         await anyio.sleep(away)
-        self.errors["listen-delay"] = listen_delay
+        self.faults.set("listen-delay", listen_delay)
         try:
             await self.start()
         finally:
-            self.errors.pop("listen-delay", None)
+            self.faults.clear("listen-delay")
 
     async def admit(self, pod: Pod) -> Pod:
         """Admit the pod, or reject it; see its phase, message and results."""
-        return await self._alive().admission.admit(pod)
+        return await _alive(self._run).admission.admit(pod)
 
     def delete(self, pod: Pod) -> None:
         """The pod and its containers are gone; its devices are freed lazily."""
         self.state.pods.pop(pod.key, None)
         self.state.changed()
 
-    def fault(self, name: str, setting: Any = True) -> None:
-        """Switch a fault on."""
-        self.errors[name] = setting
-        self.state.changed()
-
-    def clear(self, name: str) -> None:
-        """Switch a fault off."""
-        self.errors.pop(name, None)
-        self.state.changed()
-
     def end_stream(self, resource: str) -> None:
         """End the ListAndWatch stream of the resource's current plugin from our side."""
-        self._alive().clients.end_stream(resource)
+        _alive(self._run).clients.end_stream(resource)
 
     def capacity(self, resource: str) -> tuple[int, int]:
         """Capacity and allocatable, as the Node object would show them."""
         return self.state.table.capacity(resource), self.state.table.allocatable(resource)
 
-    def health_of(self, pod: Pod) -> dict[str, str]:
-        """Device id → Healthy or Unhealthy in the pod's status (KEP-4680).
-
-        The last list counts, also after the plugin's death; an id that is not listed is Healthy.
-        """
-        seen: dict[str, str] = {}
-        for held in self.state.table.held:
-            if held.pod_uid == pod.uid:
-                table = self.state.table.devices.get(held.resource, {})
-                for name in held.ids:
-                    healthy = name not in table or table[name].healthy
-                    seen[name] = "Healthy" if healthy else "Unhealthy"
-        return seen
-
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109
-        """Wait until the predicate holds; looked at after each change. Raises TimeoutError."""
+        """Wait until the predicate holds, looked at after each change. :raises TimeoutError: in the end."""
         await self.state.until(predicate, timeout)
 
     async def until_listed(self, resource: str, devices: int, timeout: float = 5.0) -> None:  # noqa: ASYNC109
@@ -177,15 +138,11 @@ class Kubelet:
             timeout,
         )
 
-    async def _die_of_crashes(self) -> None:
-        while True:
-            await self.until(lambda: self.state.running and bool(self.crashed), math.inf)
-            await self.stop()
 
-    def _alive(self) -> _Run:
-        if self._run is None:
-            raise KubeletStopped("the stand-in kubelet does not run")
-        return self._run
+async def _die_of_crashes(kubelet: Kubelet) -> None:
+    while True:
+        await kubelet.until(lambda: kubelet.life.running and bool(kubelet.life.crashed), math.inf)
+        await kubelet.stop()
 
 
 class _Run:
@@ -198,26 +155,28 @@ class _Run:
         self.clients = Clients(state, outer)
         self.admission = Admission(state, self.clients)
         self._watcher = PluginWatcher(state, self.clients)
-        self._plugins = SocketServer(state.plugins, "kubelet.sock", [_Registration(state, self.clients)])
+        self._plugins = SocketServer(
+            state.paths.plugins, "kubelet.sock", [_Registration(state, self.clients)]
+        )
         resources = PodResources(state, self.admission)
-        self._resources = SocketServer(state.pod_resources, "kubelet.sock", [resources])
+        self._resources = SocketServer(state.paths.pod_resources, "kubelet.sock", [resources])
 
     async def start(self, age: float) -> None:
         state = self._state
-        for directory in (state.plugins, state.pod_resources, state.registry):
+        for directory in (state.paths.plugins, state.paths.pod_resources, state.paths.registry):
             directory.mkdir(parents=True, exist_ok=True)
         state.table.load()
-        _remove_sockets(state.plugins)
-        _remove_sockets(state.pod_resources)
+        _remove_sockets(state.paths.plugins)
+        _remove_sockets(state.paths.pod_resources)
         self._plugins.bind()
         _make_older(self._plugins.path, age)
-        await anyio.sleep(state.fault("listen-delay") or 0)
+        await anyio.sleep(state.faults.get("listen-delay") or 0)
         await self._plugins.start()
-        if not state.fault("pod-resources-absent"):
+        if not state.faults.get("pod-resources-absent"):
             self._resources.bind()
             _make_older(self._resources.path, age)
             await self._resources.start()
-        state.crashed, state.running, state.started = None, True, time.monotonic()
+        state.life.crashed, state.life.running, state.life.started = None, True, time.monotonic()
         self._outer.start_soon(self._watch, name="plugin watcher")
         state.changed()
 
@@ -226,12 +185,18 @@ class _Run:
             await self._watcher.run()
 
     async def stop(self) -> None:
-        self._state.running = False
+        self._state.life.running = False
         self._scope.cancel()
         self.clients.close()
         await self._plugins.stop(0, keep_file=True)
         await self._resources.stop(0, keep_file=True)
         self._state.changed()
+
+
+def _alive(run: _Run | None) -> _Run:
+    if run is None:
+        raise KubeletStopped("the stand-in kubelet does not run")
+    return run
 
 
 class _Registration:
@@ -249,7 +214,7 @@ class _Registration:
 
     async def _faults(self, stream: Any, request: v1beta1.RegisterRequest) -> None:
         resource = request.resource_name
-        hangs, drops = (self._state.fault(f"{kind}-register", resource) for kind in ("hang", "drop"))
+        hangs, drops = (self._state.faults.get(f"{name}-register", resource) for name in ("hang", "drop"))
         if not (hangs or drops):
             return
         seen = Registration(resource, request.endpoint, time.monotonic(), "hung" if hangs else "dropped")
@@ -261,8 +226,8 @@ class _Registration:
         raise GRPCError(Status.UNAVAILABLE, "dropped")
 
     def __mapping__(self) -> dict[str, Handler]:
-        kinds = (v1beta1.RegisterRequest, v1beta1.Empty)
-        return {REGISTER: Handler(self._register, Cardinality.UNARY_UNARY, *kinds)}
+        messages = (v1beta1.RegisterRequest, v1beta1.Empty)
+        return {REGISTER: Handler(self._register, Cardinality.UNARY_UNARY, *messages)}
 
 
 def _make_older(path: Path, age: float) -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts of the stand-in kubelet share: its paths, faults, statistics, pods and tables.
 
-Every change wakes those who wait in ``until``; nobody polls. Faults are entries of ``errors``, by name, or by
-``name:resource`` for one resource only. Knows no gRPC.
+Every change wakes those who wait in ``until``; nobody polls. Knows no gRPC.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -77,13 +76,17 @@ class ContainerResult:
     """What one container was started with."""
 
     name: str
-    ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    envs: dict[str, str] = field(default_factory=dict)
-    devices: list[tuple[str, str, str]] = field(default_factory=list)  # host, container, permissions
-    mounts: list[tuple[str, str, bool]] = field(default_factory=list)  # host, container, read-only
-    annotations: dict[str, str] = field(default_factory=dict)
-    cdi: list[str] = field(default_factory=list)
-    error: str | None = None  # CreateContainerError: …
+    ids: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    envs: dict[str, str] = field(default_factory=dict, init=False)
+    devices: list[tuple[str, str, str]] = field(
+        default_factory=list, init=False
+    )  # host, container, permissions
+    mounts: list[tuple[str, str, bool]] = field(
+        default_factory=list, init=False
+    )  # host, container, read-only
+    annotations: dict[str, str] = field(default_factory=dict, init=False)
+    cdi: list[str] = field(default_factory=list, init=False)
+    error: str | None = field(default=None, init=False)  # CreateContainerError: …
 
 
 @dataclass(slots=True)
@@ -96,10 +99,10 @@ class Pod:
     init_containers: list[dict[str, int]] = field(default_factory=list)
     sidecars: list[dict[str, int]] = field(default_factory=list)
     uid: str = ""
-    phase: str = "Pending"
-    reason: str = ""
-    message: str = ""
-    results: dict[str, ContainerResult] = field(default_factory=dict)
+    phase: str = field(default="Pending", init=False)
+    reason: str = field(default="", init=False)
+    message: str = field(default="", init=False)
+    results: dict[str, ContainerResult] = field(default_factory=dict, init=False)
 
     @property
     def key(self) -> str:
@@ -112,37 +115,73 @@ class Pod:
         return self.results["c0"]
 
 
+class Paths(NamedTuple):
+    """The root of the node, and the kubelet's directories in it."""
+
+    root: Path
+    plugins: Path
+    pod_resources: Path
+    registry: Path
+
+    @staticmethod
+    def below(root: Path) -> Paths:
+        """As the kubelet has them."""
+        base = root / "var/lib/kubelet"
+        return Paths(root, base / "device-plugins", base / "pod-resources", base / "plugins_registry")
+
+
+@dataclass(slots=True)
+class Life:
+    """Whether the kubelet runs, since when (monotonic), and why the real one would have died, if so."""
+
+    running: bool = field(default=False, init=False)
+    started: float = field(default=0.0, init=False)
+    crashed: str | None = field(default=None, init=False)
+
+
+class Faults:
+    """How the kubelet misbehaves, each fault for all resources (``name``) or for one (``name:resource``)."""
+
+    def __init__(self, changes: Latest[int]) -> None:
+        self._changes = changes
+        self._settings: dict[str, Any] = {}
+
+    def set(self, name: str, setting: Any = True) -> None:
+        """Switch a fault on."""
+        self._settings[name] = setting
+        self._changes.touch()
+
+    def clear(self, name: str) -> None:
+        """Switch a fault off."""
+        self._settings.pop(name, None)
+        self._changes.touch()
+
+    def get(self, name: str, resource: str = "") -> Any:
+        """The setting of a fault, or None: for this resource if there is one, else for all."""
+        return self._settings.get(f"{name}:{resource}", self._settings.get(name))
+
+
 class State:
     """The node as the stand-in sees it."""
 
-    def __init__(self, root: str | Path, seed: int, topology_policy: str) -> None:
-        base = Path(root) / "var/lib/kubelet"
-        self.root = Path(root)
-        self.plugins = base / "device-plugins"
-        self.pod_resources = base / "pod-resources"
-        self.registry = base / "plugins_registry"
+    def __init__(self, root: Path, seed: int, topology_policy: str) -> None:
+        self.paths = Paths.below(root)
         self.topology_policy = topology_policy
         self.random = random.Random(seed)
-        self.errors: dict[str, Any] = {}
+        self.life = Life()
         self.statistics = Statistics()
-        self.table = DeviceTable(self.plugins)
+        self.table = DeviceTable(self.paths.plugins)
         self.pods: dict[str, Pod] = {}
-        self.allocating: set[str] = set()
-        self.running = False
-        self.started = 0.0
-        self.crashed: str | None = None
+        self.allocating: set[str] = set()  # ids under an Allocate
         self._changes = Latest(0)
-
-    def fault(self, name: str, resource: str = "") -> Any:
-        """The setting of a fault, or None: for this resource if there is one, else for all."""
-        return self.errors.get(f"{name}:{resource}", self.errors.get(name))
+        self.faults = Faults(self._changes)
 
     def changed(self) -> None:
         """Wake all who wait."""
         self._changes.touch()
 
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109 (tests read well so)
-        """Wait until the predicate holds; raises TimeoutError after ``timeout`` seconds."""
+        """Wait until the predicate holds. :raises TimeoutError: after ``timeout`` seconds."""
         with anyio.fail_after(timeout):
             while True:
                 seen = self._changes.version
@@ -163,7 +202,7 @@ class State:
 
     def crash(self, text: str) -> None:
         """The real kubelet would have ended by SIGSEGV here; whoever runs this one stops it."""
-        self.crashed = self.crashed or text
+        self.life.crashed = self.life.crashed or text
         self.changed()
 
     def _readmit(self, resource: str) -> None:

@@ -82,7 +82,7 @@ async def test_a_healthy_node_has_no_problems(still: Still) -> None:
 
 async def test_an_unhealthy_device_says_why_and_what_to_do(still: Still, host: SimulatedHost) -> None:
     host.bind(nodes.address(0), None)
-    still.daemon.core.wakes.wake()
+    still.daemon.core.wakes.wake(None)
     await still.scan()
     status = still.status
     device = status.resources[0].devices[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.kernel.polling``: what is watched on the host itself where the kernel sends no uevents.
+"""``python -m tests.kernel.events.polling``: what is watched on a host without uevents.
 
 Run it in a user namespace of its own, where none arrive, and nobody may have a buffer beyond the limit.
 """
@@ -15,13 +15,14 @@ from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import EventSource
 from nodeagent.kernel.root import Root
 from tests.hearing import Heard
+from tests.kernel.waking import HeardWakes
 
 
 async def main() -> None:
     """Watch until armed."""
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(), watcher, heard, lambda *_: None)
+    watch = EventSource(Root(), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)
         await heard.until_told(None)

@@ -20,21 +20,18 @@ from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import EventSource
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
-from nodeagent.model.host import Host, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.host import Host
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.base.test_watching import overflow
 from tests.hearing import Heard
+from tests.kernel.waking import HeardWakes
 from tests.namespaces import ALONE, namespaces
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
 EVERYTHING = None
 Watched = tuple[SimulatedHost, Heard[str | None], EventSource]
-
-
-def no_recovery(address: PciAddress, recovery: Recovery | None) -> None:
-    raise AssertionError(f"{address}: {recovery}")
 
 
 @pytest.fixture
@@ -43,7 +40,8 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     host = nodes.demo_node(tmp_path)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
+    wakes = HeardWakes(heard)
+    watch = EventSource(Root(tmp_path), watcher, wakes)
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
@@ -51,6 +49,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
         heard.clear()
         yield host, heard, watch
         group.cancel_scope.cancel()
+    assert wakes.recoveries == {}
     watch.close()
     assert watcher.watches == 0
     watcher.close()
@@ -67,8 +66,8 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    look = ScanRunner(Root(tmp_path)).look
-    before = await look(None, Host())
+    scan = ScanRunner(Root(tmp_path), Wakes(), deadline=2.0).scan
+    before = await scan(None, Host(), (), {})
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
     host.write(GPU, "enable", "1")
@@ -78,7 +77,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
     await heard.until_told(GPU)
     await heard.until_told("0000:d8:01.0")
     named = frozenset(told for told in heard.all if told is not None)
-    assert await look(named, before) == await look(None, Host())
+    assert await scan(named, before, (), {}) == await scan(None, Host(), (), {})
 
 
 async def test_an_attribute_that_a_scan_reads_wakes_and_another_does_not(watched: Watched) -> None:
@@ -190,7 +189,7 @@ async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
+    watch = EventSource(Root(tmp_path), watcher, HeardWakes(heard))
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
@@ -214,7 +213,7 @@ async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) 
     host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, heard, no_recovery)
+    watch = EventSource(Root(tmp_path), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         with anyio.fail_after(5):
@@ -240,7 +239,7 @@ def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() ->
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(), watcher, heard, lambda *_: None)
+    watch = EventSource(Root(), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)

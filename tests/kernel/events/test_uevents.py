@@ -12,7 +12,7 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -56,9 +56,14 @@ def keys(name: str, step: str) -> list[str | None]:
 
 
 @asynccontextmanager
-async def reading(reader: uevents.Reader) -> AsyncIterator[None]:
+async def reading(reader: uevents.Reader, heard: Callable[[Uevent | None], None]) -> AsyncIterator[None]:
+    async def read() -> None:
+        while True:
+            for event in await reader.receive():
+                heard(event)
+
     async with anyio.create_task_group() as group:
-        group.start_soon(reader.run)
+        group.start_soon(read)
         yield
         group.cancel_scope.cancel()
 
@@ -70,11 +75,11 @@ def test_there_are_recordings() -> None:
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
 async def test_a_recording_arrives_through_the_reader_complete_and_in_order(recording: Path) -> None:
     kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    heard: Heard[Uevent] = Heard()
-    reader = uevents.Reader(ours, heard, lambda: None, trusted=lambda *_: True)
+    heard: Heard[Uevent | None] = Heard()
+    reader = uevents.Reader(ours, trusted=lambda *_: True)
     expected = events(recording)
     with kernel, ours:
-        async with reading(reader):
+        async with reading(reader, heard):
             for _, many in steps(recording):
                 for one in many:
                     await anyio.wait_writable(kernel)
@@ -187,11 +192,11 @@ def test_only_the_kernel_is_believed() -> None:
 
 async def test_messages_of_other_senders_are_dropped_and_counted() -> None:
     other, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    heard: Heard[Uevent] = Heard()
+    heard: Heard[Uevent | None] = Heard()
     trusted = [False, True]
-    reader = uevents.Reader(ours, heard, lambda: None, trusted=lambda *_: trusted.pop(0))
+    reader = uevents.Reader(ours, trusted=lambda *_: trusted.pop(0))
     with other, ours:
-        async with reading(reader):
+        async with reading(reader, heard):
             other.send(b"add@/devices/fake\0")
             other.send(b"add@/devices/real\0")
             await heard.until_told(Uevent("add", "/devices/real"))
@@ -199,7 +204,7 @@ async def test_messages_of_other_senders_are_dropped_and_counted() -> None:
 
 
 async def test_a_message_that_a_process_multicasts_is_dropped() -> None:
-    heard: Heard[Uevent] = Heard()
+    heard: Heard[Uevent | None] = Heard()
     judged: Heard[bool] = Heard()
 
     def trusted(address: object, ancillary: uevents.Ancillary) -> bool:
@@ -207,8 +212,8 @@ async def test_a_message_that_a_process_multicasts_is_dropped() -> None:
         return judged.all[-1]
 
     with uevents.open_socket() as ours:
-        reader = uevents.Reader(ours, heard, lambda: None, trusted)
-        async with reading(reader):
+        reader = uevents.Reader(ours, trusted)
+        async with reading(reader, heard):
             multicast([b"add@/devices/fake\0SUBSYSTEM=pci\0"])
             await judged.until_told(False)
     assert reader.foreign >= 1
@@ -229,14 +234,13 @@ def multicast(messages: list[bytes]) -> None:
 
 async def test_an_overflow_is_told_and_reading_goes_on() -> None:
     """The kernel drops what does not fit, and says ENOBUFS once."""
-    lost: Heard[str] = Heard()
-    heard: Heard[Uevent] = Heard()
+    heard: Heard[Uevent | None] = Heard()
     with uevents.open_socket() as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader = uevents.Reader(ours, heard, lambda: lost("lost"), trusted=lambda *_: True)
+        reader = uevents.Reader(ours, trusted=lambda *_: True)
         multicast([b"add@/devices/fake\0" + b"X=y\0" * 200] * 200)
-        async with reading(reader):
-            await lost.until_told("lost")
+        async with reading(reader, heard):
+            await heard.until_told(None)
             multicast([b"add@/devices/after\0"])
             await heard.until_told(Uevent("add", "/devices/after"))
     assert reader.lost >= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at hosts that do not answer: FIFOs stand for attributes whose reading sleeps in the kernel."""
+"""Scans of hosts that do not answer: FIFOs stand for attributes whose reading sleeps in the kernel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import pytest
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import NOT_READABLE, ScanRunner
+from nodeagent.kernel.scan.readers import NOT_READABLE
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.hearing import Heard
+from tests.kernel.waking import HeardWakes
 from tests.sim import fifos
 
 DEADLINE = 0.4
@@ -38,53 +40,53 @@ def recovered() -> Heard[str | None]:
 
 
 @pytest.fixture
-def look(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> ScanRunner:
-    return ScanRunner(Root(tmp_path), deadline=DEADLINE, patience=0.02, on_recovered=recovered)
+def runner(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> ScanRunner:
+    return ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE)
 
 
-async def test_a_look_sees_what_a_scan_sees(look: ScanRunner, host: SimulatedHost) -> None:
-    before = await look.look(None, Host())
+async def test_a_scan_sees_all_and_shares_what_is_the_same(runner: ScanRunner, host: SimulatedHost) -> None:
+    before = await runner.scan(None, Host(), (), {})
     assert len(before.functions) == 40
-    assert await look.look(None, before) is before
+    assert await runner.scan(None, before, (), {}) is before
     host.hold(HANGING)
-    after = await look.look(frozenset({HANGING}), before, recoveries={PciAddress(HANGING): Recovery.FAILED})
+    after = await runner.scan(frozenset({HANGING}), before, (), {PciAddress(HANGING): Recovery.FAILED})
     assert after.functions[PciAddress(HANGING)].enable == 1
     assert after.functions[PciAddress(HANGING)].recovery is Recovery.FAILED
     assert after.groups is before.groups
 
 
 async def test_a_hanging_read_costs_one_device(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
-    before = await look.look(None, Host())
+    before = await runner.scan(None, Host(), (), {})
     fifos.hang(host, HANGING, "enable")
     host.hold(nodes.address(20))
     started = time.monotonic()
-    after = await look.look(None, before)
+    after = await runner.scan(None, before, (), {})
     assert DEADLINE <= time.monotonic() - started < 4 * DEADLINE
     stuck = after.functions[PciAddress(HANGING)]
     assert stuck.unreadable == NOT_READABLE
     assert (stuck.device, stuck.group) == ("1001", 3)
     assert after.functions[PciAddress(nodes.address(20))].enable == 1
     assert [f.address for f in after.functions.values() if f.unreadable] == [HANGING]
-    assert list(look.stuck) == [HANGING]
+    assert list(runner.stuck) == [HANGING]
     fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
-    assert not look.stuck
-    again = await look.look(frozenset({HANGING}), after)
+    assert not runner.stuck
+    again = await runner.scan(frozenset({HANGING}), after, (), {})
     assert again.functions[PciAddress(HANGING)].unreadable is None
     assert again.functions[PciAddress(nodes.address(20))] is after.functions[PciAddress(nodes.address(20))]
 
 
 async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     fifos.hang(host, HANGING, "enable")
-    first = await look.look(None, Host())
+    first = await runner.scan(None, Host(), (), {})
     assert first.functions[PciAddress(HANGING)].device is None
     with anyio.fail_after(DEADLINE):
-        second = await look.look(None, first)
-        third = await look.look(frozenset({HANGING, nodes.address(4)}), second)
+        second = await runner.scan(None, first, (), {})
+        third = await runner.scan(frozenset({HANGING, nodes.address(4)}), second, (), {})
     assert third.functions[PciAddress(HANGING)].unreadable == NOT_READABLE
     fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
@@ -92,13 +94,13 @@ async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
 
 
 async def test_many_hanging_devices_take_little_longer_than_one(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     hanging = [nodes.address(number) for number in range(8)]
     for address in hanging:
         fifos.hang(host, address, "vendor")
     started = time.monotonic()
-    found = await look.look(None, Host())
+    found = await runner.scan(None, Host(), (), {})
     assert time.monotonic() - started < 3 * DEADLINE
     unreadable = [f.address for f in found.functions.values() if f.unreadable]
     assert unreadable == hanging
@@ -107,8 +109,8 @@ async def test_many_hanging_devices_take_little_longer_than_one(
     await recovered.until(lambda told: sorted(str(key) for key in told) == hanging)
 
 
-async def test_the_loop_goes_on_while_a_look_hangs(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+async def test_the_loop_goes_on_while_a_scan_hangs(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     fifos.hang(host, HANGING, "enable")
     turns = 0
@@ -121,32 +123,32 @@ async def test_the_loop_goes_on_while_a_look_hangs(
                 turns += 1
 
         group.start_soon(count)
-        await look.look(None, Host())
+        await runner.scan(None, Host(), (), {})
         group.cancel_scope.cancel()
     assert turns > 10
     fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
 
 
-async def test_a_look_that_is_given_up_early_leaves_the_device_known_as_stuck(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+async def test_a_scan_that_is_given_up_early_leaves_the_device_known_as_stuck(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     fifos.hang(host, HANGING, "enable")
     with anyio.move_on_after(DEADLINE / 2) as scope:
-        await look.look(None, Host())
+        await runner.scan(None, Host(), (), {})
     assert scope.cancelled_caught
-    assert list(look.stuck) == [HANGING]
+    assert list(runner.stuck) == [HANGING]
     fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
-    found = await look.look(None, Host())
+    found = await runner.scan(None, Host(), (), {})
     assert found.functions[PciAddress(HANGING)].unreadable is None
 
 
-async def test_two_looks_at_once_do_not_disturb_each_other(look: ScanRunner, host: SimulatedHost) -> None:
+async def test_two_scans_at_once_do_not_disturb_each_other(runner: ScanRunner, host: SimulatedHost) -> None:
     found: list[Host] = []
 
     async def one() -> None:
-        found.append(await look.look(None, Host()))
+        found.append(await runner.scan(None, Host(), (), {}))
 
     async with anyio.create_task_group() as group:
         group.start_soon(one)
@@ -155,32 +157,32 @@ async def test_two_looks_at_once_do_not_disturb_each_other(look: ScanRunner, hos
 
 
 async def test_a_hanging_group_keeps_its_last_known_members(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
-    before = await look.look(None, Host())
+    before = await runner.scan(None, Host(), (), {})
     group = before.functions[PciAddress(HANGING)].group
     assert group is not None
     path = host.path(f"/sys/kernel/iommu_groups/{group}/type")
     fifos.replace_by_fifo(path)
-    after = await look.look(None, before)
+    after = await runner.scan(None, before, (), {})
     assert after.groups[group] is before.groups[group]
-    assert list(look.stuck) == [str(group)]
+    assert list(runner.stuck) == [str(group)]
     fifos.replace_fifo(path, b"DMA\n")
     await recovered.until_told(str(group))
 
 
 async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
-    look: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     name = mdev_below(Path(host.path(f"/sys/bus/pci/devices/{HANGING}")), Path(host.path("/sys/bus/mdev")))
-    before = await look.look(None, Host())
+    before = await runner.scan(None, Host(), (), {})
     fifos.replace_by_fifo(str(name))
-    after = await look.look(None, before)
+    after = await runner.scan(None, before, (), {})
     assert before.mdevs[UUID].type_name == "GRID T4-8A"
     assert after.mdevs[UUID] == replace(before.mdevs[UUID], unreadable=NOT_READABLE)
     fifos.replace_fifo(str(name), b"GRID T4-8A\n")
     await recovered.until_told(UUID)
-    assert (await look.look(frozenset({UUID}), after)).mdevs == before.mdevs
+    assert (await runner.scan(frozenset({UUID}), after, (), {})).mdevs == before.mdevs
 
 
 def mdev_below(parent: Path, bus: Path) -> Path:
@@ -202,15 +204,15 @@ async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    look = ScanRunner(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
+    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE)
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
-        await look.look(None, Host())
+        await runner.scan(None, Host(), (), {})
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
-        await look.look(None, Host())
+        await runner.scan(None, Host(), (), {})
     release.write_text("6.12\n")
     await recovered.until_told(None)
     release.unlink()
-    assert (await look.look(None, Host())).release is None
+    assert (await runner.scan(None, Host(), (), {})).release is None
 
 
 def _reading() -> int:
@@ -224,13 +226,13 @@ async def test_a_listing_that_was_given_up_early_is_not_started_twice(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    look = ScanRunner(Root(tmp_path), deadline=DEADLINE, on_recovered=recovered)
+    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE)
     before = _reading()
     for _ in range(3):
         with anyio.move_on_after(0.02):
-            await look.look(None, Host())
+            await runner.scan(None, Host(), (), {})
     assert _reading() == before + 1
     release.write_text("6.12\n")
     await recovered.until_told(None)
     release.unlink()
-    assert (await look.look(None, Host())).functions == {}
+    assert (await runner.scan(None, Host(), (), {})).functions == {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scans of simulated hosts: refreshes, sharing, half devices, and what must never be read.
 
-Captured hosts are in test_machines.py, hanging reads in test_look.py.
+Captured hosts are in test_machines.py, hanging reads in test_runner.py.
 """
 
 from __future__ import annotations
@@ -293,32 +293,32 @@ def test_a_refresh_of_many_devices_reads_few_files(tmp_path: Path) -> None:
     assert changed == [nodes.address(7)]
 
 
-def test_a_glance_sees_what_differs_from_the_host_and_nothing_else(host: SimulatedHost, looks: Looks) -> None:
+def test_a_recheck_sees_what_differs_and_nothing_else(host: SimulatedHost, looks: Looks) -> None:
     known = looks.full()
     host.hold(B)
-    assert looks.unchanged([A], known)
-    assert not looks.unchanged([A, B], known)
-    assert not looks.unchanged(["0000:09:00.0"], known)
+    assert looks.recheck([A], known)
+    assert not looks.recheck([A, B], known)
+    assert not looks.recheck(["0000:09:00.0"], known)
 
 
-def test_a_glance_sees_a_new_neighbour_in_the_group(host: SimulatedHost, looks: Looks) -> None:
+def test_a_recheck_sees_a_new_neighbour_in_the_group(host: SimulatedHost, looks: Looks) -> None:
     known = looks.full()
     add(host, "0000:01:00.2", driver="nouveau")
-    assert not looks.unchanged([A], known)
+    assert not looks.recheck([A], known)
 
 
 @pytest.mark.parametrize("path", ["/dev/vfio/vfio", "/dev/kvm", "/dev/iommu"])
-def test_a_glance_sees_a_node_that_came_or_went(host: SimulatedHost, looks: Looks, path: str) -> None:
+def test_a_recheck_sees_a_node_that_came_or_went(host: SimulatedHost, looks: Looks, path: str) -> None:
     host.node("/dev/kvm")
     known = looks.full(nodes=("/dev/kvm",))
-    assert looks.unchanged([A, "/dev/kvm"], known)
+    assert looks.recheck([A, "/dev/kvm"], known)
     host.remove_node(path) if path in known.nodes else host.node(path)
-    assert not looks.unchanged([A, "/dev/kvm"], known)
+    assert not looks.recheck([A, "/dev/kvm"], known)
 
 
-def test_a_glance_needs_no_group(host: SimulatedHost, looks: Looks) -> None:
+def test_a_recheck_needs_no_group(host: SimulatedHost, looks: Looks) -> None:
     host.add_function("0000:05:00.0", vendor="10de", device="1eb8", pci_class="030200", group=None)
-    assert looks.unchanged(["0000:05:00.0"], looks.full())
+    assert looks.recheck(["0000:05:00.0"], looks.full())
 
 
 @pytest.mark.parametrize("name", ["/dev/vfio/40", UUID])

@@ -15,9 +15,11 @@ from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events.tree import TreeEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim.host import SimulatedHost
+from tests.kernel.waking import HeardWakes
 from tests.looking import Looks
 from tests.machines.capture import materialise
 
@@ -61,14 +63,14 @@ def test_the_current_type_is_read(host: SimulatedHost, content: str, found: str 
     assert (read(host).vgpu, read(host).vgpu_type) == (True, found)
 
 
-def test_a_glance_sees_a_type_that_was_set_and_one_that_has_gone(host: SimulatedHost) -> None:
+def test_a_recheck_sees_a_type_that_was_set_and_one_that_has_gone(host: SimulatedHost) -> None:
     current, looks = give(host, "0\n"), Looks(Root(host.directory))
     before = scanned(host)
-    assert looks.unchanged([VF], before)
+    assert looks.recheck([VF], before)
     current.write_text("1147\n")
-    assert not looks.unchanged([VF], before)
+    assert not looks.recheck([VF], before)
     current.unlink()
-    assert not looks.unchanged([VF], before)
+    assert not looks.recheck([VF], before)
 
 
 def test_the_creatable_types_are_read_without_their_headline(host: SimulatedHost) -> None:
@@ -97,9 +99,9 @@ def test_an_mdev_that_changed_is_named_among_the_changes(tmp_path: Path) -> None
     materialise(HOSTS / "6.12-mdev.json", tmp_path)
     looks = Looks(Root(tmp_path))
     before = looks.full()
-    assert looks.unchanged([INSTANCE], before)
+    assert looks.recheck([INSTANCE], before)
     (tmp_path / f"sys/bus/mdev/devices/{INSTANCE}/driver").unlink()
-    assert not looks.unchanged([INSTANCE], before)
+    assert not looks.recheck([INSTANCE], before)
     now = looks.refresh(before, frozenset({INSTANCE}))
     assert now.changes_since(before).mdevs == {INSTANCE}
     assert Host(mdevs=now.mdevs).changes_since(before).mdevs == {INSTANCE}
@@ -151,12 +153,12 @@ def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
 async def woken(host: SimulatedHost) -> AsyncIterator[list[str | None]]:
     """The keys of Wakes from the tree of the host."""
     watcher, keys = Watcher(), list[str | None]()
-    armed = anyio.Event()
+    tree = TreeEvents(Root(host.directory), watcher, CountedWakes(HeardWakes(keys.append)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
-        tasks.start_soon(TreeEvents(Root(host.directory), watcher, keys.append).run, armed.set)
-        await armed.wait()
+        await tree.arm()
         yield keys
+        tree.disarm()
         tasks.cancel_scope.cancel()
     watcher.close()
 

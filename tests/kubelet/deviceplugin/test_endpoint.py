@@ -62,7 +62,7 @@ class Node:
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
         watcher = Watcher()
-        directory = SocketDir(str(kubelet.state.plugins), watcher)
+        directory = SocketDir(str(kubelet.paths.plugins), watcher)
         directory.open()
         answers, ended = Answers(), Latest[None](None)
         way = RegisterWay(directory, Registrar(directory.kubelet_path))
@@ -180,23 +180,23 @@ async def test_a_new_kubelet_ends_the_pause(node: Node) -> None:
 
 
 async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Node, said: Said) -> None:
-    node.kubelet.fault("no-list")
+    node.kubelet.faults.set("no-list")
     async with living(node):
         await node.kubelet.until(lambda: len(node.accepted) == 1)
         began = anyio.current_time()
-        node.kubelet.clear("no-list")
+        node.kubelet.faults.clear("no-list")
         await node.kubelet.until(lambda: len(node.accepted) == 2, registration.STREAM_LIMIT + 5)
         assert anyio.current_time() - began > registration.STREAM_LIMIT
     assert why(said) == [End.NO_STREAM.value]
 
 
 async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) -> None:
-    node.kubelet.fault("refuse-register", "no room")
+    node.kubelet.faults.set("refuse-register", "no room")
     async with living(node):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 3)
         errors = [node.endpoint.registration.last_error]
         assert not node.endpoint.registration.registered
-        node.kubelet.clear("refuse-register")
+        node.kubelet.faults.clear("refuse-register")
         await node.until_registered(1)
         errors.append(node.endpoint.registration.last_error)
     assert errors == ["UNKNOWN: no room", None]
@@ -204,10 +204,10 @@ async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) ->
 
 
 async def test_a_socket_that_goes_while_registering_hangs_is_made_anew_at_once(node: Node) -> None:
-    node.kubelet.fault("hang-register")
+    node.kubelet.faults.set("hang-register")
     async with living(node):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) == 1)
-        node.kubelet.clear("hang-register")
+        node.kubelet.faults.clear("hang-register")
         began = anyio.current_time()
         node.remove_own_socket()
         await node.until_registered(1)

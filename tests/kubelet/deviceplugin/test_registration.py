@@ -32,7 +32,7 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
 @pytest.fixture
 async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
     served = Plugin(Listing((device("a"),)), Answers(), lambda: None)
-    server = SocketServer(kubelet.state.plugins, "one.sock", [served])
+    server = SocketServer(kubelet.paths.plugins, "one.sock", [served])
     await server.start()
     yield "one.sock"
     await server.stop(0)
@@ -83,7 +83,7 @@ async def test_the_kubelet_takes_a_plugin_and_reads_its_list(kubelet: Kubelet, e
 
 
 async def test_a_refusal_has_the_kubelets_text(kubelet: Kubelet, endpoint: str) -> None:
-    kubelet.fault("refuse-register", "no room")
+    kubelet.faults.set("refuse-register", "no room")
     with pytest.raises(KubeletUnavailable, match="UNKNOWN: no room"):
         await registered(kubelet, endpoint)
 
@@ -94,7 +94,7 @@ async def test_a_bad_name_is_refused_by_the_kubelet(kubelet: Kubelet, endpoint: 
 
 
 async def test_a_connection_that_is_dropped_is_the_kubelets_fault(kubelet: Kubelet, endpoint: str) -> None:
-    kubelet.fault("drop-register")
+    kubelet.faults.set("drop-register")
     with pytest.raises(KubeletUnavailable):
         await registered(kubelet, endpoint)
 
@@ -111,7 +111,7 @@ async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoi
 
 
 async def test_no_connection_stays_open_when_registering_is_given_up(kubelet: Kubelet, endpoint: str) -> None:
-    kubelet.fault("hang-register")
+    kubelet.faults.set("hang-register")
     registrar, seen = Registrar(str(kubelet.socket)), kubelet.statistics.registrations
     before = len(os.listdir("/proc/self/fd"))
     async with anyio.create_task_group() as tasks:
@@ -122,6 +122,6 @@ async def test_no_connection_stays_open_when_registering_is_given_up(kubelet: Ku
     with anyio.fail_after(5):
         while len(os.listdir("/proc/self/fd")) > before:
             await anyio.wait_all_tasks_blocked()
-    kubelet.clear("hang-register")
+    kubelet.faults.clear("hang-register")
     await registrar.register(ONE, endpoint, OPTIONS)
     await kubelet.until_listed(ONE, 1)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, NoReturn
 
+from nodeagent.model.allocation import Allocations, Knowledge, Reservations
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
@@ -214,3 +216,41 @@ def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
     assert decision.offer_of(B) is None
     assert decision.offer_of("kvm-0") is None
     assert ids(decision.resources[ResourceName(GPU)].devices) == [A]
+
+
+def test_a_resource_that_comes_lists_what_a_pod_holds_of_it_already() -> None:
+    """After a restart of the daemon, say: the pod's device has gone, and another one of its name comes."""
+    held = holders(B, resource=T4)
+    before = turn.first(snapshot(host(), ALL, holders=held))
+    assert before.resources == {}
+    after = turn.following(before, snapshot(host(function(A)), ALL, holders=held))
+    assert listed(after, T4) == {A: None, B: ReasonCode.GONE}
+
+
+class Unwalkable(dict[Any, Any]):
+    """A table that can be asked for one thing, but not be walked."""
+
+    def _walked(self, *_: object) -> NoReturn:
+        raise AssertionError("all of it is walked")
+
+    __iter__ = keys = items = values = __or__ = _walked
+
+
+def test_a_turn_after_an_allocate_walks_neither_holders_nor_resources() -> None:
+    here = host(*(function(f"0000:{bus}:00.0", bus) for bus in range(60, 70)))
+    held = holders("0000:60:00.0", "0000:61:00.0", "0000:62:00.0")
+    before = turn.first(snapshot(here, holders=held))
+    before = replace(
+        before,
+        snapshot=replace(before.snapshot, allocations=Allocations(Unwalkable(held), Knowledge.COMPLETE)),
+        offers=Unwalkable(before.offers),
+        by_resource=Unwalkable(before.by_resource),
+        matched=Unwalkable(before.matched),
+        resources=Unwalkable(before.resources),
+    )
+    given = replace(before.snapshot, reservations=Reservations(frozenset({"0000:65:00.0", "0000:60:00.0"})))
+    after = turn.following(before, given)
+    assert after.resources is before.resources
+    assert after.offers is before.offers
+    assert after.by_resource is before.by_resource
+    assert after.matched is before.matched

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.host import Mdev, PciFunction, VfioDevice
 from nodeagent.model.resource import Iommufd, Reason, ReasonCode
 from nodeagent.policy import groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
@@ -52,7 +52,7 @@ def viability(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     )
 
 
-def nodes(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
+def nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
     """The device nodes that a container would get have to exist."""
     legacy = unit.group is not None and unit.group.node and CONTAINER_NODE in unit.nodes
     modern = host_device.cdev and IOMMUFD_NODE in unit.nodes

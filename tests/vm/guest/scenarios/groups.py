@@ -7,6 +7,7 @@ import itertools
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
@@ -34,7 +35,7 @@ async def _agreement(node: Node, drivers: dict[str, str | None]) -> bool:
     """Compare; the kernel's verdict."""
     number = pci.group(node.first)
     kernel = vfio.viable(number)
-    members = (await ScanRunner(Root()).look(None, Host())).members(GroupNumber(number))
+    members = (await _scan()).members(GroupNumber(number))
     assert (not groups.blockers(members)) == kernel, drivers
     for address, driver in drivers.items():
         if driver != pci.VFIO:
@@ -49,7 +50,11 @@ async def _agreement(node: Node, drivers: dict[str, str | None]) -> bool:
 async def a_port_in_the_group_does_not_hinder_it(node: Node) -> None:
     """A root port without ACS shares the group of what is below it; its driver lets VFIO in."""
     number = pci.group(node.below_port)
-    members = (await ScanRunner(Root()).look(None, Host())).members(GroupNumber(number))
+    members = (await _scan()).members(GroupNumber(number))
     assert "pcieport" in {member.driver for member in members}
     assert vfio.viable(number)
     assert node.health(node.below_port) == HEALTHY
+
+
+async def _scan() -> Host:
+    return await ScanRunner(Root(), Wakes(), deadline=2.0).scan(None, Host(), (), {})

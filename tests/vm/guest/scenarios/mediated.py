@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 
 from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.uevents import Uevent
 from nodeagent.sim.kubelet.state import Pod
 from tests.vm.guest import mdev, pci, vfio
 from tests.vm.guest.node import HEALTHY, LOOK, PATIENCE, PROMISED, UNHEALTHY, Node, until
@@ -196,13 +195,15 @@ async def _binds() -> AsyncIterator[list[float]]:
     """The moments at which instances got their driver, from the kernel's own events."""
     found: list[float] = []
 
-    def note(event: Uevent) -> None:
-        if (event.subsystem, event.action) == ("mdev", "bind"):
-            found.append(time.monotonic())
+    async def note(reader: uevents.Reader) -> None:
+        while True:
+            events = [event for event in await reader.receive() if event is not None]
+            binds = [event for event in events if (event.subsystem, event.action) == ("mdev", "bind")]
+            found.extend(time.monotonic() for _ in binds)
 
     with uevents.open_socket() as sock:
         async with anyio.create_task_group() as group:
-            group.start_soon(uevents.Reader(sock, note, lambda: None).run)
+            group.start_soon(note, uevents.Reader(sock, uevents.from_kernel))
             yield found
             group.cancel_scope.cancel()
 

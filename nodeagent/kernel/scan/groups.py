@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one IOMMU group: its members, its type, and whether VFIO has made a node for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.scan.pci import VFIO
+from nodeagent.kernel.scan.readers import Item, Reader, Reading
+from nodeagent.model.host import Group, Host
+from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_order
+
+GROUPS = "/sys/kernel/iommu_groups"
+_NAMED = re.compile(r"(?:/dev/vfio/(?:noiommu-)?|/sys/kernel/iommu_groups/)(\d+)")
+
+
+def group(root: Root, number: GroupNumber) -> Group | None:
+    """The group with its members in address order; None if it is not there."""
+    try:
+        with root.directory(f"{GROUPS}/{number}") as directory:
+            return _group(root, number, directory)
+    except OSError as error:
+        return None if gone(error) else Group(number)
+
+
+def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
+    domain = at.text("type")
+    members = at.list("devices")
+    name = _group_name(at, members) if domain in (None, "unknown") else None
+    prefix = "noiommu-" if name == "vfio-noiommu" else ""
+    return Group(
+        number=number,
+        members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
+        kind=domain,
+        name=name,
+        node=root.exists(f"{VFIO}/{prefix}{number}"),
+    )
+
+
+def _group_name(at: Directory, members: tuple[str, ...]) -> str | None:
+    """The name of a group without default domain; others have none.
+
+    VFIO makes groups named vfio-noiommu for PCI functions without an IOMMU, and of the same name for
+    mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
+    """
+    return None if any(mdev_uuid(member) for member in members) else at.text("name")
+
+
+def _list(root: Root) -> list[str]:
+    return sorted((name for name in root.names(GROUPS) if name.isdecimal()), key=int)
+
+
+def _named(wake_key: str, _: Host) -> tuple[str, ...] | None:
+    match = _NAMED.fullmatch(wake_key)
+    return None if match is None else (match[1],)
+
+
+def _read(root: Root, key: str) -> Group | None:
+    return group(root, GroupNumber(int(key)))
+
+
+def _unanswered(key: str, previous: Host) -> Group:
+    number = GroupNumber(int(key))
+    return previous.groups.get(number) or Group(number)
+
+
+def _follow(reading: Reading) -> Iterable[Item]:
+    """All parents, where an mdev has left its group: room has no event, and its parent is known no more.
+
+    A removal that waits for a holder takes the mdev off its bus first, and gives its room back at the end.
+    """
+    before = reading.previous.groups.get(GroupNumber(int(reading.key)))
+    members = () if reading.value is None else reading.value.members
+    if before is not None and any(mdev_uuid(member) for member in before.members if member not in members):
+        yield from (Item("mdev_parents", name) for name in reading.previous.mdev_parents)
+
+
+READER = Reader("groups", _list, _named, _read, _unanswered, _follow, key=int, order=int)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wakes: what is to be scanned again, and what AER events said; filled by whoever notices something.
+
+The cell between the sources of events and the one who scans: neither knows the other. A Wake says "look
+again" and carries no truth. A recovery from a PCI error is the exception, since it exists nowhere else: it is
+kept here until the device is removed or bound anew. Used on the event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nodeagent.base.latest import Latest
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress
+
+
+class Wakes:
+    """At the start everything is due."""
+
+    def __init__(self) -> None:
+        self._due: set[str] | None = None  # None: everything
+        self._recoveries: dict[PciAddress, Recovery] = {}
+        self._rung: Latest[None] = Latest(None)
+
+    @property
+    def due(self) -> bool:
+        """True if there is something to scan."""
+        return self._due is None or bool(self._due)
+
+    @property
+    def version(self) -> int:
+        """Changes with each Wake."""
+        return self._rung.version
+
+    @property
+    def recoveries(self) -> Mapping[PciAddress, Recovery]:
+        """What AER events said last of each function, as far as that is not settled."""
+        return MappingProxyType(self._recoveries)
+
+    def wake(self, key: str | None) -> None:
+        """Ask for a scan of what the key names (see ``scanner.resolve``); None: of everything."""
+        if key is None:
+            self._due = None
+        elif self._due is not None:
+            self._due.add(key)
+        self._rung.touch()
+
+    def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
+        """Note the verdict of an AER event, None if nothing is wrong any more, and ask for a scan."""
+        if recovery is None:
+            self._recoveries.pop(address, None)
+        else:
+            self._recoveries[address] = recovery
+        self.wake(address)
+
+    def settle(self, host: Host) -> None:
+        """Forget what was said of functions that are gone or unbound: they start with a clean slate."""
+        for address in tuple(self._recoveries):
+            function = host.functions.get(address)
+            if function is None or function.driver is None:
+                del self._recoveries[address]
+
+    def take(self) -> frozenset[str] | None:
+        """What is due, None for everything; with that it is due no more."""
+        due, self._due = self._due, set()
+        return None if due is None else frozenset(due)
+
+    async def newer(self, seen: int) -> None:
+        """Wait until the version differs from ``seen``."""
+        await self._rung.newer(seen)
+
+
+class CountedWakes:
+    """A way to wake that counts how often it was used."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self._wakes = wakes
+        self.count = 0
+
+    def wake(self, key: str | None) -> None:
+        """As ``Wakes.wake``."""
+        self.count += 1
+        self._wakes.wake(key)

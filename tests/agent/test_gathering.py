@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is scanned next, and when: at once after quiet, a burst as one, all from time to time."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from nodeagent.agent import gathering
+from nodeagent.agent.gathering import Gathering
+from nodeagent.kernel.wakes import Wakes
+
+LATER = 3600.0
+
+
+class Waiting:
+    """The wakes, and who waits for them; the first scan is over."""
+
+    def __init__(self) -> None:
+        self.wakes = Wakes()
+        self.gathering = Gathering(self.wakes)
+        self.gathering.take()
+
+
+async def quiet() -> None:
+    """A moment in which nothing happens."""
+    await anyio.sleep_until(anyio.current_time() + 2 * gathering.QUIET)
+
+
+async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
+    waiting = Waiting()
+    await quiet()
+    async with anyio.create_task_group() as tasks:
+        ended: list[float] = []
+
+        async def due() -> None:
+            await waiting.gathering.due(LATER)
+            ended.append(anyio.current_time())
+
+        tasks.start_soon(due)
+        await quiet()
+        began = anyio.current_time()
+        waiting.wakes.wake("a")
+    assert ended[0] - began < gathering.QUIET / 2
+    assert waiting.gathering.take() == frozenset({"a"})
+
+
+async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_burst() -> None:
+    waiting = Waiting()
+    waiting.wakes.wake("a")
+    began = anyio.current_time()
+    await waiting.gathering.due(LATER)
+    assert gathering.QUIET <= anyio.current_time() - began < gathering.BOUND
+
+
+async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
+    waiting = Waiting()
+    waiting.wakes.wake("a")
+    async with anyio.create_task_group() as tasks:
+
+        async def storm() -> None:
+            while True:
+                waiting.wakes.wake("a")
+                await anyio.sleep(gathering.QUIET / 5)
+
+        tasks.start_soon(storm)
+        began = anyio.current_time()
+        await waiting.gathering.due(LATER)
+        assert gathering.BOUND <= anyio.current_time() - began < 2 * gathering.BOUND
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("slow", [0.02, 0.05])
+async def test_without_a_wake_everything_is_due_from_time_to_time(slow: float) -> None:
+    waiting = Waiting()
+    began = anyio.current_time()
+    await waiting.gathering.due(slow)
+    assert anyio.current_time() - began >= slow
+    assert waiting.gathering.take() is None
