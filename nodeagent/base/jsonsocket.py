@@ -1,96 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A unix socket that answers every connection with one JSON document, and to root and our own user only.
+"""Asking at a unix socket that gives everybody one JSON document; ``base.jsonserver`` is the other end.
 
-A socket on which somebody listens is never taken over, and only our own is removed at the end:
-``base.sockets`` knows how.
+On its own, since a command that only asks is to start quickly: no event loop is loaded for it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
 import socket
-import stat
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio
-from anyio.abc import SocketAttribute, SocketListener, SocketStream
-
-from nodeagent.base import sockets, threads
-from nodeagent.base.errors import KernelRefused
-
-T = TypeVar("T")
+from nodeagent.base import sockets
 
 LIMIT = 5.0  # seconds for one answer
-
-
-async def serve(path: str, take: Callable[[], T], document: Callable[[T], object], hint: str) -> None:
-    """Serve until cancelled.
-
-    For each connection a value is taken on the event loop; a thread makes the document of it, so it must be
-    frozen.
-
-    :raises KernelRefused: with the hint, if the socket cannot be had.
-    """
-
-    async def reply(stream: SocketStream) -> None:
-        async with stream:
-            if sockets.is_trusted(stream.extra(SocketAttribute.raw_socket)):
-                with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
-                    await stream.send(await threads.call(_written, take(), document))
-
-    try:
-        file = _listening(Path(path))
-    except OSError as error:
-        what = f"the socket {path} cannot be served: {error.strerror or error}"
-        raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
-    try:
-        async with await SocketListener.from_socket(file.socket) as listener:
-            await listener.serve(reply)
-    finally:
-        file.remove()
-
-
-def _written(value: T, document: Callable[[T], object]) -> bytes:
-    return json.dumps(document(value)).encode()
-
-
-def _listening(path: Path) -> sockets.SocketFile:
-    """Make the socket; it gets its name only when it listens: whoever finds it can ask.
-
-    :raises OSError: if it cannot be had.
-    """
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _must_be_free(path)
-    _must_be_free(aside)
-    aside.unlink(missing_ok=True)  # of one that was killed: in a container all have the same number
-    file = sockets.SocketFile.bind(path.parent, aside.name)
-    try:
-        file.restrict()
-        file.socket.listen()
-        file.rename(path.name)
-    except OSError:
-        file.remove()
-        raise
-    return file
-
-
-def _must_be_free(path: Path) -> None:
-    """Let only a socket pass on which nobody listens: that may be replaced.
-
-    :raises OSError: EADDRINUSE for anything else.
-    """
-    try:
-        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
-    except FileNotFoundError:
-        return
-    if not is_socket or sockets.is_served(path):
-        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def ask(path: str) -> Any:

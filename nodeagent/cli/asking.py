@@ -67,18 +67,25 @@ def status(options: argparse.Namespace, root: Root) -> Any:
 
 def daemon(options: argparse.Namespace, root: Root) -> tuple[InForce | None, str]:
     """What is in force in the daemon, None if there is none; and what to say first, "" for nothing."""
-    from nodeagent.agent.tell import in_force_json, serve
-    from nodeagent.base import jsonsocket
-
     path = socket_path(options, root)
     try:
-        in_force = in_force_json.load(jsonsocket.ask(serve.snapshot_path(path)))
+        in_force = _in_force(path)
     except (OSError, ValueError, ConfigError) as error:
         return None, (
             f"no daemon answers at {path} ({_why(error)}): "
             "this is what one with the settings of this shell would do"
         )
     return in_force, _unused(config.flags_from(options))
+
+
+def _in_force(path: str) -> InForce:
+    from nodeagent.agent.tell import paths
+    from nodeagent.base import jsonsocket
+
+    document = jsonsocket.ask(paths.snapshot(path))
+    from nodeagent.agent.tell import in_force_json  # here: where nobody answers, it is not needed
+
+    return in_force_json.load(document)
 
 
 def _why(error: Exception) -> str:

@@ -7,7 +7,6 @@ A saved host is decided on with this shell's settings, and no daemon is asked: n
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ def _of_shell(options: argparse.Namespace, saved: Host | None = None) -> InForce
 
 def _with_hints(in_force: InForce, options: argparse.Namespace, address: PciAddress) -> InForce:
     root = asking.root_of(options)
-    return replace(in_force, snapshot=anyio.run(oneshot.with_hints, root, in_force.snapshot, address))
+    return in_force._replace(snapshot=anyio.run(oneshot.with_hints, root, in_force.snapshot, address))
 
 
 def _saved(path: str) -> Host:

@@ -126,22 +126,22 @@ def configuration(options: argparse.Namespace) -> int:
         return _checked(options)
     root = asking.root_of(options)
     in_force, first_line = asking.daemon(options, root)
-    shown = in_force or asking.settings(options, root)
+    effective = in_force or asking.settings(options, root)
     text = (
-        settings.as_json(shown.values, shown.warnings)
+        settings.as_json(effective.values, effective.warnings)
         if options.output == "json"
-        else settings.text(shown.values)
+        else settings.text(effective.values)
     )
-    return output.answer(text, first_line, *shown.warnings)
+    return output.answer(text, first_line, *effective.warnings)
 
 
 def _checked(options: argparse.Namespace) -> int:
     from nodeagent.render import settings
 
-    shown = config.check_file(options.check)
+    effective = config.check_file(options.check)
     fine = f"{options.check}: fine"
-    text = settings.as_json(shown.values, shown.warnings) if options.output == "json" else fine
-    return output.answer(text, *shown.warnings)
+    text = settings.as_json(effective.values, effective.warnings) if options.output == "json" else fine
+    return output.answer(text, *effective.warnings)
 
 
 def demo(options: argparse.Namespace) -> int:

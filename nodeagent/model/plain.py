@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen dataclasses as plain data (what JSON holds) and back. Pure, and knows none of the classes.
+"""Records (frozen dataclasses, named tuples) as plain data, which is what JSON holds, and back. Pure.
 
 Keys are the field names in camel case. A field that has a default is left out while it has it, so what says
 nothing costs nothing, and an older reader finds its way through newer data. Tuples and frozensets are lists,
-enumerations their values; where a field may hold one of several dataclasses, the key ``kind`` tells which.
+enumerations their values; where a field may hold one of several records, the key ``kind`` tells which.
 Reading is strict on types and lenient on unknown keys. A mapping's keys are texts.
 """
 
@@ -23,7 +23,7 @@ _SIMPLE = (str, int, bool, float, NoneType)
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass. ``tagged``: what it holds says of which class it is."""
+    """A field of a record. ``tagged``: what it holds says of which class it is."""
 
     name: str
     key: str
@@ -33,7 +33,7 @@ class _Field(NamedTuple):
 
 
 def dump(value: object) -> dict[str, Any]:
-    """The plain data of a dataclass instance."""
+    """The plain data of a record."""
     result: dict[str, Any] = {}
     for field in _fields(type(value)):
         item = getattr(value, field.name)
@@ -65,7 +65,7 @@ def value(wanted: Any, data: Any, name: str) -> Any:
         return _either(get_args(wanted), data, name)
     if origin is not None:
         return _collection(origin, get_args(wanted), data, name)
-    if is_dataclass(wanted) and isinstance(wanted, type):
+    if _is_record(wanted):
         return load(wanted, data)
     if issubclass(wanted, Enum):
         return wanted(data)
@@ -89,11 +89,11 @@ def _plain(item: Any, tagged: bool) -> Any:
         return {key: _plain(each, tagged) for key, each in item.items()}
     if isinstance(item, frozenset):
         return sorted(item)
+    if _is_record(type(item)):
+        return {KIND: _kind(type(item)), **dump(item)} if tagged else dump(item)
     if isinstance(item, tuple):
         return [_plain(each, tagged) for each in item]
-    if not is_dataclass(item):
-        return item  # of a field that may hold any plain data
-    return {KIND: _kind(type(item)), **dump(item)} if tagged else dump(item)
+    return item  # of a field that may hold any plain data
 
 
 def _collection(origin: Any, inner: tuple[Any, ...], data: Any, name: str) -> Any:
@@ -128,11 +128,15 @@ def _fields(of: Any) -> tuple[_Field, ...]:
 
 @cache
 def _fields_of(of: Any) -> tuple[_Field, ...]:
-    hints = get_type_hints(of)
+    defaults = {each.name: _default(each) for each in fields(of)} if is_dataclass(of) else of._field_defaults
     return tuple(
-        _Field(each.name, camel(each.name), hints[each.name], _default(each), _tagged(hints[each.name]))
-        for each in fields(of)
+        _Field(name, camel(name), wanted, defaults.get(name, MISSING), _tagged(wanted))
+        for name, wanted in get_type_hints(of).items()
     )
+
+
+def _is_record(of: Any) -> bool:
+    return isinstance(of, type) and (is_dataclass(of) or hasattr(of, "_field_defaults"))
 
 
 def _default(field: Field[Any]) -> Any:
@@ -140,14 +144,14 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _tagged(wanted: Any) -> bool:
-    """True if one of several dataclasses may stand there, be it inside a tuple or a mapping."""
+    """True if one of several records may stand there, be it inside a tuple or a mapping."""
     inner = get_args(wanted)
     union = get_origin(wanted) in (UnionType, Union)
     return (union and len(_classes(inner)) > 1) or any(map(_tagged, inner))
 
 
 def _classes(types: tuple[Any, ...]) -> list[type]:
-    return [each for each in types if is_dataclass(each) and isinstance(each, type)]
+    return [each for each in types if _is_record(each)]
 
 
 def _kind(of: type) -> str:

@@ -3,12 +3,14 @@
 
 A share is a frozen value of what one component alone knows; its ``problems`` are whole lines for people.
 Their order in a Status is that of ``_problems``: what hinders the daemon comes before what hinders a device.
+Named tuples, since the daemon's start pays for each class, and ten times more for a dataclass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.status import (
@@ -26,8 +28,7 @@ RUNNING_AGAIN = "running again"
 _NAMED = 5  # directories that one problem names
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessShare:
+class ProcessShare(NamedTuple):
     """The process itself; ``root`` is the prefix of all host paths."""
 
     version: str
@@ -36,11 +37,10 @@ class ProcessShare:
     root: str
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorShare:
+class SupervisorShare(NamedTuple):
     """Subsystem → why it failed last; "" means that it runs again."""
 
-    failures: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str]
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -48,11 +48,10 @@ class SupervisorShare:
         return tuple(f"{name}: {text}" for name, text in self.failures.items() if text)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationShare:
+class ConfigurationShare(NamedTuple):
     """Why the newest configuration is not in force (two lines), or None."""
 
-    error: str | None = None
+    error: str | None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -62,12 +61,11 @@ class ConfigurationShare:
         return (f"the new configuration is not in force: {self.error.splitlines()[0]}",)
 
 
-@dataclass(frozen=True, slots=True)
-class HoldersShare:
+class HoldersShare(NamedTuple):
     """Who holds what, and why that cannot be asked, or None."""
 
-    allocations: Allocations = field(default_factory=Allocations)
-    error: str | None = None
+    allocations: Allocations
+    error: str | None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -75,11 +73,10 @@ class HoldersShare:
         return (f"who holds what is not known: {self.error}",) if self.error else ()
 
 
-@dataclass(frozen=True, slots=True)
-class WatchesShare:
+class WatchesShare(NamedTuple):
     """The directories that cannot be watched."""
 
-    unwatched: tuple[str, ...] = ()
+    unwatched: tuple[str, ...]
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -94,8 +91,7 @@ class WatchesShare:
         return (line,)
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryShare:
+class DirectoryShare(NamedTuple):
     """The kubelet's socket, and whether it is there."""
 
     socket: str
@@ -107,12 +103,11 @@ class DirectoryShare:
         return () if self.present else (f"the kubelet is away: no {self.socket}",)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcesShare:
+class ResourcesShare(NamedTuple):
     """The resources with their devices; ``trouble`` are lines on resources that cannot be served."""
 
-    resources: tuple[ResourceStatus, ...] = ()
-    trouble: tuple[str, ...] = ()
+    resources: tuple[ResourceStatus, ...]
+    trouble: tuple[str, ...]
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -120,18 +115,18 @@ class ResourcesShare:
         return tuple(line for resource in self.resources for line in _of_resource(resource))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shares:
     """What all components say at one moment."""
 
     process: ProcessShare
     directory: DirectoryShare
     host: HostStatus
-    supervisor: SupervisorShare = field(default_factory=SupervisorShare)
-    configuration: ConfigurationShare = field(default_factory=ConfigurationShare)
-    holders: HoldersShare = field(default_factory=HoldersShare)
-    watches: WatchesShare = field(default_factory=WatchesShare)
-    resources: ResourcesShare = field(default_factory=ResourcesShare)
+    supervisor: SupervisorShare
+    configuration: ConfigurationShare
+    holders: HoldersShare
+    watches: WatchesShare
+    resources: ResourcesShare
     changes: ChangesStatus = NO_CHANGES
 
 

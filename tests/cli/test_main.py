@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import anyio.from_thread
 import pytest
 
 from nodeagent import __version__, config
-from nodeagent.base import jsonsocket
+from nodeagent.base import jsonserver
 from nodeagent.cli import main
 from nodeagent.model import plain
 from nodeagent.render import status
@@ -58,7 +57,7 @@ def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]
     """A socket that gives this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
         path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket) + suffix
-        task = portal.start_task_soon(jsonsocket.serve, path, lambda: answer, lambda value: value, "")
+        task = portal.start_task_soon(jsonserver.serve, path, lambda: answer, lambda value: value, "")
         portal.call(anyio.wait_all_tasks_blocked)
         yield
         task.cancel()
@@ -157,7 +156,7 @@ def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
 
 
 def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
-    with daemon(host, plain.dump(replace(WELL, problems=("a/b: something is wrong",)))):
+    with daemon(host, plain.dump(WELL._replace(problems=("a/b: something is wrong",)))):
         code, text, _ = run("status")
     assert code == 3
     assert text.endswith("to look at:\n  a/b: something is wrong\n")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NewType
+from typing import Any, NamedTuple, NewType
 
 import pytest
 
@@ -27,9 +27,9 @@ class Cat:
     lives: int = 9
 
 
-@dataclass(frozen=True)
-class Dog:
+class Dog(NamedTuple):
     name: str
+    tail: bool = True
 
 
 @dataclass(frozen=True)

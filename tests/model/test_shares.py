@@ -48,7 +48,7 @@ ALL = shares.Shares(
         (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
         ("create mdev y",),
         (WaitingStatus(ONE, "remove mdev z", "held by ns/p"),),
-        (FAILING, replace(FAILING, what="no room either"), replace(FAILING, type=None, what="other")),
+        (FAILING, FAILING._replace(what="no room either"), FAILING._replace(type=None, what="other")),
         ("cannot be meant",),
         4,
         ("set the number of VFs",),
@@ -143,7 +143,16 @@ def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None
 
 
 def test_a_daemon_that_is_well_has_no_problems() -> None:
-    well = shares.Shares(ALL.process, shares.DirectoryShare("/k.sock", True), ALL.host)
+    well = shares.Shares(
+        ALL.process,
+        shares.DirectoryShare("/k.sock", True),
+        ALL.host,
+        shares.SupervisorShare({}),
+        shares.ConfigurationShare(None),
+        shares.HoldersShare(Allocations(), None),
+        shares.WatchesShare(()),
+        shares.ResourcesShare((), ()),
+    )
     status = shares.joined(well)
     assert status.problems == ()
     assert status.kubelet.pod_resources == "answers"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from nodeagent.model.ids import ResourceName
@@ -13,7 +12,7 @@ from tests.render.statuses import KUBELET, ONE, WELL
 
 
 def lines(**other: Any) -> list[str]:
-    return status.text(replace(WELL, **other)).splitlines()
+    return status.text(WELL._replace(**other)).splitlines()
 
 
 def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
@@ -35,12 +34,12 @@ def test_problems_are_listed_last() -> None:
 
 def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
     waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
-    text = lines(changes=replace(NO_CHANGES, waiting=(waiting,)))
+    text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
     assert text[-3:] == ["waiting on 0000:3b:00.0: remove mdev x: held by ns/vm", "", "all is well"]
 
 
 def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
-    text = lines(resources=(), holders={}, kubelet=replace(KUBELET, present=False))
+    text = lines(resources=(), holders={}, kubelet=KUBELET._replace(present=False))
     assert "no resources" in text
     assert text[1] == "kubelet away at /k.sock"
 

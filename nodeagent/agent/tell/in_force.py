@@ -8,15 +8,14 @@ the daemon's own verdicts in a process of their own: nothing is decided twice in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodeagent.config.records import Value
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.matches import Match
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(NamedTuple):
     """``matched`` is what the daemon remembers of its last Decision: part of the host → its Match.
 
     A Match goes whole: its rule and the type of an mdev at that time say more than the resource's name.

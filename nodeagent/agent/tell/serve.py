@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.base import jsonsocket
+from nodeagent.agent.tell import paths
+from nodeagent.base import jsonserver
 
 if TYPE_CHECKING:
     from nodeagent.agent.tell.in_force import InForce
@@ -19,19 +20,14 @@ if TYPE_CHECKING:
 HINT = "make its directory writable, or choose another with --status-socket"
 
 
-def snapshot_path(status_path: str) -> str:
-    """Where the second socket is, given the first."""
-    return f"{status_path}.snapshot"
-
-
 async def serve_status(path: str, status: Callable[[], Status]) -> None:
     """Serve the Status until cancelled. :raises KernelRefused: if the socket cannot be had."""
-    await jsonsocket.serve(path, status, _status_document, HINT)
+    await jsonserver.serve(path, status, _status_document, HINT)
 
 
 async def serve_snapshot(status_path: str, in_force: Callable[[], InForce]) -> None:
     """Serve what is in force beside the status socket. Raises as ``serve_status`` does."""
-    await jsonsocket.serve(snapshot_path(status_path), in_force, _in_force_document, HINT)
+    await jsonserver.serve(paths.snapshot(status_path), in_force, _in_force_document, HINT)
 
 
 def _status_document(status: Status) -> dict[str, Any]:

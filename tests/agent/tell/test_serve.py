@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.agent.tell import in_force_json, serve
+from nodeagent.agent.tell import in_force_json, paths, serve
 from nodeagent.agent.tell.in_force import InForce
 from nodeagent.base import jsonsocket, threads
 from nodeagent.base.errors import KernelRefused
@@ -27,7 +27,7 @@ async def test_each_socket_gives_its_own_document(tmp_path: Path) -> None:
         tasks.start_soon(serve.serve_snapshot, path, lambda: IN_FORCE)
         await anyio.wait_all_tasks_blocked()
         assert await threads.call(jsonsocket.ask, path) == plain.dump(WELL)
-        document = await threads.call(jsonsocket.ask, serve.snapshot_path(path))
+        document = await threads.call(jsonsocket.ask, paths.snapshot(path))
         tasks.cancel_scope.cancel()
     assert in_force_json.load(document) == IN_FORCE
     assert os.listdir(tmp_path) == []
