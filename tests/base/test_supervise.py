@@ -12,6 +12,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
 from nodeagent.base.supervise import Supervisor
+from tests import virtual
 from tests.conftest import Said
 
 
@@ -34,6 +35,7 @@ class Failing:
         await anyio.sleep_forever()
 
 
+@virtual.TIME
 async def test_what_fails_is_started_again_later_each_time() -> None:
     subsystem = Failing(ValueError("a"), ValueError("b"), ValueError("c"))
     async with anyio.create_task_group() as tasks:
@@ -107,6 +109,7 @@ async def test_another_daemon_on_the_node_is_no_failure_to_live_with() -> None:
     assert supervisor.failures == {}
 
 
+@virtual.TIME
 async def test_the_others_are_not_disturbed() -> None:
     supervisor, bad, good = Supervisor(), Failing(*(OSError("x") for _ in range(3))), Failing()
     async with anyio.create_task_group() as tasks:

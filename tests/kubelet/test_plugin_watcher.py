@@ -23,6 +23,7 @@ from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.kubelet.plugin_watcher import COME_BACK, AnnounceWay
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
+from tests import virtual
 from tests.conftest import Said
 from tests.hearing import Heard
 from tests.kubelet.answers import BROKEN, Answers, device
@@ -99,6 +100,7 @@ async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node:
     await node.kubelet.until(lambda: node.kubelet.statistics.streams[ONE] == 0)
 
 
+@virtual.TIME
 async def test_a_restarted_kubelet_comes_back_to_the_same_file(node: Node, said: Said) -> None:
     endpoint = node.endpoint()
     async with living(endpoint):
@@ -112,6 +114,7 @@ async def test_a_restarted_kubelet_comes_back_to_the_same_file(node: Node, said:
     assert why(said) == []
 
 
+@virtual.TIME
 async def test_a_file_that_is_removed_is_made_anew(node: Node, said: Said) -> None:
     async with living(node.endpoint()):
         await node.until_registered(1)
@@ -122,6 +125,7 @@ async def test_a_file_that_is_removed_is_made_anew(node: Node, said: Said) -> No
     assert why(said) == ["our socket was removed"]
 
 
+@virtual.TIME
 async def test_a_stream_that_the_kubelet_ends_is_announced_in_a_new_file(node: Node, said: Said) -> None:
     endpoint = node.endpoint()
     async with living(endpoint):
@@ -133,6 +137,7 @@ async def test_a_stream_that_the_kubelet_ends_is_announced_in_a_new_file(node: N
     assert why(said) == ["the kubelet ended the stream"]
 
 
+@virtual.TIME
 async def test_what_the_kubelet_refuses_is_told_once_while_it_tries_again(node: Node, said: Said) -> None:
     endpoint = node.endpoint("kubernetes.io/one")
     async with living(endpoint):

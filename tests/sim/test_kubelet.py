@@ -28,6 +28,7 @@ from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.sim.kubelet.clients import is_extended_resource_name
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
+from tests import virtual
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, register, served
 
 
@@ -127,6 +128,7 @@ async def test_a_stream_that_ends_makes_all_devices_unhealthy_and_closes_the_con
         assert kubelet.statistics.streams[RESOURCE] == 0
 
 
+@virtual.TIME
 async def test_the_end_of_an_old_stream_disconnects_the_new_plugin(tmp_path: Path) -> None:
     old, new = Plugin(device("a")), Plugin(device("a"))
     async with kubelet_with(tmp_path, old) as kubelet, served(kubelet, new, "new.sock"):
@@ -139,6 +141,7 @@ async def test_the_end_of_an_old_stream_disconnects_the_new_plugin(tmp_path: Pat
         await kubelet.until(lambda: kubelet.capacity(RESOURCE) == (1, 1))
 
 
+@virtual.TIME
 async def test_after_a_failed_register_devices_stay_allocatable_without_a_server(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
@@ -330,6 +333,7 @@ async def announced(kubelet: Kubelet, service: Announced, plugin: Plugin) -> Asy
         await server.stop(0)
 
 
+@virtual.TIME
 async def test_a_plugin_in_the_registry_comes_goes_and_survives_a_restart(tmp_path: Path) -> None:
     service = Announced()
     async with Kubelet(tmp_path) as kubelet, announced(kubelet, service, Plugin(device("a"))):
@@ -354,6 +358,7 @@ async def test_a_registry_plugin_of_an_unknown_type_is_told_so(tmp_path: Path) -
         assert "no handler registered" in service.told[0].error
 
 
+@virtual.TIME
 async def test_a_registry_stream_that_ends_is_not_registered_again(tmp_path: Path) -> None:
     plugin, service = Plugin(device("a")), Announced()
     async with Kubelet(tmp_path) as kubelet, announced(kubelet, service, plugin):

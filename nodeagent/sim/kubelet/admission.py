@@ -132,7 +132,7 @@ class Admission:
             error = go_text(foreign)
         finally:
             state.allocating.difference_update(ids)
-        state.statistics.allocations.append(AllocationSeen(resource, ids, time.monotonic(), error))
+        state.statistics.allocations.append(AllocationSeen(resource, ids, anyio.current_time(), error))
         state.changed()
         if error is not None:
             raise Rejected(error)

@@ -9,7 +9,6 @@ stream of a resource disconnects whichever client is the current one.
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,7 @@ class Clients:
     async def register(self, request: v1beta1.RegisterRequest, deadline: Deadline | None) -> None:
         """All of Register but the transport; raises GRPCError UNKNOWN with the real one's text."""
         name = request.resource_name
-        seen = Registration(name, request.endpoint, time.monotonic())
+        seen = Registration(name, request.endpoint, anyio.current_time())
         try:
             self._check(request)
             path = self._state.paths.plugins / request.endpoint.lstrip("/")

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 STOP_GRACE = 300.0  # seconds that a resource without a plugin keeps its capacity
@@ -74,7 +75,7 @@ class DeviceTable:
         """The plugin has gone: all its devices are unhealthy from now on."""
         self.unhealthy.setdefault(resource, set()).update(self.healthy.get(resource, ()))
         self.healthy[resource] = set()
-        self.stopped[resource] = time.monotonic()
+        self.stopped[resource] = anyio.current_time()
 
     def known(self, resource: str) -> bool:
         """True if the resource has sent a list or a pod holds some of it."""
@@ -83,7 +84,7 @@ class DeviceTable:
     def capacity(self, resource: str) -> int:
         """All listed devices; 0 once the plugin has been away for five minutes."""
         stopped = self.stopped.get(resource)
-        if stopped is not None and time.monotonic() - stopped >= STOP_GRACE:
+        if stopped is not None and anyio.current_time() - stopped >= STOP_GRACE:
             return 0
         return len(self.healthy.get(resource, ())) + len(self.unhealthy.get(resource, ()))
 

@@ -9,7 +9,6 @@ fails is tried again. A stream that ends while the file stays is not registered 
 from __future__ import annotations
 
 import stat
-import time
 from pathlib import Path
 
 import anyio
@@ -33,7 +32,7 @@ class PluginWatcher:
         self._state = state
         self._clients = clients
         self._used: dict[Path, tuple[tuple[int, int], str]] = {}  # file → identity, resource
-        self._failed: dict[Path, tuple[float, float]] = {}  # file → next try (monotonic), pause
+        self._failed: dict[Path, tuple[float, float]] = {}  # file → next try (the loop's time), pause
 
     async def run(self) -> None:
         """Reconcile for ever."""
@@ -50,7 +49,7 @@ class PluginWatcher:
                 self._clients.disconnect(resource)
         for path, identity in found.items():
             due, _ = self._failed.get(path, (0.0, 0.0))
-            if path not in self._used and time.monotonic() >= due:
+            if path not in self._used and anyio.current_time() >= due:
                 await self._try(path, identity)
 
     async def _try(self, path: Path, identity: tuple[int, int]) -> None:
@@ -59,7 +58,7 @@ class PluginWatcher:
             await self._handshake(path, identity, pluginregistration.RegistrationStub(channel))
         except FOREIGN_ERRORS:
             _, pause = self._failed.get(path, (0.0, FIRST_RETRY / 2))
-            self._failed[path] = (time.monotonic() + pause * 2, pause * 2)
+            self._failed[path] = (anyio.current_time() + pause * 2, pause * 2)
         else:
             self._failed.pop(path, None)
         finally:
@@ -71,7 +70,7 @@ class PluginWatcher:
     ) -> None:
         """GetInfo, connect, tell; raises the errors of the plugin's socket."""
         info = await stub.get_info(timeout=INFO_LIMIT)
-        seen = Registration(info.name, info.endpoint or str(path), time.monotonic())
+        seen = Registration(info.name, info.endpoint or str(path), anyio.current_time())
         self._state.statistics.registrations.append(seen)
         try:
             _check(info)

@@ -7,7 +7,6 @@ out, one entry per device and NUMA node, and a List frees the devices of pods th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -31,7 +30,7 @@ class PodResources(v1.PodResourcesListerBase):
         """All active pods; none while the pod sources have not been read."""
         await self._faults()
         empty = self._state.faults.get("pod-resources-empty")
-        if empty is not None and time.monotonic() - self._state.life.started < empty:
+        if empty is not None and anyio.current_time() - self._state.life.started < empty:
             return v1.ListPodResourcesResponse()
         self._admission.free_devices_of_gone_pods()
         active = [pod for pod in self._state.pods.values() if pod.phase != "Failed"]

@@ -176,7 +176,7 @@ class _Run:
             self._resources.bind()
             _make_older(self._resources.path, age)
             await self._resources.start()
-        state.life.crashed, state.life.running, state.life.started = None, True, time.monotonic()
+        state.life.crashed, state.life.running, state.life.started = None, True, anyio.current_time()
         self._outer.start_soon(self._watch, name="plugin watcher")
         state.changed()
 
@@ -217,7 +217,7 @@ class _Registration:
         hangs, drops = (self._state.faults.get(f"{name}-register", resource) for name in ("hang", "drop"))
         if not (hangs or drops):
             return
-        seen = Registration(resource, request.endpoint, time.monotonic(), "hung" if hangs else "dropped")
+        seen = Registration(resource, request.endpoint, anyio.current_time(), "hung" if hangs else "dropped")
         self._state.statistics.registrations.append(seen)
         self._state.changed()
         if hangs:

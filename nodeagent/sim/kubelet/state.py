@@ -7,7 +7,6 @@ Every change wakes those who wait in ``until``; nobody polls. Knows no gRPC.
 from __future__ import annotations
 
 import random
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class ListSeen:
-    """One message of a ListAndWatch stream; ``when`` is monotonic, ``size`` in bytes."""
+    """One message of a ListAndWatch stream; ``when`` is the loop's time, ``size`` in bytes."""
 
     when: float
     size: int
@@ -132,7 +131,7 @@ class Paths(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """Whether the kubelet runs, since when (monotonic), and why the real one would have died, if so."""
+    """Whether the kubelet runs, since when (the loop's time), and why the real one would have died, if so."""
 
     running: bool = field(default=False, init=False)
     started: float = field(default=0.0, init=False)
@@ -191,7 +190,7 @@ class State:
 
     def listed(self, resource: str, size: int, devices: tuple[SeenDevice, ...]) -> None:
         """A list has come: remember it, take it over, and die where the real one dies."""
-        seen = ListSeen(time.monotonic(), size, devices)
+        seen = ListSeen(anyio.current_time(), size, devices)
         self.statistics.lists.setdefault(resource, deque(maxlen=REMEMBERED)).append(seen)
         self.statistics.lists_total += 1
         first = resource not in self.table.devices

@@ -24,6 +24,7 @@ from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
+from tests import virtual
 from tests.conftest import Said
 from tests.kubelet.answers import BROKEN, Answers, device
 
@@ -135,6 +136,7 @@ async def test_a_new_kubelet_gets_a_new_socket_at_once(node: Node) -> None:
     assert first.endpoint != second.endpoint
 
 
+@virtual.TIME
 async def test_a_kubelet_that_listens_late_is_tried_until_it_does(node: Node) -> None:
     async with living(node):
         await node.until_registered(1)
@@ -153,6 +155,7 @@ async def test_when_the_own_socket_goes_it_is_made_anew(node: Node, said: Said) 
     assert why(said) == [End.SOCKET_GONE.value]
 
 
+@virtual.TIME
 async def test_when_the_stream_ends_there_is_a_pause_before_the_next_registration(
     node: Node, said: Said
 ) -> None:
@@ -179,6 +182,7 @@ async def test_a_new_kubelet_ends_the_pause(node: Node) -> None:
         assert anyio.current_time() - began < 0.9
 
 
+@virtual.TIME
 async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Node, said: Said) -> None:
     node.kubelet.faults.set("no-list")
     async with living(node):
@@ -190,6 +194,7 @@ async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Nod
     assert why(said) == [End.NO_STREAM.value]
 
 
+@virtual.TIME
 async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) -> None:
     node.kubelet.faults.set("refuse-register", "no room")
     async with living(node):
@@ -253,6 +258,7 @@ async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: N
     assert not breaking.registration.registered
 
 
+@virtual.TIME
 @pytest.mark.parametrize(
     ("ends", "least", "most"),
     [

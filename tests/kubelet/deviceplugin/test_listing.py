@@ -7,6 +7,7 @@ import anyio
 
 from nodeagent.kubelet.deviceplugin import listing
 from nodeagent.kubelet.deviceplugin.listing import Listing
+from tests import virtual
 from tests.kubelet.answers import BROKEN, device
 
 A, B = device("a", numa=1), device("b")
@@ -26,6 +27,7 @@ def test_an_equal_list_is_no_news() -> None:
     assert listing.ids(shown.cell.get()) == ("b", "a")
 
 
+@virtual.TIME
 async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_later() -> None:
     shown = Listing((A, B))
     with shown.allocating(["a"]):
@@ -40,6 +42,7 @@ async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_l
     assert anyio.current_time() - ended >= listing.LINGER - 0.05
 
 
+@virtual.TIME
 async def test_a_reason_that_was_known_is_kept() -> None:
     shown = Listing((device("a", BROKEN),))
     with shown.allocating(["a"]):
@@ -48,6 +51,7 @@ async def test_a_reason_that_was_known_is_kept() -> None:
     await until_listed(shown)
 
 
+@virtual.TIME
 async def test_two_allocates_of_one_id_both_protect_it() -> None:
     shown = Listing((A,))
     with shown.allocating(["a"]):

@@ -21,6 +21,7 @@ from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.service import Plugin
 from nodeagent.kubelet.grpc.channel import SocketChannel
 from nodeagent.kubelet.grpc.server import SocketServer
+from tests import virtual
 from tests.kubelet.answers import BROKEN, Answers, device
 
 A, B = device("a", numa=0), device("b", BROKEN)
@@ -190,6 +191,7 @@ async def test_a_stalled_reader_delays_a_refusal_only_a_moment(peer: Peer) -> No
         assert anyio.current_time() - began < service.DELIVERY_LIMIT + 1
 
 
+@virtual.TIME
 async def test_a_host_that_does_not_answer_ends_in_a_text_at_the_limit(peer: Peer) -> None:
     peer.answers.gate = anyio.Event()
     began = anyio.current_time()

@@ -26,6 +26,7 @@ from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import channel, server
+from tests import virtual
 from tests.kubelet.serving import HELLO, LIST, Plugin, options, serving, within
 
 ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
@@ -94,6 +95,7 @@ async def test_new_calls_on_an_old_connection_are_refused_while_stopping(tmp_pat
     assert refused.value.status is Status.UNAVAILABLE
 
 
+@virtual.TIME
 async def test_stop_ends_a_stream_cleanly_and_closes_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
         seen: list[v1beta1.ListAndWatchResponse] = []
