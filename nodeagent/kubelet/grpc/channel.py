@@ -16,12 +16,14 @@ from typing import Any
 import anyio.lowlevel
 from anyio import CancelScope
 from grpclib.client import Channel, Stream
+from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.grpc.codec import Codec, Unreadable
+from nodeagent.kubelet.grpc.connection import SMALL, Connection
 
 FOREIGN_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError, Unreadable)  # of a call
 
@@ -74,8 +76,15 @@ class _Stream(Stream[Any, Any]):
 class SocketChannel(Channel):
     """grpclib's Channel to a unix socket; ``authority`` is what the kubelet's own client says."""
 
-    def __init__(self, path: str | Path, *, authority: str = "localhost", codec: Codec | None = None) -> None:
-        super().__init__(path=str(path), codec=codec or Codec())
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        authority: str = "localhost",
+        codec: Codec | None = None,
+        config: Configuration | None = None,
+    ) -> None:
+        super().__init__(path=str(path), codec=codec or Codec(), config=config)
         self._authority = authority
 
     def request(self, name: str, *kinds: Any, **options: Any) -> _Stream:
@@ -92,6 +101,10 @@ class SocketChannel(Channel):
             deadline=plain._deadline,
         )
 
+    def _protocol_factory(self) -> H2Protocol:
+        plain = super()._protocol_factory()
+        return Connection(plain.handler, plain.config, plain.h2_config)
+
     async def _create_connection(self) -> H2Protocol:
         with sockets.shortened(str(self._path)) as address:
             _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
@@ -106,7 +119,7 @@ async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
     the way and for all gRPC errors, timeouts and unreadable answers of the calls made inside;
     KubeletAway if nobody listens.
     """
-    channel = SocketChannel(path)
+    channel = SocketChannel(path, config=SMALL)
     try:
         await channel.__connect__()
         yield channel
