@@ -78,7 +78,7 @@ class SocketServer:
     def bind(self) -> None:
         """Make the socket file, without listening yet; ``start`` does it if nobody did.
 
-        Raises KubeletUnavailable if the directory is missing or refuses, or the name is taken.
+        :raises KubeletUnavailable: if the directory is missing or refuses, or the name is taken.
         """
         try:
             self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
@@ -86,7 +86,10 @@ class SocketServer:
             raise self._unavailable(error) from error
 
     async def start(self) -> None:
-        """Bind, listen, publish; raises KubeletUnavailable as ``bind`` does."""
+        """Bind, listen, publish.
+
+        :raises KubeletUnavailable: as ``bind`` does.
+        """
         if self._file is None:
             self.bind()
         assert self._file is not None

@@ -116,7 +116,7 @@ async def test_everything_that_needs_a_person_is_a_problem(agent: Agent) -> None
     agent.desire.error = "config.yaml:1: bad\nhint"
     agent.allocations._unanswered(KubeletUnavailable("no answer in time"))
     os.unlink(agent.directory.kubelet_path)
-    agent.directory.look()
+    agent.directory.scan()
     told = status.document(agent)
     assert told["subsystems"] == {"inotify": "no instance", "kubelet": "running again"}
     assert told["kubelet"]["podResources"] == "no answer in time"
