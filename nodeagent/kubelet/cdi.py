@@ -24,7 +24,10 @@ def file_name(resource: str) -> str:
 
 
 def write(directory: str, resource: str, document: Mapping[str, object]) -> None:
-    """Write the file of a resource; raises KernelRefused if that is impossible. Blocks."""
+    """Write the file of a resource. Blocks.
+
+    :raises KernelRefused: if that is impossible.
+    """
     target = Path(directory, file_name(resource))
     try:
         files.replace(target, json.dumps(document, indent=2))
@@ -41,7 +44,7 @@ def clean(directory: str, keep: Iterable[str]) -> None:
     """Remove own files of resources that are not in ``keep``. Blocks; what cannot be removed stays."""
     kept = {file_name(resource) for resource in keep}
     with contextlib.suppress(OSError):
-        for found in sorted(Path(directory).glob(f"{PREFIX}*")):
-            if found.name not in kept:
+        for file in sorted(Path(directory).glob(f"{PREFIX}*")):
+            if file.name not in kept:
                 with contextlib.suppress(OSError):
-                    found.unlink()
+                    file.unlink()

@@ -18,14 +18,14 @@ from types import ModuleType
 _METADATA = "importlib.metadata"
 
 
-class _Versions(ModuleType):
+class Versions(ModuleType):
     """Stands in for importlib.metadata while one package is imported."""
 
     def version(self, package: str) -> str:
         """The version of an installed package. :raises ImportError: if its directory does not tell."""
-        found = importlib.util.find_spec(package)
-        if found is not None and found.origin is not None:
-            for directory in Path(found.origin).parent.parent.glob(f"{package}-*.dist-info"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            for directory in Path(spec.origin).parent.parent.glob(f"{package}-*.dist-info"):
                 return directory.stem.partition("-")[2]
         raise ImportError(f"no version of {package} is to be seen")
 
@@ -34,7 +34,7 @@ def load() -> None:
     """Import betterproto2; nothing is left of the stand-in afterwards."""
     if _METADATA in sys.modules or "betterproto2" in sys.modules:
         return
-    sys.modules[_METADATA] = _Versions(_METADATA)
+    sys.modules[_METADATA] = Versions(_METADATA)
     try:
         with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module("betterproto2")

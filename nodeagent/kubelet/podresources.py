@@ -20,7 +20,10 @@ LIST_LIMIT = 5.0  # seconds
 
 
 async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
-    """Device id → holder; raises KubeletUnavailable without an answer within ``limit`` seconds."""
+    """Device id → holder.
+
+    :raises KubeletUnavailable: without an answer within ``limit`` seconds.
+    """
     request = v1.ListPodResourcesRequest()
     try:
         async with open_channel(path) as channel:

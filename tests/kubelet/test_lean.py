@@ -39,7 +39,7 @@ def test_the_real_module_can_be_had_afterwards() -> None:
 
 def test_where_the_version_is_not_to_be_seen_the_library_is_loaded_as_always() -> None:
     with pytest.raises(ImportError, match="no version of nodeagent"):
-        lean._Versions("importlib.metadata").version("nodeagent.kubelet")
+        lean.Versions("importlib.metadata").version("nodeagent.kubelet")
     blind = (
         "import importlib.util, sys",
         "find, importlib.util.find_spec = importlib.util.find_spec, lambda name: None",

@@ -160,7 +160,7 @@ async def test_a_file_has_its_name_when_it_is_served_and_not_before(node: Node) 
 
 async def test_without_the_directory_nothing_is_served_until_it_is_there(node: Node, said: Said) -> None:
     shutil.rmtree(node.directory.path)
-    node.directory.look()
+    node.directory.scan()
     async with living(node.endpoint()):
         await anyio.wait_all_tasks_blocked()
         os.mkdir(node.directory.path)

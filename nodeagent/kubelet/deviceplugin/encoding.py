@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc import wire
 
 if TYPE_CHECKING:
     from nodeagent.model.resource import Device
@@ -30,11 +31,10 @@ def encode_list(devices: Sequence[Device]) -> bytes:
 
 @lru_cache(maxsize=_CACHED_FRAMES)
 def _frame(device_id: str, healthy: bool, numa: int | None) -> bytes:
-    """One entry of the repeated field: tag, length, Device."""
-    body = bytes(
-        v1beta1.Device(id=device_id, health=HEALTHY if healthy else UNHEALTHY, topology=_topology(numa))
-    )
-    return _DEVICES_FIELD + _varint(len(body)) + body
+    """One entry of the repeated field: tag, length, message."""
+    health = HEALTHY if healthy else UNHEALTHY
+    body = wire.encode(v1beta1.Device(device_id, health, _topology(numa)))
+    return _DEVICES_FIELD + wire.delimited(body)
 
 
 def _topology(numa: int | None) -> v1beta1.TopologyInfo | None:
@@ -42,13 +42,3 @@ def _topology(numa: int | None) -> v1beta1.TopologyInfo | None:
     if numa is None or numa < 0:
         return None
     return v1beta1.TopologyInfo(nodes=[v1beta1.NumaNode(id=numa)])
-
-
-def _varint(number: int) -> bytes:
-    """The base-128 form of a number >= 0, lowest seven bits first (protobuf encoding)."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

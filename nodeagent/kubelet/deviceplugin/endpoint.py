@@ -77,15 +77,15 @@ class Endpoint:
         """Live again and again, for ever."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._hear, name=f"bell of {self.resource}")
+                tasks.start_soon(self._way.directory.bell.follow, self._hear)
                 while True:
                     await self._turn()
         except ExceptionGroup as failed:  # whoever keeps this going tells people the one cause
             raise failed.exceptions[0] from None
 
-    async def _hear(self) -> None:
+    def _hear(self, _: None) -> None:
         """What happens in the directory is news, too."""
-        await self._way.directory.bell.follow(lambda _: self._news.touch())
+        self._news.touch()
 
     async def _turn(self) -> None:
         """One life, and the pause after it."""

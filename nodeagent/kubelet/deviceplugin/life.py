@@ -106,6 +106,8 @@ class Way(Protocol):
 
 async def until(news: Latest[None], condition: Callable[[], bool], limit: float | None = None) -> bool:
     """Wait, woken by news, until the condition holds; False if ``limit`` seconds passed first."""
+    if condition():
+        return True
     with anyio.move_on_after(limit):
         while not condition():
             await news.newer(news.version)

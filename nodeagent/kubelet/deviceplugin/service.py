@@ -23,7 +23,7 @@ from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
 
 ALLOCATE_LIMIT = 10.0  # seconds; the kubelet sets no deadline and admits no other pod meanwhile
-DELIVERY_LIMIT = 0.1  # seconds that a refusal waits until the streams have told why
+DELIVERY_LIMIT = 0.1  # seconds that a refusal waits until the streams have sent why
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 
@@ -37,11 +37,18 @@ class Answers(Protocol):
         ...
 
     def allocate(self, device_ids: Sequence[str]) -> Awaitable[Grant]:
-        """The grant for one container; raises Refused or KernelRefused with a text for people."""
+        """The grant for one container.
+
+        :raises Refused: with a text for people.
+        :raises KernelRefused: with such a text, where it is the host that refuses.
+        """
         ...
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
-        """The preferred ids; raises Refused for a request that cannot be met."""
+        """The preferred ids.
+
+        :raises Refused: for a request that cannot be met.
+        """
         ...
 
 

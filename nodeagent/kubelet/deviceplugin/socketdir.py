@@ -86,7 +86,7 @@ class SocketDir:
         :raises AlreadyRunning: if another nodeagent has the lock.
         """
         self._watcher.watch(self.path, self._on_change)
-        self.look()
+        self.scan()
 
     def close(self) -> None:
         """Stop watching and give the lock back."""
@@ -99,13 +99,13 @@ class SocketDir:
         return socket_name(resource, next(self._numbers))
 
     async def run(self) -> None:
-        """Look again every few seconds, for ever."""
+        """Scan every few seconds, for ever."""
         while True:
             await anyio.sleep(POLL)
-            self.look()
+            self.scan()
             self.bell.touch()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Read the state of the directory.
 
         :raises AlreadyRunning: if it was made anew and taken by another.
@@ -125,16 +125,16 @@ class SocketDir:
     def _on_change(self, change: Change) -> None:
         if change.lost or change.name is None:
             self._ours.clear()
-            self.look()
+            self.scan()
             self.bell.touch()
         elif change.name == KUBELET_SOCKET:
-            self.look()
+            self.scan()
         elif change.name == CHECKPOINT:
             self.checkpoint.set(self.checkpoint.get() + 1)
         elif _is_ours(change.name):
-            self._look_at(change.name)
+            self._recheck(change.name)
 
-    def _look_at(self, name: str) -> None:
+    def _recheck(self, name: str) -> None:
         """Ring if a socket of ours is not what it was."""
         before, now = self._ours.pop(name, None), _identity(f"{self.path}/{name}")
         if now is not None:
@@ -171,7 +171,7 @@ def _inode(path: str) -> int | None:
 
 def _identity(path: str) -> Identity | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -84,6 +84,8 @@ class Calls:
             self._progress.touch()
 
     async def _until_empty(self, waited: Collection[object], seconds: float) -> None:
+        if not waited:
+            return
         with anyio.move_on_after(seconds):
             while waited:
                 await self._progress.newer(self._progress.version)

@@ -16,12 +16,14 @@ from typing import Any
 import anyio.lowlevel
 from anyio import CancelScope
 from grpclib.client import Channel, Stream
+from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.grpc.codec import Codec, Unreadable
+from nodeagent.kubelet.grpc.connection import SMALL, Connection
 
 FOREIGN_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError, Unreadable)  # of a call
 
@@ -51,7 +53,9 @@ class _Stream(Stream[Any, Any]):
         return self
 
     async def send_request(self, *, end: bool = False) -> None:
-        """Begin the call; raises what grpclib raises, in its own words for a connection that is gone.
+        """Begin the call.
+
+        :raises StreamTerminatedError: for a connection that is gone, and what else grpclib raises.
 
         grpclib 0.4.9 takes a lost connection apart, and fails with an AttributeError where it was lost
         between the connect and the first request.
@@ -62,7 +66,7 @@ class _Stream(Stream[Any, Any]):
             raise StreamTerminatedError("Connection lost") from error
 
     async def __aexit__(self, *raised: Any) -> None:
-        """End the call; raises what grpclib raises."""
+        """End the call; what grpclib raises comes out."""
         try:
             await super().__aexit__(*raised)
         finally:
@@ -74,23 +78,34 @@ class _Stream(Stream[Any, Any]):
 class SocketChannel(Channel):
     """grpclib's Channel to a unix socket; ``authority`` is what the kubelet's own client says."""
 
-    def __init__(self, path: str | Path, *, authority: str = "localhost", codec: Codec | None = None) -> None:
-        super().__init__(path=str(path), codec=codec or Codec())
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        authority: str = "localhost",
+        codec: Codec | None = None,
+        config: Configuration | None = None,
+    ) -> None:
+        super().__init__(path=str(path), codec=codec or Codec(), config=config)
         self._authority = authority
 
-    def request(self, name: str, *kinds: Any, **options: Any) -> _Stream:
+    def request(self, name: str, *types: Any, **options: Any) -> _Stream:
         """A call: cardinality, request type and reply type; options timeout, deadline, metadata."""
-        plain = super().request(name, *kinds, **options)
+        plain = super().request(name, *types, **options)
         return _Stream(
             self,
             name,
             plain._metadata,
-            *kinds,
+            *types,
             codec=self._codec,
             status_details_codec=None,
             dispatch=self.__dispatch__,
             deadline=plain._deadline,
         )
+
+    def _protocol_factory(self) -> H2Protocol:
+        plain = super()._protocol_factory()
+        return Connection(plain.handler, plain.config, plain.h2_config)
 
     async def _create_connection(self) -> H2Protocol:
         with sockets.shortened(str(self._path)) as address:
@@ -102,11 +117,11 @@ class SocketChannel(Channel):
 async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
     """A connected channel, closed at the end.
 
-    Raises KubeletUnavailable, with the foreign error as its cause, for all that can go wrong on
-    the way and for all gRPC errors, timeouts and unreadable answers of the calls made inside;
-    KubeletAway if nobody listens.
+    :raises KubeletUnavailable: with the foreign error as its cause, for all that can go wrong on
+        the way and for all gRPC errors, timeouts and unreadable answers of the calls made inside.
+    :raises KubeletAway: if nobody listens.
     """
-    channel = SocketChannel(path)
+    channel = SocketChannel(path, config=SMALL)
     try:
         await channel.__connect__()
         yield channel

@@ -26,7 +26,7 @@ from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.grpc.calls import Calls
 from nodeagent.kubelet.grpc.codec import Codec
-from nodeagent.kubelet.grpc.gathering import Gathering
+from nodeagent.kubelet.grpc.connection import SMALL, Connection
 
 BACKLOG = 128
 CLOSE_LIMIT = 1.0  # seconds for asyncio to finish closing
@@ -78,7 +78,7 @@ class SocketServer:
     def bind(self) -> None:
         """Make the socket file, without listening yet; ``start`` does it if nobody did.
 
-        Raises KubeletUnavailable if the directory is missing or refuses, or the name is taken.
+        :raises KubeletUnavailable: if the directory is missing or refuses, or the name is taken.
         """
         try:
             self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
@@ -86,7 +86,10 @@ class SocketServer:
             raise self._unavailable(error) from error
 
     async def start(self) -> None:
-        """Bind, listen, publish; raises KubeletUnavailable as ``bind`` does."""
+        """Bind, listen, publish.
+
+        :raises KubeletUnavailable: as ``bind`` does.
+        """
         if self._file is None:
             self.bind()
         assert self._file is not None
@@ -151,13 +154,13 @@ class _Server(Server):
     __gc_interval__ = 1  # the default keeps up to ten dead connections, each full of cycles
 
     def __init__(self, calls: Calls, handlers: Collection[Servable]) -> None:
-        super().__init__(handlers, codec=Codec())
+        super().__init__(handlers, codec=Codec(), config=SMALL)
         self._calls = calls
         self._mapping = _Routes({path: calls.guarded(handler) for path, handler in self._mapping.items()})
 
     def _protocol_factory(self) -> H2Protocol:
         plain = super()._protocol_factory()
-        return _Connection(self._calls, plain)
+        return _Served(self._calls, plain)
 
     def stop_accepting(self) -> None:
         """Accept no more; what was accepted a moment ago becomes a connection in the next turn.
@@ -184,7 +187,7 @@ class _Server(Server):
             await self.wait_closed()
 
 
-class _Connection(H2Protocol):
+class _Served(Connection):
     """One connection, known to its server as long as it is open."""
 
     def __init__(self, calls: Calls, plain: H2Protocol) -> None:
@@ -193,7 +196,7 @@ class _Connection(H2Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Accept root and our own user; everybody else is hung up on."""
-        super().connection_made(Gathering(transport))
+        super().connection_made(transport)
         if not sockets.is_trusted(transport.get_extra_info("socket")):
             self.processor.close("only root may talk to this socket")
         elif self._calls.closing:

@@ -131,8 +131,8 @@ def _read(table: _Table, data: bytes, at: int, end: int) -> Message:
     message = object.__new__(table.message_type)
     values = vars(message)
     values.update(table.single)
-    for name, kind in table.collections:
-        values[name] = kind()
+    for name, collection in table.collections:
+        values[name] = collection()
     by_tag = table.by_tag
     while at < end:
         tag, at = _number(data, at)

@@ -117,7 +117,7 @@ async def test_ending_removes_the_socket_and_ends_the_stream(node: Node) -> None
 async def test_without_a_kubelet_nothing_is_served(node: Node) -> None:
     await node.kubelet.stop()
     os.unlink(node.directory.kubelet_path)
-    node.directory.look()
+    node.directory.scan()
     async with living(node):
         await anyio.wait_all_tasks_blocked()
         assert node.sockets == []

@@ -67,10 +67,10 @@ def test_a_directory_gives_no_name_twice(directory: SocketDir) -> None:
 
 def test_a_kubelet_whose_socket_gets_other_rights_is_the_same(directory: SocketDir, plugins: Path) -> None:
     with bound(plugins / "kubelet.sock"):
-        directory.look()
+        directory.scan()
         before = directory.kubelet.get()
         (plugins / "kubelet.sock").chmod(0o700)
-        directory.look()
+        directory.scan()
         assert before is not None
         assert directory.kubelet.get() == before
 
@@ -84,7 +84,7 @@ def test_a_second_daemon_is_told_and_the_first_goes_on(
         second.open()
     assert "systemctl stop nodeagent" in caught.value.hint
     second.close()
-    directory.look()
+    directory.scan()
 
 
 def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watcher: Watcher) -> None:
@@ -109,9 +109,9 @@ def test_a_directory_that_was_made_anew_is_locked_anew(
 ) -> None:
     directory.open()
     made_anew(plugins)
-    directory.look()
+    directory.scan()
     with pytest.raises(AlreadyRunning):
-        SocketDir(str(plugins), watcher).look()
+        SocketDir(str(plugins), watcher).scan()
 
 
 def test_a_lock_file_that_was_removed_is_locked_anew(
@@ -119,9 +119,9 @@ def test_a_lock_file_that_was_removed_is_locked_anew(
 ) -> None:
     directory.open()
     (plugins / lock.LOCK).unlink()
-    directory.look()
+    directory.scan()
     with pytest.raises(AlreadyRunning):
-        SocketDir(str(plugins), watcher).look()
+        SocketDir(str(plugins), watcher).scan()
 
 
 def test_a_directory_that_another_took_meanwhile_ends_us(
@@ -130,9 +130,9 @@ def test_a_directory_that_another_took_meanwhile_ends_us(
     directory.open()
     made_anew(plugins)
     other = SocketDir(str(plugins), watcher)
-    other.look()
+    other.scan()
     with pytest.raises(AlreadyRunning):
-        directory.look()
+        directory.scan()
     other.close()
 
 
@@ -142,7 +142,7 @@ async def test_being_ended_by_another_comes_out_of_the_watch(
     directory.open()
     made_anew(plugins)
     other = SocketDir(str(plugins), watcher)
-    other.look()
+    other.scan()
     with anyio.fail_after(5), pytest.raises(AlreadyRunning):
         await watcher.run()
     other.close()
@@ -154,7 +154,7 @@ def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: Watcher) -> 
     found = [directory.exists]
     assert directory.kubelet.get() is None
     (tmp_path / "later").mkdir()
-    directory.look()
+    directory.scan()
     assert [*found, directory.exists] == [False, True]
     assert (tmp_path / "later" / lock.LOCK).exists()
     directory.close()
@@ -177,15 +177,15 @@ def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plug
     directory.open()
     assert directory.kubelet.get() is None
     with bound(plugins / "kubelet.sock"):
-        directory.look()
+        directory.scan()
     first = directory.kubelet.get()
     assert first is not None
     assert directory.age < 5
     (plugins / "kubelet.sock").unlink()
     with bound(plugins / "kubelet.sock"):
-        directory.look()
+        directory.scan()
     assert directory.kubelet.get() not in (None, first)
-    directory.look()
+    directory.scan()
     assert directory.kubelet.version == 2
 
 

@@ -8,7 +8,7 @@ import asyncio
 import anyio.lowlevel
 import pytest
 
-from nodeagent.kubelet.grpc.gathering import Gathering
+from nodeagent.kubelet.grpc.connection import Gathering
 
 
 class Wire(asyncio.Transport):
