@@ -25,7 +25,7 @@ from nodeagent.agent.tell import sockets
 from nodeagent.agent.tell.alive import Watchdog
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready
 from nodeagent.agent.tell.status import Teller
-from nodeagent.base import log
+from nodeagent.base import log, supervise
 from nodeagent.base.component import Component, Task
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
@@ -135,16 +135,9 @@ def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     try:
         anyio.run(main)
     except BaseExceptionGroup as group:
-        # The task group wraps what ended it; who reads the message wants the one thing inside.
-        taken, rest = group.split(AlreadyRunning)
-        if taken is None or rest is not None:
+        if (one := supervise.alone(group, AlreadyRunning)) is None:
             raise
-        raise _first_of(taken) from group
-
-
-def _first_of(group: BaseExceptionGroup[AlreadyRunning]) -> AlreadyRunning:
-    inner = group.exceptions[0]
-    return _first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner
+        raise one from group
 
 
 def leave(code: int) -> None:

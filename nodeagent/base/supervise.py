@@ -7,6 +7,7 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 
@@ -14,6 +15,8 @@ from nodeagent.base import log
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.component import Component
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, NodeagentError
+
+E = TypeVar("E", bound=BaseException)
 
 _PAUSE = Backoff(first=0.1, limit=30.0)
 _HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
@@ -76,3 +79,11 @@ async def _uncancelled(run: Callable[[], Awaitable[None]]) -> None:
         while task is not None and task.cancelling():
             task.uncancel()
         raise InvariantBroken("a library's cancellation has escaped") from stray
+
+
+def alone(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:
+    """The one error of that kind inside what a task group raised; None if there is anything else in it."""
+    taken, rest = group.split(kind)
+    while isinstance(taken, BaseExceptionGroup):
+        taken = taken.exceptions[0]
+    return taken if isinstance(taken, kind) and rest is None else None

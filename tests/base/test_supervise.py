@@ -9,7 +9,7 @@ import itertools
 import anyio
 import pytest
 
-from nodeagent.base import log
+from nodeagent.base import log, supervise
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
 from nodeagent.base.supervise import Supervisor
 from tests import virtual
@@ -163,3 +163,12 @@ async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:
             await subsystem.going.wait()
         tasks.cancel_scope.cancel()
     assert (supervisor.failures, said(log.SUBSYSTEM_FAILED)) == ({}, [])
+
+
+def test_what_ended_a_task_group_is_found_inside_unless_something_else_ended_it_too() -> None:
+    taken = AlreadyRunning("another one")
+    inside = BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [taken])])
+    assert supervise.alone(inside, AlreadyRunning) is taken
+    both = BaseExceptionGroup("outer", [taken, ValueError("a bug")])
+    assert supervise.alone(both, AlreadyRunning) is None
+    assert supervise.alone(BaseExceptionGroup("outer", [ValueError("a bug")]), AlreadyRunning) is None

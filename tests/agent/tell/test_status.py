@@ -102,7 +102,7 @@ async def test_holders_are_named(still: Still) -> None:
 async def test_a_resource_that_is_not_registered_says_why(still: Still, host: SimulatedHost) -> None:
     os.unlink(still.daemon.kubelet.directory.kubelet_path)
     host.write_file(KUBELET, "")  # nobody listens there
-    still.daemon.kubelet.directory.look()
+    still.daemon.kubelet.directory.scan()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(still.daemon.kubelet.plugins.run)
         with anyio.fail_after(5):
@@ -121,7 +121,7 @@ async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: S
     os.unlink(daemon.core.root.path(daemon.core.settings.get().kubelet.pod_resources))
     await daemon.kubelet.holders.one_turn()
     os.unlink(daemon.kubelet.directory.kubelet_path)
-    daemon.kubelet.directory.look()
+    daemon.kubelet.directory.scan()
     status = still.status
     assert status.subsystems == {"inotify": "no instance", "kubelet": "running again"}
     assert not status.kubelet.present
