@@ -3,7 +3,7 @@
 
 grpclib writes headers, message and trailers one by one; each is a system call, and wakes the peer for a part
 of an answer with which it can do nothing: what is written in one turn of the event loop goes out in one
-piece. And it opens windows of 4 MiB, for which three more frames go to and fro at each start: where what
+piece. And it opens windows of 4 MiB, for which three more frames are exchanged at each start: where what
 comes in is small, the windows that HTTP/2 begins with will do. Knows nothing of what is sent.
 """
 
