@@ -96,6 +96,7 @@ class Agent:
             on_change=self.wake.touch,
             before_release=self.observe.refresh,
         )
+        self.removals = _Awaited(self.allocations)
         self.reconcile = Offering(
             self.wake,
             self.observe.host,
@@ -218,12 +219,12 @@ class Agent:
 
     async def _change_host(self) -> None:
         """Change the host as the operator wishes; a node without such wishes never loads the code for it."""
-        seen, awaited = -1, _Awaited(self.allocations)
+        seen = -1
         while self.changes is None:
             if self.desire.cell.get().changes_host:
                 feature = await threads.call(_feature)
                 scans = _Scans(self.observe)
-                self.changes = feature(self.root, self.snapshots, scans, self.reservations, awaited)
+                self.changes = feature(self.root, self.snapshots, scans, self.reservations, self.removals)
                 self._publish()
             else:
                 seen, _ = await self.desire.cell.newer(seen)
@@ -231,7 +232,7 @@ class Agent:
         async with anyio.create_task_group() as group:
             for part in self.changes.components:
                 group.start_soon(part.run, name=part.name)
-            await releases.while_any(awaited.ids, self._pause, lambda _: probe.reprobe())
+            await releases.while_any(self.removals.ids, self._pause, lambda _: probe.reprobe())
 
     def _publish(self) -> None:
         """The parts of the Snapshot that have cells of their own still."""
