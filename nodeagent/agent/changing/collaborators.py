@@ -39,7 +39,7 @@ class Reservations(Protocol):
 
 
 class Awaited(Protocol):
-    """Who looks for releases while anything is awaited: a release has no event."""
+    """Who checks for releases while anything is awaited: a release has no event."""
 
     def set(self, by: str, ids: frozenset[str]) -> None:
         """These ids, and no others, are what ``by`` waits for somebody to let go."""

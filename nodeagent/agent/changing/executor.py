@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out one step after the other: each write in a thread of its own, the deadline kept outside.
 
-Two writes never work on one device at a time. A write that is late is told, and left alone: it cannot be
+Two writes never work on one device at a time. A write that is late is logged, and left alone: it cannot be
 taken back, and ends when the kernel lets it. Then its result counts as any other, and ``ended`` says so.
-What was refused goes to ``retries``, and what is set and cleared to the ledger, which is told before.
+What was refused goes to ``retries``, and what is set and cleared to the ledger, which knows of it before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.action import Step
 from nodeagent.model.ids import pci_address
 
-DEADLINE = 10.0  # seconds after which a write is told to be late
+DEADLINE = 10.0  # seconds after which a write counts as late
 
 
 class _Write(NamedTuple):

@@ -22,7 +22,7 @@ from nodeagent.kernel.root import Root
 
 
 class Changing(NamedTuple):
-    """``loop`` has the plan and the status; ``probe.reprobe`` is for whoever looks for releases.
+    """``loop`` has the plan and the status; ``probe.reprobe`` is for whoever waits for releases.
 
     ``components`` are all that is to be run, the loop among them.
     """

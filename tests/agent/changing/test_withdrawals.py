@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is withdrawn before a write is given back once the host shows its effect, whatever fails in between."""
+"""What is withdrawn before a write is given back once the host shows its effect, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.policy.change import ownership
+from nodeagent.sim import files
 from tests.agent.changing.changing import FIRST, MACHINE, node, t4
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
@@ -28,8 +29,8 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
             await changing.until_counts((FIRST, "nvidia-228", 2))
             await changing.until_at_rest()
         first = ownership.uuid_of(MACHINE, FIRST, "nvidia-228", 0)
-        path = Path(changing.root.path(f"/sys/bus/mdev/devices/{first}/remove"))
-        path.unlink()
+        path = changing.root.path(f"/sys/bus/mdev/devices/{first}/remove")
+        files.remove(path)
         os.mkfifo(path)
         changing.changes = changing.fresh(deadline=60.0)
         async with changing.run():
