@@ -84,6 +84,7 @@ async def _uncancelled(run: Callable[[], Awaitable[None]]) -> None:
 def alone(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:
     """The one error of that kind inside what a task group raised; None if there is anything else in it."""
     taken, rest = group.split(kind)
-    while isinstance(taken, BaseExceptionGroup):
-        taken = taken.exceptions[0]
-    return taken if isinstance(taken, kind) and rest is None else None
+    one: BaseException | None = taken
+    while isinstance(one, BaseExceptionGroup):
+        one = one.exceptions[0]
+    return one if isinstance(one, kind) and rest is None else None

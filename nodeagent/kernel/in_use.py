@@ -18,7 +18,7 @@ from nodeagent.model.ids import PciAddress, mdev_uuid
 
 _HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 
-Node = tuple[int, int, int]  # what tells a node: its kind and device number, else its file system and inode
+Node = tuple[int, int, int]  # file type and device number, else file system and inode
 
 
 def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
@@ -84,33 +84,33 @@ def _nodes(root: Root, device: str) -> tuple[Node, ...]:
     group = root.link(f"{device}/iommu_group")
     paths = [] if group is None else [f"{pci.VFIO}/{group}", f"{pci.VFIO}/noiommu-{group}"]
     paths += [f"{pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
-    found = (_node(root.path(path)) for path in paths)
-    return tuple(node for node in found if node is not None)
+    nodes = (_node(root.path(path)) for path in paths)
+    return tuple(node for node in nodes if node is not None)
 
 
 def _node(path: str) -> Node | None:
     """By number, not by name: a holder in a container has the node under a path of its own."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - thousands of them, and a Path costs five times more
+        status = os.stat(path)  # noqa: PTH116 - thousands of them, and a Path costs five times more
     except OSError:
         return None
-    if found.st_rdev:
-        return stat.S_IFMT(found.st_mode), found.st_rdev, 0  # block devices have numbers of their own
-    return 0, found.st_dev, found.st_ino
+    if status.st_rdev:
+        return stat.S_IFMT(status.st_mode), status.st_rdev, 0  # block devices have numbers of their own
+    return 0, status.st_dev, status.st_ino
 
 
 def _open_nodes(root: Root) -> frozenset[Node] | None:
     """All nodes that any process has open; None if not every process of the host can be seen."""
     if root.is_host and root.target("/proc/self/ns/pid") != _HOST_PIDS:
         return None
-    found: set[Node] = set()
+    opened: set[Node] = set()
     for process in root.names("/proc"):
-        if process.isdecimal() and not _add_nodes(root.path(f"/proc/{process}/fd"), found):
+        if process.isdecimal() and not _add_nodes(root.path(f"/proc/{process}/fd"), opened):
             return None
-    return frozenset(found)
+    return frozenset(opened)
 
 
-def _add_nodes(path: str, found: set[Node]) -> bool:
+def _add_nodes(path: str, opened: set[Node]) -> bool:
     """Note what one process has open; False if that may not be seen. One that has ended has nothing open."""
     try:
         names = os.listdir(path)
@@ -119,5 +119,5 @@ def _add_nodes(path: str, found: set[Node]) -> bool:
     except OSError:
         return True
     nodes = (_node(f"{path}/{name}") for name in names)
-    found.update(node for node in nodes if node is not None)
+    opened.update(node for node in nodes if node is not None)
     return True

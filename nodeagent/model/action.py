@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Action(Protocol):
-    """What every change tells of itself."""
+    """What every change says of itself."""
 
     @property
     def card(self) -> str:
@@ -36,7 +36,7 @@ class Action(Protocol):
 
     @property
     def type_id(self) -> str | None:
-        """The type of what is made or removed: refusals on one card are told once for each; None: no type."""
+        """The type of what is made or removed, if it has one: a card's refusals are logged once for each."""
 
     @property
     def undo(self) -> Action | None:
@@ -48,7 +48,7 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _OfMdev:
-    """What both changes of a mediated device tell alike."""
+    """What both changes of a mediated device have in common."""
 
     card: str
     parent: str
@@ -116,7 +116,7 @@ class RemoveMdev(_OfMdev):
 
 @dataclass(frozen=True, slots=True)
 class _OfVgpu:
-    """What both changes of a VF with a vendor's vGPU type tell alike."""
+    """What both changes of a VF with a vendor's vGPU type have in common."""
 
     card: str
     address: str
@@ -241,5 +241,5 @@ class Step:
 
     @property
     def place(self) -> tuple[str, str | None]:
-        """Card and type: what a refusal is told for, however many attempts there are refused."""
+        """Card and type: what a refusal is logged for, however many attempts there are refused."""
         return self.action.card, self.action.type_id

@@ -2,7 +2,7 @@
 """Plan: what is to be done to the host now, what waits and what for, and how each card stands.
 
 There is one Plan for all kinds of change. Made by ``policy.change.plan`` from a Snapshot, and good for that
-Snapshot only; carried out by ``agent.changing``, printed by ``nodeagent plan``. ``ChangesStatus`` tells how
+Snapshot only; carried out by ``agent.changing``, printed by ``nodeagent plan``. ``ChangesStatus`` says how
 far it has been carried out.
 """
 

@@ -32,8 +32,8 @@ def text(plan: Plan, managed: bool) -> str:
 
 
 def _card(card: CardSummary, plan: Plan) -> list[str]:
-    exists = Counter(_kind(each) for each in card.exists)
-    has = ", ".join(f"{count} × {kind}" for kind, count in exists.items()) or "nothing"
+    exists = Counter(_described(each) for each in card.exists)
+    has = ", ".join(f"{count} × {words}" for words, count in exists.items()) or "nothing"
     return [
         f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
         *_steps(_on(card, plan.steps)),
@@ -51,9 +51,9 @@ def _of(action: type, steps: Iterable[Step]) -> list[Step]:
     return [step for step in steps if type(step.action) is action]
 
 
-def _kind(each: Existing) -> str:
-    found = (each.apart, "held" if each.holder else None, "leaving" if each.leaving else None)
-    marks = [mark for mark in found if mark is not None]
+def _described(each: Existing) -> str:
+    possible = (each.apart, "held" if each.holder else None, "leaving" if each.leaving else None)
+    marks = [mark for mark in possible if mark is not None]
     return f"{each.instance.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
 
 
@@ -70,12 +70,12 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for why, line in pairs:
         by_reason.setdefault(why, []).append(line)
-    found = []
+    shown: list[str] = []
     for why, lines in by_reason.items():
-        found += lines[:SHOWN]
-        found += [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        found.append(f"      because {why}")
-    return found
+        shown += lines[:SHOWN]
+        shown += [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        shown.append(f"      because {why}")
+    return shown
 
 
 def _sum(plan: Plan) -> str:

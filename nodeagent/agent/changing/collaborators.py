@@ -28,7 +28,7 @@ class Reservations(Protocol):
 
 
 class Awaited(Protocol):
-    """Who looks for releases while anything is awaited: a release has no event."""
+    """Who checks for releases while anything is awaited: a release has no event."""
 
     def wait_for(self, ids: frozenset[str], by: str) -> None:
         """These ids, and no others, are what ``by`` waits for somebody to let go."""

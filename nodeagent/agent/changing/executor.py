@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out one step after the other: each write in a thread of its own, the deadline kept outside.
 
-Two writes never work on one device at a time. A write that is late is told, and left alone: it cannot be
+Two writes never work on one device at a time. A write that is late is logged, and left alone: it cannot be
 taken back, and ends when the kernel lets it. Then its result counts as any other, and ``ended`` says so.
-What was refused goes to ``retries``, and what is set and cleared to the ledger, which is told before.
+What was refused goes to ``retries``, and what is set and cleared to the ledger, which knows of it before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -25,7 +25,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.action import Step
 from nodeagent.model.ids import pci_address
 
-DEADLINE = 10.0  # seconds after which a write is told to be late
+DEADLINE = 10.0  # seconds after which a write counts as late
 
 
 class _Write(NamedTuple):
@@ -94,7 +94,9 @@ class Executor:
             finally:
                 if device in self._under_way:
                     self._leave(write)
-        _tell(log.ACTION_WAITING, step, why=f"the kernel has not answered for {self._deadline:g} s")
+        action, why = step.action, f"the kernel has not answered for {self._deadline:g} s"
+        address = pci_address(action.card)
+        log.event(log.ACTION_WAITING, action=action.describe(), why=why, pci_address=address)
         return Outcome.UNPLANNED
 
     async def run(self) -> None:
@@ -103,8 +105,10 @@ class Executor:
             seen = self._left.version
             for write in tuple(self._under_way.values()):
                 if write.call.ended and write.step in self._left.get():
-                    await self._end(write)
-                    self.ended.touch()
+                    try:
+                        await self._end(write)
+                    finally:
+                        self.ended.touch()
             await self._left.newer(seen)
 
     def _begin(self, step: Step) -> _Write:
@@ -131,7 +135,9 @@ class Executor:
         self._returned(step)
         self._retries.succeeded(step, anyio.current_time())
         self._ledger.end(step.action, made=True)
-        _tell(log.ACTION_DONE, step, why=step.why)
+        action = step.action
+        address = pci_address(action.card)
+        log.event(log.ACTION_DONE, action=action.describe(), why=step.why, pci_address=address)
         return Outcome.MADE
 
     def _returned(self, step: Step) -> None:
@@ -145,9 +151,11 @@ class Executor:
         if not self._retries.refused(step, error, anyio.current_time()):
             return Outcome.UNPLANNED
         if step.place not in known:
-            _tell(log.ACTION_FAILED, step, error=error.what, hint=error.hint)
+            log.event(
+                log.ACTION_FAILED,
+                action=step.action.describe(),
+                error=error.what,
+                hint=error.hint,
+                pci_address=pci_address(step.action.card),
+            )
         return Outcome.REFUSED
-
-
-def _tell(event: log.Event, step: Step, **words: Any) -> None:
-    log.event(event, action=step.action.describe(), pci_address=pci_address(step.action.card), **words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers of vGPUs what a VF does not tell for ever: whose its type is, which types it knows, their names.
+"""Remembers of vGPUs what a VF does not show for ever: whose its type is, which types it knows, their names.
 
 A VF does not say who set its type, and with a type it lists no others. A small file below /run, so it ends
 with the boot, as the types do. It is written before the type is, since a crash between the two must not
@@ -28,25 +28,25 @@ PATH = "/run/nodeagent/vgpu-types.json"
 def read(path: str) -> Ledger:
     """The record; an empty one without a readable file."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Ledger()
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return Ledger()
-    listed = ((vf, kinds) for vf, kinds in _pairs(found.get("listed")) if isinstance(kinds, list))
+    listed = ((vf, type_ids) for vf, type_ids in _pairs(document.get("listed")) if isinstance(type_ids, list))
     return Ledger(
-        _texts(found.get("types")),
-        _texts(found.get("names")),
-        {vf: tuple(kind for kind in kinds if isinstance(kind, str)) for vf, kinds in listed},
+        _texts(document.get("types")),
+        _texts(document.get("names")),
+        {vf: tuple(each for each in type_ids if isinstance(each, str)) for vf, type_ids in listed},
     )
 
 
-def _texts(found: Any) -> dict[str, str]:
-    return {key: text for key, text in _pairs(found) if isinstance(text, str)}
+def _texts(value: Any) -> dict[str, str]:
+    return {key: text for key, text in _pairs(value) if isinstance(text, str)}
 
 
-def _pairs(found: Any) -> Iterable[tuple[str, Any]]:
-    return found.items() if isinstance(found, dict) else ()
+def _pairs(value: Any) -> Iterable[tuple[str, Any]]:
+    return value.items() if isinstance(value, dict) else ()
 
 
 def named(root: Root, host: Host) -> dict[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what tells which devices are ours: the Ledger, published and on disk, and the machine id.
+"""Keeps what shows which devices are ours: the Ledger, published and on disk, and the machine id.
 
 The one writer of the Snapshot's ``ledger`` and ``machine_id``. A vGPU type is on disk before it is set; what
 is not ours any more leaves the file soon after.
@@ -47,7 +47,7 @@ class LedgerKeeper:
         self._publish(ledgers.learned(now.ledger, now.host, now.names))
 
     async def run(self) -> None:
-        """Put on disk what has changed, for ever; a refusal is told as soon as a type is to be set."""
+        """Put on disk what has changed, for ever; a refusal matters when a type is to be set."""
         while True:
             seen = self._snapshots.version
             with suppress(KernelRefused):

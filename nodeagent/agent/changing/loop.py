@@ -48,7 +48,7 @@ class ChangeLoop:
         self._executor = executor
         self._runs = runs
         self._inputs: tuple[object, ...] | None = None  # of the plan; None: nothing is to be changed
-        self._told: Mapping[str, str] = {}
+        self._waiting: Mapping[str, str] = {}
 
     @property
     def working(self) -> frozenset[str]:
@@ -116,17 +116,17 @@ class ChangeLoop:
         return batches
 
     def _tell(self, before: Plan) -> None:
-        """Say what is new among what waits and what cannot be meant; a refusal is told when it comes."""
+        """Say what is new among what waits and what cannot be meant; a refusal was logged when it came."""
         for text in self.plan.problems:
             if text not in before.problems:
                 log.event(log.PLAN_PROBLEM, text=text)
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
-        told = {step.action.describe(): step.why for step in waiting}
-        for action, why in told.items():
-            if self._told.get(action) != why:
+        reasons = {step.action.describe(): step.why for step in waiting}
+        for action, why in reasons.items():
+            if self._waiting.get(action) != why:
                 log.event(log.ACTION_WAITING, action=action, why=why)
-        self._told = told
+        self._waiting = reasons
         takes = frozenset(device_id for step in waiting for device_id in step.action.takes)
         self._awaited.wait_for(takes, by=self.name)
 

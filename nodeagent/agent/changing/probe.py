@@ -32,7 +32,7 @@ class Probe:
         self._left: set[threads.Call[frozenset[str]]] = set()
 
     async def ask(self, ids: Collection[str]) -> frozenset[str]:
-        """Those of the ids that something on the host has open, as far as can be told in time."""
+        """Those of the ids that something on the host has open, as far as that is known in time."""
         opened = await self._in_time(frozenset(ids))
         now = self._snapshots.now
         self._snapshots.publish(replace(now, open=(now.open - frozenset(ids)) | opened))

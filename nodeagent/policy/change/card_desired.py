@@ -40,54 +40,62 @@ class CardDesired:
     unmet: tuple[WantedType, ...] = ()
 
 
-def names(wanted: WantedType, kind: MdevType) -> bool:
+def names(wanted: WantedType, mdev_type: MdevType) -> bool:
     """True if the wish means this type."""
     if wanted.short:
-        return bool(kind.name) and (kind.name or "").split()[-1:] == [wanted.name]
-    return naming.type_called(wanted.name) in naming.type_names(kind.type_id, kind.name)
+        return bool(mdev_type.name) and (mdev_type.name or "").split()[-1:] == [wanted.name]
+    return naming.type_called(wanted.name) in naming.type_names(mdev_type.type_id, mdev_type.name)
 
 
 def for_node(wanted: MdevsWanted, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
     """The list for a node with these labels, without doubles."""
-    fitting = [each for each in wanted.nodes if all(labels.get(key) == value for key, value in each.labels)]
-    override = [kind for each in fitting for kind in each.types]
+    fitting = [node for node in wanted.nodes if all(labels.get(key) == value for key, value in node.labels)]
+    override = [wanted_type for node in fitting for wanted_type in node.types]
     return tuple(dict.fromkeys(override or wanted.types))
 
 
-def type_ids(wanted: Iterable[WantedType], kinds: Sequence[MdevType]) -> dict[str, int | None]:
+def type_ids(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) -> dict[str, int | None]:
     """Type id → count in the order of the wishes; the first wish that means a type counts."""
-    found: dict[str, int | None] = {}
-    for each in wanted:
-        for kind in _meant(each, kinds):
-            found.setdefault(kind.type_id, each.count)
-    return found
+    counts: dict[str, int | None] = {}
+    for wish in wanted:
+        for mdev_type in _meant(wish, mdev_types):
+            counts.setdefault(mdev_type.type_id, wish.count)
+    return counts
 
 
-def _meant(wanted: WantedType, kinds: Sequence[MdevType]) -> list[MdevType]:
+def _meant(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]:
     """The types that a wish means; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
-    found = [kind for kind in kinds if names(wanted, kind)]
+    meant = [mdev_type for mdev_type in mdev_types if names(wanted, mdev_type)]
     plain = _MIG_SUFFIX.sub("", wanted.name) if wanted.short else wanted.name
-    if found or plain == wanted.name:
-        return found
-    return _meant(replace(wanted, name=plain), kinds)
+    if meant or plain == wanted.name:
+        return meant
+    return _meant(replace(wanted, name=plain), mdev_types)
 
 
-def excluded(wanted: MdevsWanted, kinds: Iterable[MdevType]) -> frozenset[str]:
+def excluded(wanted: MdevsWanted, mdev_types: Iterable[MdevType]) -> frozenset[str]:
     """The ids of types that are neither made nor removed."""
     called = [WantedType(name) for name in wanted.excluded]
-    return frozenset(kind.type_id for kind in kinds if any(names(each, kind) for each in called))
+    return frozenset(
+        mdev_type.type_id for mdev_type in mdev_types if any(names(each, mdev_type) for each in called)
+    )
 
 
-def unclear(wanted: MdevsWanted, asked: Sequence[WantedType], kinds: Sequence[MdevType]) -> frozenset[str]:
+def unclear(
+    wanted: MdevsWanted, asked: Sequence[WantedType], mdev_types: Sequence[MdevType]
+) -> frozenset[str]:
     """The vGPU types of which it is not known whether they are wanted or excluded, without their names.
 
     So it is while anything asked for or excluded is called by a name that no known type has.
     """
     called = (*asked, *map(WantedType, wanted.excluded))
     by_name = (each for each in called if each.short or not each.name.removeprefix("nvidia-").isdecimal())
-    if all(_meant(each, kinds) for each in by_name):
+    if all(_meant(each, mdev_types) for each in by_name):
         return frozenset()
-    return frozenset(kind.type_id for kind in kinds if kind.name is None and kind.type_id.isdecimal())
+    return frozenset(
+        mdev_type.type_id
+        for mdev_type in mdev_types
+        if mdev_type.name is None and mdev_type.type_id.isdecimal()
+    )
 
 
 def desired(
@@ -99,11 +107,11 @@ def desired(
         return _defined(definitions.met(defined, host, shunned))
     if any(card_of(host, each) == card.address for each in wanted.reserved):
         return CardDesired({}, shared=False, as_is=_LEFT)
-    kinds = tuple(card.types.values())
+    mdev_types = tuple(card.types.values())
     rules = rules_for(card, wanted.cards, host)
     if rules:
-        return _own_list(rules, kinds, shunned)
-    return CardDesired(_without(shunned, type_ids(listed, kinds)))
+        return _own_list(rules, mdev_types, shunned)
+    return CardDesired(_without(shunned, type_ids(listed, mdev_types)))
 
 
 def _defined(met: tuple[MdevDefinition, ...]) -> CardDesired:
@@ -112,7 +120,9 @@ def _defined(met: tuple[MdevDefinition, ...]) -> CardDesired:
     return CardDesired({met[0].type_id: None}, shared=False, definitions=met)
 
 
-def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: frozenset[str]) -> CardDesired:
+def _own_list(
+    rules: Sequence[CardTypes], mdev_types: Sequence[MdevType], shunned: frozenset[str]
+) -> CardDesired:
     """The last rule counts that asks for nothing, or for what the card offers.
 
     So one entry may be for several models with the same ids, as in NVIDIA's own file. But what only empties
@@ -120,12 +130,12 @@ def _own_list(rules: Sequence[CardTypes], kinds: Sequence[MdevType], shunned: fr
     """
     chosen: dict[str, int | None] = {}
     for rule in reversed(rules):
-        chosen = _without(shunned, type_ids(rule.types, kinds))
+        chosen = _without(shunned, type_ids(rule.types, mdev_types))
         if chosen or not rule.types:
             break
     if rules[-1].types and not chosen:
         return CardDesired(
-            {}, shared=False, as_is=_UNMET, unmet=tuple(kind for rule in rules for kind in rule.types)
+            {}, shared=False, as_is=_UNMET, unmet=tuple(wish for rule in rules for wish in rule.types)
         )
     return CardDesired(chosen, shared=False)
 
@@ -145,14 +155,14 @@ def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTy
 
 def _gpus(host: Host) -> dict[str, int]:
     """Address → position among NVIDIA's display and 3D controllers that are no VFs."""
-    found = (
+    gpus = (
         function.address
         for function in host.functions.values()
         if function.vendor == "10de"
         and (function.pci_class or "")[:4] in _GPU_CLASSES
         and function.physfn is None
     )
-    return {address: position for position, address in enumerate(sorted(found, key=order))}
+    return {address: position for position, address in enumerate(sorted(gpus, key=order))}
 
 
 def _fits(rule: CardTypes, function: PciFunction, position: int | None) -> bool:

@@ -62,17 +62,17 @@ def _going(state: CardState, type_id: str | None) -> Iterator[tuple[Existing, st
     kept = []
     if state.desired.as_is is not None or (state.desired.definitions and state.left_alone):
         return
-    for each in state.exists:
-        if not each.own:
+    for existing in state.exists:
+        if not existing.own:
             continue
         if state.desired.definitions:
-            yield each, "only what mdevctl defines is wanted on this card"
-        elif each.instance.type_id != type_id:
-            yield each, f"{each.instance.type_id} is not wanted on this card"
-        elif each.instance.dead:
-            yield each, "it has lost its driver, and is made anew"
-        elif not each.leaving:
-            kept.append(each)
+            yield existing, "only what mdevctl defines is wanted on this card"
+        elif existing.instance.type_id != type_id:
+            yield existing, f"{existing.instance.type_id} is not wanted on this card"
+        elif existing.instance.dead:
+            yield existing, "it has lost its driver, and is made anew"
+        elif not existing.leaving:
+            kept.append(existing)
     yield from _too_many(state, type_id, kept)
 
 
@@ -81,18 +81,18 @@ def _too_many(state: CardState, type_id: str | None, kept: list[Existing]) -> It
     count = state.desired.types.get(type_id or "")
     if count is None:
         return
-    free_last = sorted(kept, key=lambda each: each.holder is None)
-    for each in free_last[count:]:
-        yield each, f"only {count} of {type_id} are wanted on this card"
+    free_last = sorted(kept, key=lambda existing: existing.holder is None)
+    for existing in free_last[count:]:
+        yield existing, f"only {count} of {type_id} are wanted on this card"
 
 
 def _removals(
     state: CardState, going: tuple[tuple[Existing, str], ...], snapshot: Snapshot
 ) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     steps, waiting = [], []
-    for each, why in going:
-        action = _removal(state.card.address, each.instance)
-        obstacle = _obstacle(each, state, action, snapshot)
+    for existing, why in going:
+        action = _removal(state.card.address, existing.instance)
+        obstacle = _obstacle(existing, state, action, snapshot)
         if obstacle is None:
             steps.append(Step(action, why))
         else:
@@ -107,19 +107,19 @@ def _removal(card: str, instance: Instance) -> Action:
     return RemoveMdev(card, instance.parent, type_id, instance.id)
 
 
-def _obstacle(each: Existing, state: CardState, action: Action, snapshot: Snapshot) -> str | None:
+def _obstacle(existing: Existing, state: CardState, action: Action, snapshot: Snapshot) -> str | None:
     """What a removal waits for; None if it may begin."""
-    if each.leaving:
+    if existing.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
-    if each.holder is not None:
-        return f"held by {each.holder}"
-    if each.instance.id in snapshot.reservations.settling:
+    if existing.holder is not None:
+        return f"held by {existing.holder}"
+    if existing.instance.id in snapshot.reservations.settling:
         return "it was given to a pod a moment ago"
     if state.unread is not None:
         return state.unread
     if not snapshot.allocations.complete:
         return "who holds what is not known"
-    if each.instance.id in snapshot.open:
+    if existing.instance.id in snapshot.open:
         return "something on this host has it open"
     refused = snapshot.failures.get(action.attempt)
     return None if refused is None else f"{refused}; it is tried again later"
@@ -191,11 +191,11 @@ def _defined(state: CardState, type_id: str, host: Host) -> Iterator[Step]:
     """The defined instances that do not exist yet, while there is room."""
     taken = host.mdevs.keys() | host.leaving.keys()
     room = {parent.address: parent.available(type_id) for parent in state.card.parents}
-    for each in state.desired.definitions:
-        if each.type_id != type_id or each.uuid in taken or room.get(each.parent, 0) < 1:
+    for definition in state.desired.definitions:
+        if definition.type_id != type_id or definition.uuid in taken or room.get(definition.parent, 0) < 1:
             continue
-        room[each.parent] -= 1
-        action = CreateMdev(state.card.address, each.parent, type_id, each.uuid)
+        room[definition.parent] -= 1
+        action = CreateMdev(state.card.address, definition.parent, type_id, definition.uuid)
         yield Step(action, "a definition of mdevctl asks for it")
 
 
@@ -206,15 +206,15 @@ def _notes(state: CardState, type_id: str | None, in_the_way: bool) -> tuple[str
     if state.unread is not None:
         notes.append(f"{state.unread}: nothing is made or removed")
     elif state.left_alone:
-        kinds = dict.fromkeys(each.apart for each in state.exists if not each.own)
-        notes += [f"something is on it that is {apart}: nothing is made beside it" for apart in kinds]
+        reasons = dict.fromkeys(each.apart for each in state.exists if not each.own)
+        notes += [f"something is on it that is {apart}: nothing is made beside it" for apart in reasons]
     elif state.desired.as_is is not None:
         notes.append(f"it stays as it is: {state.desired.as_is}")
     elif type_id is None and state.idle is not None:
         notes.append(state.idle)
     elif type_id is None and not any(each.own for each in state.exists):
         notes.append("no wanted type has room on it")
-    if any(kind.available is None for parent in state.card.parents for kind in parent.types):
+    if any(mdev_type.available is None for parent in state.card.parents for mdev_type in parent.types):
         notes.append("available_instances of a type cannot be read, and counts as 0")
     return tuple(notes)
 
@@ -226,14 +226,14 @@ def _shortfall(state: CardState, type_id: str | None) -> tuple[str, ...]:
     card = state.card
     fits = _counted(state, type_id) + card.room(type_id)
     wanted = _wanted(state, type_id)
-    found = [
+    problems = [
         f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"
         for each in state.desired.definitions
         if each.type_id != type_id
     ]
     if wanted is not None and wanted > fits:
-        found.append(f"{card.address}: {wanted} of {type_id} are wanted, and {fits} fit")
-    return tuple(found)
+        problems.append(f"{card.address}: {wanted} of {type_id} are wanted, and {fits} fit")
+    return tuple(problems)
 
 
 def _counted(state: CardState, type_id: str) -> int:

@@ -52,12 +52,14 @@ class CardState:
 def card_states(snapshot: Snapshot, listed: Sequence[WantedType]) -> tuple[CardState, ...]:
     """All cards in address order; ``listed`` is the node's list of types."""
     host, wanted = snapshot.host, snapshot.desired.mdevs
-    found = cards.cards(host, snapshot.ledger)
-    kinds = [kind for card in found for kind in card.types.values()]
-    rules = [rule for card in found for rule in card_desired.rules_for(card, wanted.cards, host)]
-    asked = (*listed, *(kind for rule in rules for kind in rule.types))
-    apart = dict.fromkeys(card_desired.unclear(wanted, asked, kinds), "of a type whose name is not known")
-    shunned = card_desired.excluded(wanted, kinds)
+    every = cards.cards(host, snapshot.ledger)
+    mdev_types = [mdev_type for card in every for mdev_type in card.types.values()]
+    rules = [rule for card in every for rule in card_desired.rules_for(card, wanted.cards, host)]
+    asked = (*listed, *(wish for rule in rules for wish in rule.types))
+    apart = dict.fromkeys(
+        card_desired.unclear(wanted, asked, mdev_types), "of a type whose name is not known"
+    )
+    shunned = card_desired.excluded(wanted, mdev_types)
     apart.update(dict.fromkeys(shunned, "excluded"))
     ghosts = tuple(host.leaving)
     blurred = {function.address for function in host.functions.values() if _never_read(function)}
@@ -69,7 +71,7 @@ def card_states(snapshot: Snapshot, listed: Sequence[WantedType]) -> tuple[CardS
             _unread(card, wanted.cards, blurred),
             listed,
         )
-        for card in found
+        for card in every
     )
 
 
@@ -134,7 +136,7 @@ def _holder(instance: Instance, snapshot: Snapshot) -> str | None:
 
 
 def _made_here(instance: Instance, snapshot: Snapshot) -> bool:
-    """A VF tells nobody who set its type; the UUID of an mdev tells who chose it."""
+    """A VF does not show who set its type; the UUID of an mdev shows who chose it."""
     if instance.vgpu:
         return snapshot.ledger.types.get(instance.id) == instance.type_id
     return ownership.owns(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
@@ -142,11 +144,11 @@ def _made_here(instance: Instance, snapshot: Snapshot) -> bool:
 
 def _leaving(card: Card, ghosts: Sequence[str], snapshot: Snapshot) -> list[Existing]:
     """Own instances whose removal is under way: only their ids can still be seen."""
-    found = [
-        Instance(ghost, parent.address, kind.type_id)
+    leaving = [
+        Instance(ghost, parent.address, mdev_type.type_id)
         for ghost in ghosts
         for parent in card.parents
-        for kind in parent.types
-        if not parent.vgpu and ownership.owns(snapshot.machine_id, parent.address, kind.type_id, ghost)
+        for mdev_type in parent.types
+        if not parent.vgpu and ownership.owns(snapshot.machine_id, parent.address, mdev_type.type_id, ghost)
     ]
-    return [Existing(instance, holder=_holder(instance, snapshot), leaving=True) for instance in found]
+    return [Existing(instance, holder=_holder(instance, snapshot), leaving=True) for instance in leaving]

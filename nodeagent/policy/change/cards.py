@@ -2,7 +2,7 @@
 """Cards: the physical functions that can be split, with what they offer and what exists on them. Pure.
 
 A card is a physical function with all its VFs; a parent that is no PCI function (a sample driver's) is a
-card of its own. Two ways of splitting look alike here: mdev parents of the kernel, and VFs of NVIDIA's
+card of its own. Two ways of splitting are alike here: mdev parents of the kernel, and VFs of NVIDIA's
 vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF holds at most one instance.
 """
 
@@ -28,7 +28,7 @@ class Parent:
 
     def available(self, type_id: str) -> int:
         """How many instances of the type can still be made here; unknown is none."""
-        return sum(kind.available or 0 for kind in self.types if kind.type_id == type_id)
+        return sum(mdev_type.available or 0 for mdev_type in self.types if mdev_type.type_id == type_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,18 @@ class Card:
     @property
     def types(self) -> dict[str, MdevType]:
         """The types that the card knows, by id: what its parents offer, did offer, or what is on it."""
-        found: dict[str, MdevType] = {}
+        known: dict[str, MdevType] = {}
         for parent in self.parents:
-            for kind in parent.types:
-                if found.get(kind.type_id) is None or found[kind.type_id].name is None:
-                    found[kind.type_id] = kind
-        for kind in self.before:
-            found.setdefault(kind.type_id, kind)
-        for each in self.instances:
-            if each.type_id is not None and each.type_id not in found:
-                found[each.type_id] = MdevType(each.type_id, each.name, 0)
-        return found
+            for mdev_type in parent.types:
+                if mdev_type.type_id not in known or known[mdev_type.type_id].name is None:
+                    known[mdev_type.type_id] = mdev_type
+        for mdev_type in self.before:
+            known.setdefault(mdev_type.type_id, mdev_type)
+        for instance in self.instances:
+            type_id = instance.type_id
+            if type_id is not None and type_id not in known:
+                known[type_id] = MdevType(type_id, instance.name, 0)
+        return known
 
     @property
     def unread(self) -> bool:
@@ -67,7 +68,7 @@ class Card:
         Its types were never read, or its driver is going away, and takes the instances with it.
         """
         read = {parent.address for parent in self.parents}
-        return any(each.parent not in read for each in self.instances)
+        return any(instance.parent not in read for instance in self.instances)
 
     def room(self, type_id: str) -> int:
         """How many instances of the type can still be made, as far as its parents tell."""
@@ -77,8 +78,8 @@ class Card:
 def cards(host: Host, ledger: Ledger) -> tuple[Card, ...]:
     """All cards of the host in address order; parents that are no PCI functions come last."""
     before: dict[str, dict[str, MdevType]] = {}
-    for vf, kinds in ledger.listed.items():
-        known = {kind: MdevType(kind, ledger.names.get(kind), 0) for kind in kinds}
+    for vf, type_ids in ledger.listed.items():
+        known = {type_id: MdevType(type_id, ledger.names.get(type_id), 0) for type_id in type_ids}
         before.setdefault(card_of(host, vf), {}).update(known)
     parents: dict[str, list[Parent]] = {}
     instances: dict[str, list[Instance]] = {}
@@ -90,7 +91,7 @@ def cards(host: Host, ledger: Ledger) -> tuple[Card, ...]:
         Card(
             address,
             tuple(sorted(parents.get(address, ()), key=lambda parent: order(parent.address))),
-            tuple(sorted(instances.get(address, ()), key=lambda found: (order(found.parent), found.id))),
+            tuple(sorted(instances.get(address, ()), key=_instance_order)),
             tuple(before.get(address, {}).values()),
             any(each.vgpu and each.id not in ledger.listed for each in instances.get(address, ())),
         )
@@ -109,10 +110,14 @@ def order(address: str) -> tuple[bool, int, str]:
     return (pci_address(address) is None, *pci_order(address))
 
 
+def _instance_order(instance: Instance) -> tuple[tuple[bool, int, str], str]:
+    return order(instance.parent), instance.id
+
+
 def _parents(host: Host, vgpu_names: Mapping[str, str]) -> list[Parent]:
-    found = [Parent(address, types) for address, types in host.mdev_parents.items()]
+    parents = [Parent(address, types) for address, types in host.mdev_parents.items()]
     vfs = (function for function in host.functions.values() if groups.takes_vgpu(function))
-    return found + [_vgpu(function, vgpu_names) for function in vfs]
+    return parents + [_vgpu(function, vgpu_names) for function in vfs]
 
 
 def _vgpu(function: PciFunction, vgpu_names: Mapping[str, str]) -> Parent:
@@ -127,7 +132,7 @@ def _vgpu(function: PciFunction, vgpu_names: Mapping[str, str]) -> Parent:
 
 
 def _instances(host: Host) -> list[Instance]:
-    found = [
+    instances = [
         Instance(
             mdev.uuid,
             mdev.parent,
@@ -139,7 +144,7 @@ def _instances(host: Host) -> list[Instance]:
         for mdev in host.mdevs.values()
         if mdev.parent is not None
     ]
-    return found + [
+    return instances + [
         Instance(
             function.address,
             function.address,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a look at the host adds to the Ledger, and what it ends. Pure."""
+"""What a scan of the host adds to the Ledger, and what it ends. Pure."""
 
 from __future__ import annotations
 

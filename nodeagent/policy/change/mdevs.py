@@ -33,13 +33,13 @@ def plan(snapshot: Snapshot) -> Plan:
     if not snapshot.machine_id:
         return Plan(problems=(NO_MACHINE,))
     listed = card_desired.for_node(wanted, dict(snapshot.desired.labels))
-    found = card_states(snapshot, listed)
-    assigned = _assigned(found, tuple(card_desired.type_ids(listed, _kinds(found))))
-    planned = [card_plans.plan(state, assigned[state.card.address], snapshot) for state in found]
+    states = card_states(snapshot, listed)
+    assigned = _assigned(states, tuple(card_desired.type_ids(listed, _mdev_types(states))))
+    planned = [card_plans.plan(state, assigned[state.card.address], snapshot) for state in states]
     removals = [step for each in planned for step in each.removals]
     creations = [step for each in planned for step in each.creations]
     problems = (
-        *_problems(wanted, listed, found, host),
+        *_problems(wanted, listed, states, host),
         *(text for each in planned for text in each.problems),
     )
     return Plan(
@@ -50,12 +50,12 @@ def plan(snapshot: Snapshot) -> Plan:
     )
 
 
-def _assigned(found: Sequence[CardState], order: Sequence[str]) -> dict[str, str | None]:
+def _assigned(states: Sequence[CardState], order: Sequence[str]) -> dict[str, str | None]:
     """Card → type: by the round, or by itself where it has a list of its own or is left alone."""
-    candidates = {state.card.address: _candidate(state) for state in found}
-    inside = [state.card.address for state in found if state.desired.shared and not state.left_alone]
+    candidates = {state.card.address: _candidate(state) for state in states}
+    inside = [state.card.address for state in states if state.desired.shared and not state.left_alone]
     assigned = assign(order, [candidates[address] for address in inside])
-    outside = {state.card.address: _alone(state, candidates[state.card.address]) for state in found}
+    outside = {state.card.address: _alone(state, candidates[state.card.address]) for state in states}
     return outside | {address: assigned.get(address) for address in inside}
 
 
@@ -78,16 +78,16 @@ def _alone(state: CardState, candidate: Candidate) -> str | None:
 
 
 def _problems(
-    wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[CardState], host: Host
+    wanted: MdevsWanted, listed: Sequence[WantedType], states: Sequence[CardState], host: Host
 ) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
-    kinds = _kinds(found)
-    if not kinds:
+    mdev_types = _mdev_types(states)
+    if not mdev_types:
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
-    asked = (*listed, *(each for state in found for each in state.desired.unmet))
-    shunned = card_desired.excluded(wanted, kinds)
-    meant = {each: card_desired.type_ids([each], kinds).keys() for each in asked}
+    asked = (*listed, *(each for state in states for each in state.desired.unmet))
+    shunned = card_desired.excluded(wanted, mdev_types)
+    meant = {each: card_desired.type_ids([each], mdev_types).keys() for each in asked}
     unknown = [f'no card of this node offers the type "{each.name}"' for each in asked if not meant[each]]
     both = [
         f'the type "{each.name}" is both wanted and excluded: it is not made'
@@ -96,17 +96,17 @@ def _problems(
     ]
     here = [
         f'{state.card.address} does not offer the type "{each.name}" that is asked of it'
-        for state in found
+        for state in states
         for each in state.desired.unmet
         if meant[each] - shunned and not (state.unread or state.card.partial)
     ]
     lost = definitions.problems(wanted.definitions, host, shunned)
-    if wanted.cards and not any(card_desired.rules_for(state.card, wanted.cards, host) for state in found):
+    if wanted.cards and not any(card_desired.rules_for(state.card, wanted.cards, host) for state in states):
         lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
-    unread = any(state.unread for state in found)
-    partial = unread or any(state.card.partial for state in found)
+    unread = any(state.unread for state in states)
+    partial = unread or any(state.card.partial for state in states)
     return [*([] if partial else unknown), *both, *here, *([] if unread else lost)]
 
 
-def _kinds(found: Sequence[CardState]) -> tuple[MdevType, ...]:
-    return tuple(kind for state in found for kind in state.card.types.values())
+def _mdev_types(states: Sequence[CardState]) -> tuple[MdevType, ...]:
+    return tuple(mdev_type for state in states for mdev_type in state.card.types.values())

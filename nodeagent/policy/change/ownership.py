@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose is an mdev: ids that tell it without a state file, the same after every boot. Pure.
+"""Whose is an mdev: its id says so without a state file, the same after every boot. Pure.
 
 The UUID of instance number n of a type on a parent is the uuid5 of "machine-id/parent/type" in a namespace
-of nodeagent's own, with n in its last four hexadecimal digits. So one hash tells whether an instance is
+of nodeagent's own, with n in its last four hexadecimal digits. So one hash shows whether an instance is
 ours, and the number can be read off. Anything else is foreign.
 """
 
@@ -22,7 +22,7 @@ def uuid_of(machine_id: str, parent: str, type_id: str, index: int) -> str:
 
 def owns(machine_id: str, parent: str, type_id: str, instance: str) -> bool:
     """True if nodeagent on this machine gave the UUID to an instance of this type on this parent."""
-    # uuidgen makes version 4: a look at the version spares the hash of nearly every foreign instance
+    # uuidgen makes version 4: checking the version spares the hash of nearly every foreign instance
     return instance[14:15] == "5" and instance[:-_TAIL] == _stem(machine_id, parent, type_id)
 
 
