@@ -19,7 +19,7 @@ from nodeagent.kernel.root import Root
 if TYPE_CHECKING:
     import argparse
 
-    from nodeagent.agent.tell.in_force import InForce
+    from nodeagent.agent.tell.basis import Basis
 
 SOCKET = "status.socket"
 
@@ -65,27 +65,27 @@ def status(options: argparse.Namespace, root: Root) -> Any:
         ) from error
 
 
-def daemon(options: argparse.Namespace, root: Root) -> tuple[InForce | None, str]:
+def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
     """What is in force in the daemon, None if there is none; and what to say first, "" for nothing."""
     path = socket_path(options, root)
     try:
-        in_force = _in_force(path)
+        basis = _basis(path)
     except (OSError, ValueError, ConfigError) as error:
         return None, (
             f"no daemon answers at {path} ({_why(error)}): "
             "this is what one with the settings of this shell would do"
         )
-    return in_force, _unused(config.flags_from(options))
+    return basis, _unused(config.flags_from(options))
 
 
-def _in_force(path: str) -> InForce:
+def _basis(path: str) -> Basis:
     from nodeagent.agent.tell import paths
     from nodeagent.base import jsonsocket
 
     document = jsonsocket.ask(paths.snapshot(path))
-    from nodeagent.agent.tell import in_force_json  # here: where nobody answers, it is not needed
+    from nodeagent.agent.tell import basis_json  # here: where nobody answers, it is not needed
 
-    return in_force_json.load(document)
+    return basis_json.load(document)
 
 
 def _why(error: Exception) -> str:

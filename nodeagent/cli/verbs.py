@@ -2,7 +2,7 @@
 """The verbs, each one short function: options in, answer on stdout, exit code out.
 
 Each one imports what it needs when it runs, so that a short one starts quickly. Where a daemon answers, its
-settings and verdicts count; ``asking`` and ``basis`` know how.
+settings and verdicts count; ``asking`` and ``bases`` know how.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ def run(options: argparse.Namespace) -> int:
 
 def scan(options: argparse.Namespace) -> int:
     """Show all devices and what becomes of them."""
-    from nodeagent.cli import basis
+    from nodeagent.cli import bases
     from nodeagent.model import host_json
     from nodeagent.policy.offer import turn
     from nodeagent.render import scan
 
-    in_force, first_line = basis.present(options)
+    basis, first_line = bases.present(options)
     if options.output == "json":
-        return output.answer(output.json_text(host_json.dump(in_force.snapshot.host), indent=1), first_line)
-    return output.answer(scan.text(turn.first(in_force.snapshot, in_force.matched)), first_line)
+        return output.answer(output.json_text(host_json.dump(basis.snapshot.host), indent=1), first_line)
+    return output.answer(scan.text(turn.first(basis.snapshot, basis.matched)), first_line)
 
 
 def plan(options: argparse.Namespace) -> int:
     """Show what would be done to the host."""
-    from nodeagent.cli import basis, planning
+    from nodeagent.cli import bases, planning
     from nodeagent.policy.change import plan as changes
     from nodeagent.render import plan
 
-    in_force, first_line = basis.chosen(options)
-    snapshot, unknown = planning.complete(in_force.snapshot, options)
+    basis, first_line = bases.chosen(options)
+    snapshot, unknown = planning.complete(basis.snapshot, options)
     planned, manage = changes.plan(snapshot), snapshot.desired.mdevs.manage
     if options.output == "json":
         text = output.json_text(plan.document(planned, manage))
     else:
         text = plan.text(planned, manage)
-    return output.answer(text, first_line, *in_force.warnings, unknown)
+    return output.answer(text, first_line, *basis.warnings, unknown)
 
 
 def explain(options: argparse.Namespace) -> int:
     """Say why a device is offered as it is."""
-    from nodeagent.cli import basis
+    from nodeagent.cli import bases
     from nodeagent.model.ids import mdev_uuid, pci_address
     from nodeagent.policy.offer import explain, turn
     from nodeagent.render import explain as rendering
@@ -89,8 +89,8 @@ def explain(options: argparse.Namespace) -> int:
             f"{options.device} is neither a PCI address nor a UUID",
             "give one such as 0000:3b:00.0; nodeagent scan lists them",
         )
-    in_force, first_line = basis.chosen(options, address)
-    explanation = explain.explain(device, turn.first(in_force.snapshot, in_force.matched))
+    basis, first_line = bases.chosen(options, address)
+    explanation = explain.explain(device, turn.first(basis.snapshot, basis.matched))
     if explanation is None:
         raise NodeagentError(f"there is no device {device} on this host", "nodeagent scan lists all devices")
     if options.output == "json":
@@ -125,8 +125,8 @@ def configuration(options: argparse.Namespace) -> int:
     if options.check:
         return _checked(options)
     root = asking.root_of(options)
-    in_force, first_line = asking.daemon(options, root)
-    effective = in_force or asking.settings(options, root)
+    basis, first_line = asking.daemon(options, root)
+    effective = basis or asking.settings(options, root)
     text = (
         settings.as_json(effective.values, effective.warnings)
         if options.output == "json"

@@ -128,10 +128,14 @@ def _fields(of: Any) -> tuple[_Field, ...]:
 
 @cache
 def _fields_of(of: Any) -> tuple[_Field, ...]:
-    defaults = {each.name: _default(each) for each in fields(of)} if is_dataclass(of) else of._field_defaults
+    hints = get_type_hints(of)
+    if is_dataclass(of):
+        defaults = {field.name: _default(field) for field in fields(of)}
+    else:
+        defaults = {name: of._field_defaults.get(name, MISSING) for name in of._fields}
     return tuple(
-        _Field(name, camel(name), wanted, defaults.get(name, MISSING), _tagged(wanted))
-        for name, wanted in get_type_hints(of).items()
+        _Field(name, camel(name), hints[name], default, _tagged(hints[name]))
+        for name, default in defaults.items()
     )
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, NewType
+from typing import Any, ClassVar, NamedTuple, NewType
 
 import pytest
 
@@ -23,6 +23,8 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True)
 class Cat:
+    kind: ClassVar[str] = "not a field"
+
     name: str
     lives: int = 9
 

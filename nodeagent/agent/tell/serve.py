@@ -14,7 +14,7 @@ from nodeagent.agent.tell import paths
 from nodeagent.base import jsonserver
 
 if TYPE_CHECKING:
-    from nodeagent.agent.tell.in_force import InForce
+    from nodeagent.agent.tell.basis import Basis
     from nodeagent.model.status import Status
 
 HINT = "make its directory writable, or choose another with --status-socket"
@@ -25,9 +25,9 @@ async def serve_status(path: str, status: Callable[[], Status]) -> None:
     await jsonserver.serve(path, status, _status_document, HINT)
 
 
-async def serve_snapshot(status_path: str, in_force: Callable[[], InForce]) -> None:
+async def serve_snapshot(status_path: str, basis: Callable[[], Basis]) -> None:
     """Serve what is in force beside the status socket. Raises as ``serve_status`` does."""
-    await jsonserver.serve(paths.snapshot(status_path), in_force, _in_force_document, HINT)
+    await jsonserver.serve(paths.snapshot(status_path), basis, _basis_document, HINT)
 
 
 def _status_document(status: Status) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def _status_document(status: Status) -> dict[str, Any]:
     return plain.dump(status)
 
 
-def _in_force_document(value: InForce) -> dict[str, Any]:
-    from nodeagent.agent.tell import in_force_json
+def _basis_document(value: Basis) -> dict[str, Any]:
+    from nodeagent.agent.tell import basis_json
 
-    return in_force_json.dump(value)
+    return basis_json.dump(value)

@@ -8,7 +8,7 @@ from functools import partial
 
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell import serve
-from nodeagent.agent.tell.in_force import InForce
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.agent.tell.status import Teller
 from nodeagent.base.component import Component, Task
 
@@ -18,11 +18,11 @@ def of(core: Core, teller: Teller) -> Sequence[Component]:
     path = core.root.path(core.settings.get().status.socket)
     return (
         Task("status socket", partial(serve.serve_status, path, teller.status)),
-        Task("snapshot socket", partial(serve.serve_snapshot, path, partial(_in_force, core))),
+        Task("snapshot socket", partial(serve.serve_snapshot, path, partial(_basis, core))),
     )
 
 
-def _in_force(core: Core) -> InForce:
+def _basis(core: Core) -> Basis:
     """What the newest Decision was made from; its memory goes with it."""
     decision, settings = core.offering.one_turn(), core.settings.get()
-    return InForce(decision.snapshot, decision.matched, settings.values, settings.warnings)
+    return Basis(decision.snapshot, decision.matched, settings.values, settings.warnings)

@@ -9,27 +9,27 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.agent.tell import in_force_json, paths, serve
-from nodeagent.agent.tell.in_force import InForce
+from nodeagent.agent.tell import basis_json, paths, serve
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.base import jsonsocket, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model import plain
 from nodeagent.model.snapshot import Snapshot
 from tests.render.statuses import WELL
 
-IN_FORCE = InForce(Snapshot(machine_id="7"), {}, (), ())
+BASIS = Basis(Snapshot(machine_id="7"), {}, (), ())
 
 
 async def test_each_socket_gives_its_own_document(tmp_path: Path) -> None:
     path = str(tmp_path / "s.sock")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(serve.serve_status, path, lambda: WELL)
-        tasks.start_soon(serve.serve_snapshot, path, lambda: IN_FORCE)
+        tasks.start_soon(serve.serve_snapshot, path, lambda: BASIS)
         await anyio.wait_all_tasks_blocked()
         assert await threads.call(jsonsocket.ask, path) == plain.dump(WELL)
         document = await threads.call(jsonsocket.ask, paths.snapshot(path))
         tasks.cancel_scope.cancel()
-    assert in_force_json.load(document) == IN_FORCE
+    assert basis_json.load(document) == BASIS
     assert os.listdir(tmp_path) == []
 
 
@@ -38,7 +38,7 @@ async def test_a_socket_that_cannot_be_had_names_its_setting(tmp_path: Path) -> 
     path = str(tmp_path / "file" / "s.sock")
     for name, serving in (
         ("s.sock", serve.serve_status(path, lambda: WELL)),
-        ("s.sock.snapshot", serve.serve_snapshot(path, lambda: IN_FORCE)),
+        ("s.sock.snapshot", serve.serve_snapshot(path, lambda: BASIS)),
     ):
         with pytest.raises(KernelRefused, match=f"{name} cannot be served") as caught:
             await serving

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodeagent.agent.tell.in_force import InForce
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.records import Value
 from nodeagent.model import plain, snapshot_json
@@ -25,13 +25,13 @@ class _Rest:
     warnings: tuple[str, ...]
 
 
-def dump(in_force: InForce) -> dict[str, Any]:
+def dump(basis: Basis) -> dict[str, Any]:
     """The plain data."""
-    rest = _Rest(in_force.matched, in_force.values, in_force.warnings)
-    return {"format": FORMAT, "snapshot": snapshot_json.dump(in_force.snapshot), **plain.dump(rest)}
+    rest = _Rest(basis.matched, basis.values, basis.warnings)
+    return {"format": FORMAT, "snapshot": snapshot_json.dump(basis.snapshot), **plain.dump(rest)}
 
 
-def load(data: Any) -> InForce:
+def load(data: Any) -> Basis:
     """What ``dump`` made the data of. :raises ConfigError: if it is nothing of the kind."""
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise ConfigError(f"its answer is not of the format {FORMAT}")
@@ -40,4 +40,4 @@ def load(data: Any) -> InForce:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"its answer cannot be read: {error}") from error
     snapshot = snapshot_json.load(data.get("snapshot"))
-    return InForce(snapshot, rest.matched, rest.values, rest.warnings)
+    return Basis(snapshot, rest.matched, rest.values, rest.warnings)

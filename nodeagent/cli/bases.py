@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from nodeagent.agent import oneshot
-from nodeagent.agent.tell.in_force import InForce
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import asking
 from nodeagent.model import host_json
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from nodeagent.model.ids import PciAddress
 
 
-def present(options: argparse.Namespace) -> tuple[InForce, str]:
+def present(options: argparse.Namespace) -> tuple[Basis, str]:
     """What is in force on the present host, and what to say first, "" for nothing."""
-    in_force, first_line = asking.daemon(options, asking.root_of(options))
-    return in_force or _of_shell(options), first_line
+    basis, first_line = asking.daemon(options, asking.root_of(options))
+    return basis or _of_shell(options), first_line
 
 
-def chosen(options: argparse.Namespace, costly: PciAddress | None = None) -> tuple[InForce, str]:
+def chosen(options: argparse.Namespace, costly: PciAddress | None = None) -> tuple[Basis, str]:
     """The same, or what is in force on the saved host if the options name one.
 
     ``costly`` is a function of the present host of which the costly facts are wanted, too.
@@ -41,20 +41,20 @@ def chosen(options: argparse.Namespace, costly: PciAddress | None = None) -> tup
     """
     if options.host is not None:
         return _of_shell(options, _saved(options.host)), ""
-    in_force, first_line = present(options)
-    return in_force if costly is None else _with_hints(in_force, options, costly), first_line
+    basis, first_line = present(options)
+    return basis if costly is None else _with_hints(basis, options, costly), first_line
 
 
-def _of_shell(options: argparse.Namespace, saved: Host | None = None) -> InForce:
+def _of_shell(options: argparse.Namespace, saved: Host | None = None) -> Basis:
     root = asking.root_of(options)
     own = asking.settings(options, root)
     snapshot = anyio.run(oneshot.snapshot, root, merge.merge(own.configuration), saved)
-    return InForce(snapshot, {}, own.values, own.warnings)
+    return Basis(snapshot, {}, own.values, own.warnings)
 
 
-def _with_hints(in_force: InForce, options: argparse.Namespace, address: PciAddress) -> InForce:
+def _with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) -> Basis:
     root = asking.root_of(options)
-    return in_force._replace(snapshot=anyio.run(oneshot.with_hints, root, in_force.snapshot, address))
+    return basis._replace(snapshot=anyio.run(oneshot.with_hints, root, basis.snapshot, address))
 
 
 def _saved(path: str) -> Host:

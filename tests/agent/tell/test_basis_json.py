@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent.tell import in_force_json
-from nodeagent.agent.tell.in_force import InForce
+from nodeagent.agent.tell import basis_json
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import Value
 from nodeagent.model.desired import Desired, PciRule, PciSelector
@@ -59,9 +59,9 @@ def decided(desired: Desired) -> Decision:
     return turn.following(first, replace(first.snapshot, host=host("nouveau", "nvidia-223")))
 
 
-def returned(decision: Decision) -> InForce:
-    value = InForce(decision.snapshot, decision.matched, VALUES, ("odd",))
-    return in_force_json.load(json.loads(json.dumps(in_force_json.dump(value))))
+def returned(decision: Decision) -> Basis:
+    value = Basis(decision.snapshot, decision.matched, VALUES, ("odd",))
+    return basis_json.load(json.loads(json.dumps(basis_json.dump(value))))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_settings_come_with_their_sources_and_warnings() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, {}, {"format": "x"}, {"format": in_force_json.FORMAT, "matched": 1}], ids=str
+    "wrong", [None, {}, {"format": "x"}, {"format": basis_json.FORMAT, "matched": 1}], ids=str
 )
 def test_what_is_nothing_of_the_kind_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="its answer"):
-        in_force_json.load(wrong)
+        basis_json.load(wrong)
