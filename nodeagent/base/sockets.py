@@ -40,7 +40,7 @@ class SocketFile:
         return cls(fd, name, sock, identity)
 
     def restrict(self) -> None:
-        """Let no other user connect; meant for before it listens. :raises OSError: if the mode cannot be set."""
+        """Let no other user connect; meant for before it listens. :raises OSError: if it is gone."""
         os.chmod(self._name, 0o600, dir_fd=self._directory)
 
     def rename(self, name: str) -> None:
@@ -85,7 +85,10 @@ def is_served(path: str | Path) -> bool:
 
 @contextlib.contextmanager
 def shortened(path: str | Path) -> Iterator[str]:
-    """The path, as one that fits into a socket address (unix(7)). :raises OSError: if its directory is absent."""
+    """The path, as one that fits into a socket address (unix(7)).
+
+    :raises OSError: if its directory is absent.
+    """
     path = Path(path)
     fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
