@@ -11,7 +11,10 @@ from pathlib import Path
 
 
 def replace(path: str | Path, text: str) -> None:
-    """Write a file for all to read, and its directory if need be. Blocks; raises OSError."""
+    """Write a file for all to read, and its directory if need be. Blocks.
+
+    :raises OSError: if it cannot be written.
+    """
     at = Path(path)
     aside = at.with_suffix(".new")
     at.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

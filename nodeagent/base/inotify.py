@@ -176,7 +176,7 @@ def _leads_on(watch: Watch, name: str) -> bool:
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - a Path costs more than the call
+        at = os.stat(path)  # noqa: PTH116 - a Path costs more than the call
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return at.st_dev, at.st_ino

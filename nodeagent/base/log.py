@@ -41,7 +41,7 @@ class Event(NamedTuple):
 def event(kind: Event, *, bug: BaseException | None = None, **given: str | int | None) -> None:
     """Say an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
 
-    None leaves a field out. Raises InvariantBroken if the fields are not those of its kind.
+    None leaves a field out. :raises InvariantBroken: if the fields are not those of its kind.
     """
     fields = {name: value for name, value in given.items() if value is not None}
     missing = [name for name in kind.fields if name not in fields]

@@ -60,10 +60,10 @@ def _is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
     if not wanted:
         return False
     try:
-        found = os.fstat(stream.fileno())
+        stat = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return wanted == f"{found.st_dev}:{found.st_ino}"
+    return wanted == f"{stat.st_dev}:{stat.st_ino}"
 
 
 def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -> _Sink:

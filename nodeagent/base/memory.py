@@ -19,7 +19,7 @@ def begin_start() -> None:
 
 
 def end_start() -> None:
-    """Collect again, but never look at what was made so far: it stays."""
+    """Collect again, but never visit what was made so far: it stays."""
     gc.freeze()
     gc.enable()
 

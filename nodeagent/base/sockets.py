@@ -27,7 +27,7 @@ class SocketFile:
 
     @classmethod
     def bind(cls, directory: Path, name: str) -> SocketFile:
-        """Make the file; nobody listens yet. Raises OSError."""
+        """Make the file; nobody listens yet. :raises OSError: if it cannot be made."""
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -40,11 +40,11 @@ class SocketFile:
         return cls(fd, name, sock, identity)
 
     def restrict(self) -> None:
-        """Let no other user connect; meant for before it listens. Raises OSError."""
+        """Let no other user connect; meant for before it listens. :raises OSError: if it is gone."""
         os.chmod(self._name, 0o600, dir_fd=self._directory)
 
     def rename(self, name: str) -> None:
-        """Publish under another name, over what is there; raises OSError."""
+        """Publish under another name, over what is there. :raises OSError: if that fails."""
         if name != self._name:
             os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self._name = name
@@ -64,14 +64,14 @@ class SocketFile:
     def remove(self) -> None:
         """Unlink the name unless it is another's by now, and close."""
         with contextlib.suppress(OSError):
-            found = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
-            if _identity(found) == self._identity:
+            present = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+            if _identity(present) == self._identity:
                 os.unlink(self._name, dir_fd=self._directory)
         self.close()
 
 
 def is_served(path: str | Path) -> bool:
-    """True if somebody listens at the path; raises nothing. One non-blocking connect."""
+    """True if somebody listens at the path, False whatever hinders it. One non-blocking connect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             with shortened(path) as address:
@@ -85,7 +85,10 @@ def is_served(path: str | Path) -> bool:
 
 @contextlib.contextmanager
 def shortened(path: str | Path) -> Iterator[str]:
-    """The path, as one that fits into a socket address (unix(7)); raises OSError without its directory."""
+    """The path, as one that fits into a socket address (unix(7)).
+
+    :raises OSError: if its directory is absent.
+    """
     path = Path(path)
     fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -98,8 +101,8 @@ def _through(directory: int, name: str) -> str:
     return f"/proc/self/fd/{directory}/{name}"
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
 
 
 def is_trusted(sock: socket.socket) -> bool:

@@ -30,8 +30,8 @@ def names(root: Root, wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
     ids = frozenset(wanted)
     bundled = Path(__file__).parent.parent / "data" / "pci.ids"
     for path in (*(root.path(file) for file in HOST_FILES), str(bundled)):
-        if found := _search(path, ids):
-            return found
+        if texts := _search(path, ids):
+            return texts
     return {}
 
 
@@ -44,18 +44,18 @@ def _search(path: str, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
 
 
 def _names(data: mmap.mmap, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for vendor in {vendor for vendor, _ in wanted if _ID.fullmatch(vendor)}:
         at = _find(data, vendor.encode(), 0, len(data))
         if at is None:
             continue
-        found[vendor] = _name(data, at)
+        texts[vendor] = _name(data, at)
         end = _end_of_vendor(data, at)
         for device in {device for owner, device in wanted if owner == vendor}:
             line = _find(data, b"\t" + device.encode(), at, end) if _ID.fullmatch(device) else None
             if line is not None:
-                found[f"{vendor}:{device}"] = _name(data, line)
-    return found
+                texts[f"{vendor}:{device}"] = _name(data, line)
+    return texts
 
 
 def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wakes: what is to be scanned again, and what AER events said; filled by whoever notices something.
 
-The cell between the sources of events and the one who scans: neither knows the other. A Wake says "look
-again" and carries no truth. A recovery from a PCI error is the exception, since it exists nowhere else: it is
-kept here until the device is removed or bound anew. Used on the event loop only.
+The cell between the sources of events and the one who scans: neither knows the other. A Wake asks
+for a scan and carries no truth. A recovery from a PCI error is the exception, since it exists nowhere else:
+it is kept here until the device is removed or bound anew. Used on the event loop only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel's uevents: one netlink socket, and what its messages concern.
 
-A message only says "look again", with the name of what has changed; lost and doubled ones do no harm.
+A message is a Wake, with the name of what has changed; lost and doubled ones do no harm.
 What it carries beyond that and exists nowhere else is the course of an AER recovery. Group 1 is the
 kernel's own multicast group (udev's is 2 and is absent in a container). Messages of other senders are
 dropped and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
@@ -50,7 +50,7 @@ class Uevent:
 
     @property
     def subsystem(self) -> str:
-        """The kernel's subsystem, "" if not told."""
+        """The kernel's subsystem, "" if it has none."""
         return self.keys.get("SUBSYSTEM", "")
 
 
@@ -119,9 +119,9 @@ def arrive_here(root: Root) -> bool:
 
 def open_socket() -> socket.socket:
     """A bound socket. Scan after this call, not before. :raises KernelRefused: if there is none."""
-    kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    flags = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     try:
-        sock = socket.socket(socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
+        sock = socket.socket(socket.AF_NETLINK, flags, _NETLINK_KOBJECT_UEVENT)
     except OSError as error:
         raise _refused(error) from error
     try:
@@ -137,7 +137,7 @@ def open_socket() -> socket.socket:
 def _refused(error: OSError) -> KernelRefused:
     return KernelRefused(
         f"no socket for the kernel's uevents: {error.strerror}",
-        "without it changes are found by polling only",
+        "without it changes are seen by polling only",
         errno=error.errno or 0,
     )
 
@@ -155,10 +155,10 @@ def from_kernel(address: object, ancillary: Ancillary) -> bool:
     if not isinstance(address, tuple) or address[0] != 0:
         return False
     return any(
-        (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+        (level, message) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
         and len(data) == _CREDENTIALS.size
         and _CREDENTIALS.unpack(data) == (0, 0, 0)
-        for level, kind, data in ancillary
+        for level, message, data in ancillary
     )
 
 

@@ -45,7 +45,7 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
     """The function as it is now, without its recovery; None if it is not there."""
     try:
         with root.directory(f"{DEVICES}/{address}") as directory:
-            return _function(root, address, directory, directory.names())
+            return _function(root, address, directory)
     except OSError as error:
         if gone(error):
             return None
@@ -69,12 +69,15 @@ def as_known(root: Root, known: PciFunction) -> bool:
         return False
 
 
-def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) -> PciFunction:
+def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
+    """All of it. What most functions lack is asked for by name: to list the directory takes longer."""
     vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
     numa_node, enable, power_state = rest
-    driver = at.link("driver") if "driver" in names else None
-    device_name = vfio_device(at) if "vfio-dev" in names else None
-    vgpu, vgpu_type = _vgpu_type(at) if "nvidia" in names else (False, None)
+    driver = at.link("driver")
+    has_vfio_dev = at.exists("vfio-dev")
+    device_name = vfio_device(at) if has_vfio_dev else None
+    sriov = at.exists("sriov_totalvfs")
+    vgpu, vgpu_type = _vgpu_type(at)
     return PciFunction(
         address=address,
         vendor=hexadecimal(vendor, 4),
@@ -84,15 +87,15 @@ def _function(root: Root, address: PciAddress, at: Directory, names: list[str]) 
         revision=hexadecimal(revision, 2),
         pci_class=hexadecimal(pci_class, 6),
         driver=driver,
-        group=_group_number(at.link("iommu_group")) if "iommu_group" in names else None,
+        group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
         enable=natural(enable),
         power_state=power_state,
-        physfn=_address(at.link("physfn")) if "physfn" in names else None,
-        vfs=_vfs(at, names),
-        sriov_capable="sriov_totalvfs" in names,
-        total_vfs=natural(at.text("sriov_totalvfs")) if "sriov_totalvfs" in names else None,
-        vfio=_vfio_bound(driver, names),
+        physfn=_address(at.link("physfn")),
+        vfs=_vfs(at) if sriov else (),
+        sriov_capable=sriov,
+        total_vfs=natural(at.text("sriov_totalvfs")) if sriov else None,
+        vfio=_vfio_bound(driver, has_vfio_dev),
         vfio_device=device_name,
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
@@ -109,9 +112,9 @@ def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
     return text is not None, None if text in ("", vgpus.NONE) else text
 
 
-def _vfio_bound(driver: str | None, names: list[str]) -> bool:
+def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
     """Every VFIO driver makes vfio-dev (kernel 6.1 and newer); 6.1 keeps it when the driver has let go."""
-    return driver == "vfio-pci" or (driver is not None and "vfio-dev" in names)
+    return driver == "vfio-pci" or (driver is not None and has_vfio_dev)
 
 
 def vfio_device(at: Directory) -> str | None:
@@ -125,13 +128,11 @@ def has_cdev(root: Root, at: Directory, name: str) -> bool:
     return root.exists(f"{VFIO_DEVICES}/{name}") and at.exists(f"vfio-dev/{name}/dev")
 
 
-def _vfs(at: Directory, names: list[str]) -> tuple[PciAddress, ...]:
+def _vfs(at: Directory) -> tuple[PciAddress, ...]:
     """The VFs in the order of their links virtfn0, virtfn1, …"""
-    links = [name for name in names if name[:6] == "virtfn" and _VF.fullmatch(name)]
-    if not links:
-        return ()
-    found = (_address(at.link(name)) for name in sorted(links, key=lambda name: int(name[6:])))
-    return tuple(address for address in found if address is not None)
+    links = (name for name in at.names() if name[:6] == "virtfn" and _VF.fullmatch(name))
+    addresses = (_address(at.link(name)) for name in sorted(links, key=lambda name: int(name[6:])))
+    return tuple(address for address in addresses if address is not None)
 
 
 def _ports(target: str | None) -> tuple[str, ...]:

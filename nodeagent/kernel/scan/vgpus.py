@@ -30,18 +30,18 @@ def creatable(text: str) -> tuple[tuple[str, str], ...]:
     It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
     vendor-specific VFIO framework).
     """
-    found = (_CREATABLE.fullmatch(line) for line in text.splitlines())
-    return tuple((match[1], match[2]) for match in found if match is not None)
+    lines = (_CREATABLE.fullmatch(line) for line in text.splitlines())
+    return tuple((match[1], match[2]) for match in lines if match is not None)
 
 
 def seen(host: Host) -> dict[str, str]:
     """Number → name of all types that VFs list or have; "" where only the number is known."""
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for function in host.functions.values():
         if function.vgpu_type is not None:
-            found.setdefault(function.vgpu_type, "")
-        found.update(function.vgpu_types)
-    return found
+            types.setdefault(function.vgpu_type, "")
+        types.update(function.vgpu_types)
+    return types
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
@@ -54,9 +54,9 @@ def named(root: Root, host: Host) -> dict[str, str]:
 def _described(root: Root) -> dict[str, str]:
     from html import unescape  # rarely needed, and its table of entities is large
 
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for match in _TYPE.finditer(root.text(FILE) or ""):
         attributes = dict(_ATTRIBUTE.findall(match[1]))
         if {"id", "name"} <= attributes.keys():
-            found[attributes["id"]] = unescape(attributes["name"])
-    return found
+            types[attributes["id"]] = unescape(attributes["name"])
+    return types
