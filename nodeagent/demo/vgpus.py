@@ -73,14 +73,14 @@ class VgpuNode:
 
     def show(self) -> None:
         """Show the cards."""
-        names = {each.id[7:]: each.name or "" for each in self.cards.kernel.cards[0].types}
+        names = {one.id[7:]: one.name or "" for one in self.cards.kernel.cards[0].types}
         split = ((card, text.partition(" ")) for card, text in self._contents().items())
         rows = [(card, f"nvidia-{number}", names[number], count) for card, (count, _, number) in split]
         self.act.screen.table(("CARD", "TYPE", "NAME", "VGPUS"), rows)
 
 
 def _content(types: list[str]) -> str:
-    return ", ".join(f"{types.count(each)} {each[7:]}" for each in sorted(set(types)))
+    return ", ".join(f"{types.count(name)} {name[7:]}" for name in sorted(set(types)))
 
 
 async def _start(node: VgpuNode) -> None:

@@ -86,7 +86,7 @@ class SimulatedCards:
         self.show()
 
     def switch_off(self, address: str, *type_ids: str) -> None:
-        """These types of a card have no room, until told otherwise."""
+        """These types of a card, and no others, have no room."""
         self.kernel.switch_off(address, *type_ids)
         self.show()
 

@@ -35,7 +35,7 @@ def write_new(path: str, text: str) -> None:
 
 
 def write_unseen(path: str, text: str, aside: str) -> None:
-    """Write an existing file so that nobody who watches its directory is told, as a kernel changes it.
+    """Write an existing file so that nobody who watches its directory notices, as a kernel changes it.
 
     inotify tells the directory through which the file was opened; ``aside`` is a free path that is another.
     """

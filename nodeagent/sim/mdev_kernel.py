@@ -102,7 +102,7 @@ class MdevKernel:
     _exists: _Instances = field(default_factory=_Instances, init=False)
 
     def apply(self, action: Action) -> bool:
-        """Make one change; False if it is begun and waits for a holder. Raises KernelRefused."""
+        """Make one change; False if it is begun and waits for a holder. :raises KernelRefused: as Linux would."""
         if isinstance(action, CreateMdev):
             self.create(action.parent, action.type_id, action.uuid)
             return True
@@ -172,7 +172,7 @@ class MdevKernel:
         self._exists.dead.add(uuid)
 
     def switch_off(self, address: str, *type_ids: str) -> None:
-        """These types of a card say that none is available, until told otherwise."""
+        """These types of a card, and no others, say that none is available."""
         self.card(address).off = frozenset(type_ids)
 
     @property
@@ -251,12 +251,12 @@ def _virtual(card: Card, plain: PciFunction, exists: _Instances) -> PciFunction:
     made = exists.made.get(function.address)
     if made is not None:
         return replace(function, vgpu_type=made.type.id)
-    room = (each for each in card.types if exists.available(card, function.address, each))
-    return replace(function, vgpu_types=tuple((each.id, each.name or "") for each in room))
+    room = (one for one in card.types if exists.available(card, function.address, one))
+    return replace(function, vgpu_types=tuple((one.id, one.name or "") for one in room))
 
 
 def _types(card: Card, parent: str, exists: _Instances) -> tuple[MdevType, ...]:
-    return tuple(MdevType(each.id, each.name, exists.available(card, parent, each)) for each in card.types)
+    return tuple(MdevType(one.id, one.name, exists.available(card, parent, one)) for one in card.types)
 
 
 def _refused(number: int, path: str) -> KernelRefused:

@@ -87,7 +87,7 @@ class Plugin(v1beta1.DevicePluginBase):
 async def register(
     kubelet: Kubelet, endpoint: str, resource: str = RESOURCE, version: str = "v1beta1"
 ) -> None:
-    """Register as a plugin does; raises GRPCError as the kubelet answered."""
+    """Register as a plugin does. :raises GRPCError: as the kubelet answered."""
     peer = channel.SocketChannel(kubelet.socket)
     request = v1beta1.RegisterRequest(version, endpoint, resource)
     try:

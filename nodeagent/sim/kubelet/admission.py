@@ -64,7 +64,7 @@ class Admission:
     async def _allocate(self, pod: Pod) -> None:
         """Init containers first; what plain ones had may be used again, what sidecars have may not."""
         reusable: dict[str, set[str]] = {}
-        for kind, name, limits in _containers(pod):
+        for role, name, limits in _containers(pod):
             wishes = list(limits.items())
             self._state.random.shuffle(wishes)
             for resource, count in wishes:
@@ -72,7 +72,7 @@ class Admission:
                     continue  # no plugin ever listed it: the pod runs without, as with nodeName set
                 ids = await self._allocate_one(pod, name, resource, count, reusable)
                 again = reusable.setdefault(resource, set())
-                again.update(ids) if kind == "init" else again.difference_update(ids)
+                again.update(ids) if role == "init" else again.difference_update(ids)
 
     async def _allocate_one(
         self, pod: Pod, name: str, resource: str, count: int, reusable: dict[str, set[str]]
@@ -207,11 +207,11 @@ def _merge(result: ContainerResult, answer: v1beta1.ContainerAllocateResponse) -
 
 
 def _containers(pod: Pod) -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Kind, name and limits of each container, in the order of admission."""
-    for kind, prefix, many in (
+    """Role, name and limits of each container, in the order of admission."""
+    for role, prefix, many in (
         ("init", "init", pod.init_containers),
         ("sidecar", "sidecar", pod.sidecars),
         ("app", "c", pod.containers),
     ):
         for index, limits in enumerate(many):
-            yield kind, f"{prefix}{index}", limits
+            yield role, f"{prefix}{index}", limits

@@ -96,7 +96,7 @@ class Clients:
         self.endpoints: dict[str, Client] = {}  # who gets the Allocates
 
     async def register(self, request: v1beta1.RegisterRequest, deadline: Deadline | None) -> None:
-        """All of Register but the transport; raises GRPCError UNKNOWN with the real one's text."""
+        """All of Register but the transport. :raises GRPCError: UNKNOWN, with the real one's text."""
         name = request.resource_name
         seen = Registration(name, request.endpoint, anyio.current_time())
         try:
@@ -122,7 +122,7 @@ class Clients:
             raise GRPCError(Status.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
 
     async def connect(self, resource: str, path: Path, deadline: Deadline | None = None) -> None:
-        """Dial, ask for the options, start to read lists; raises GRPCError UNKNOWN."""
+        """Dial, ask for the options, start to read lists. :raises GRPCError: UNKNOWN, if that fails."""
         codec = _LimitedCodec(self._state.faults.get("receive-limit", resource) or RECEIVE_LIMIT)
         channel = SocketChannel(path, codec=codec)
         try:

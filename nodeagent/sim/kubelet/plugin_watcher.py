@@ -42,12 +42,12 @@ class PluginWatcher:
 
     async def one_turn(self) -> None:
         """Drop what has gone or was made anew, then try what is new."""
-        found = _sockets(self._state.paths.registry)
+        sockets = _sockets(self._state.paths.registry)
         for path, (identity, resource) in tuple(self._used.items()):
-            if found.get(path) != identity:
+            if sockets.get(path) != identity:
                 del self._used[path]
                 self._clients.disconnect(resource)
-        for path, identity in found.items():
+        for path, identity in sockets.items():
             due, _ = self._failed.get(path, (0.0, 0.0))
             if path not in self._used and anyio.current_time() >= due:
                 await self._try(path, identity)
@@ -68,7 +68,7 @@ class PluginWatcher:
     async def _handshake(
         self, path: Path, identity: tuple[int, int], stub: pluginregistration.RegistrationStub
     ) -> None:
-        """GetInfo, connect, tell; raises the errors of the plugin's socket."""
+        """GetInfo, connect, tell. :raises ConnectionError: if the plugin is not taken."""
         info = await stub.get_info(timeout=INFO_LIMIT)
         seen = Registration(info.name, info.endpoint or str(path), anyio.current_time())
         self._state.statistics.registrations.append(seen)
@@ -86,7 +86,7 @@ class PluginWatcher:
 
 
 def _check(info: pluginregistration.PluginInfo) -> None:
-    """Raises ValueError for what the device manager does not take."""
+    """Check what the device manager checks. :raises ValueError: if it would not take the plugin."""
     if info.type != "DevicePlugin":
         raise ValueError(f"no handler registered for plugin type: {info.type}")
     if "v1beta1" not in info.supported_versions:
@@ -97,12 +97,12 @@ def _check(info: pluginregistration.PluginInfo) -> None:
 
 def _sockets(directory: Path) -> dict[Path, tuple[int, int]]:
     """Sockets without a dot in front, with inode and time: a new one under an old name differs."""
-    found = {}
+    sockets = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         try:
             status = path.lstat()
         except FileNotFoundError:
-            continue  # it went between the two looks
+            continue  # it went after it was listed
         if stat.S_ISSOCK(status.st_mode) and not path.name.startswith("."):
-            found[path] = (status.st_ino, status.st_mtime_ns)
-    return found
+            sockets[path] = (status.st_ino, status.st_mtime_ns)
+    return sockets

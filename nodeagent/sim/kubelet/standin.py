@@ -74,14 +74,14 @@ class Kubelet:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
         with anyio.CancelScope(shield=True):
             await self.stop()
         self._outer.cancel_scope.cancel()
-        return await self._outer.__aexit__(kind, error, trace)
+        return await self._outer.__aexit__(error_type, error, trace)
 
     async def start(self) -> None:
         """Wipe the plugin directory's sockets, bind, listen; pods keep what the checkpoint says."""
