@@ -32,7 +32,7 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
         path = changing.root.path(f"/sys/bus/mdev/devices/{first}/remove")
         files.remove(path)
         os.mkfifo(path)
-        changing.changes = changing.fresh(deadline=60.0)
+        changing.forget(deadline=60.0)
         async with changing.run():
             changing.want()
             await changing.until(lambda: len(changing.status.under_way) == 1)
@@ -41,7 +41,7 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
             with pytest.raises(Refused):
                 changing.reservations.give({first: POD}, until=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.reservations.withdrawn.get())
+            await changing.until(lambda: not changing.now.reservations.withdrawn)
             assert changing.status.under_way == ()
             os.close(reader)
 
@@ -55,4 +55,4 @@ async def test_what_was_withdrawn_for_steps_that_a_failure_has_ended_is_given_ba
             await changing.until(lambda: len(changing.cards.instances) == 1)
         async with changing.run():
             await changing.until_counts()
-            await changing.until(lambda: not changing.reservations.withdrawn.get())
+            await changing.until(lambda: not changing.now.reservations.withdrawn)

@@ -258,7 +258,6 @@ async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: N
     assert not breaking.registration.registered
 
 
-@virtual.TIME
 @pytest.mark.parametrize(
     ("ends", "least", "most"),
     [
