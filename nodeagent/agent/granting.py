@@ -17,8 +17,7 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.model.allocation import Grant, Holder, unnamed
-from nodeagent.model.host import Host, HostDevice, Mdev
-from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Kind, Resource
 from nodeagent.policy.offer import grants, prefer
 
@@ -51,7 +50,8 @@ class Granting:
         :raises KernelRefused: if what has changed about them could not be read.
         """
         grants.check_given(self.resource(name), device_ids)
-        await self._observer.recheck(self._behind(name, device_ids))
+        behind = grants.behind(self.resource(name), device_ids, self._offering.decision)
+        await self._observer.recheck(behind)
         self._offering.one_turn()
         if self.resource(name).cdi:
             await self._cdi.ensure(name, device_ids)
@@ -64,36 +64,10 @@ class Granting:
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred ids of those that are available. :raises Refused: if the request cannot be met."""
         host = self._offering.decision.snapshot.host
-        present = ((device_id, host.device(device_id)) for device_id in (*available, *must))
-        topologies = {device_id: _topology(each, host) for device_id, each in present if each is not None}
+        topologies = {device_id: prefer.topology(device_id, host) for device_id in (*available, *must)}
         return prefer.choose(available, must, size, topologies)
-
-    def _behind(self, name: ResourceName, device_ids: Sequence[str]) -> tuple[str, ...]:
-        """The node, or the functions and mdevs and all others of their groups: these decide, too."""
-        decision = self._offering.decision
-        rule = grants.node_rule(self.resource(name), decision)
-        if rule is not None:
-            return (rule.path,)
-        host = decision.snapshot.host
-        behind: dict[str, None] = {}
-        for host_device in (host.device(device_id) for device_id in device_ids):
-            if host_device is not None:
-                behind[host_device.id] = None
-                behind.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
-        return tuple(behind)
 
 
 def _holder(resource: Resource, device_id: str) -> Holder:
     device = resource.device(device_id)
     return unnamed(resource.name, None if device is None else device.numa)
-
-
-def _topology(host_device: HostDevice, host: Host) -> prefer.Topology:
-    """Where a function sits, or the parent of an mdev."""
-    function = (
-        host.functions.get(PciAddress(host_device.parent or ""))
-        if isinstance(host_device, Mdev)
-        else host_device
-    )
-    root = function.pcie_root if function is not None else ""
-    return prefer.Topology(host_device.group, host_device.numa_node, root)

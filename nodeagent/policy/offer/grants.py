@@ -83,6 +83,20 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
     return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
+def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
+    """What decides about these devices: their node, or they themselves and all others of their groups."""
+    rule = node_rule(resource, decision)
+    if rule is not None:
+        return (rule.path,)
+    host = decision.snapshot.host
+    ids: dict[str, None] = {}
+    for host_device in (host.device(device_id) for device_id in device_ids):
+        if host_device is not None:
+            ids[host_device.id] = None
+            ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
+    return tuple(ids)
+
+
 def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
     offer = decision.offer_of(device_id)
     if offer is None:

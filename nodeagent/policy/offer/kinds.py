@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from nodeagent.model.desired import Desired, MdevRule, PciRule
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Kind, Reason
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups
@@ -41,6 +42,7 @@ class DeviceKind(Generic[D]):
     label: Callable[[D, Names], Label]  # what its resource is called after
     checks: tuple[Callable[[D, Unit, Use], Reason | None], ...]
     nodes: Callable[[D, Iommufd, Host], tuple[str, ...]]
+    function: Callable[[D, Host], PciFunction | None]  # that it is, or is a part of: it sits where that sits
 
 
 _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
@@ -64,6 +66,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         holding.outside,
     ),
     nodes=nodes.vfio,
+    function=lambda function, _: function,
 )
 # An mdev is alone in its group, and nothing tells from outside that it is open.
 _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
@@ -83,6 +86,7 @@ _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
         holding.held,
     ),
     nodes=nodes.vfio,
+    function=lambda mdev, host: host.functions.get(PciAddress(mdev.parent or "")),
 )
 _KINDS: Final[Mapping[type, DeviceKind[Any]]] = MappingProxyType({PciFunction: _FUNCTION, Mdev: _MDEV})
 _OF_RULES: Final = MappingProxyType({row.rule: row.kind for row in _KINDS.values()})

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeagent.base.errors import Refused
+from nodeagent.model.host import Host
+from nodeagent.policy.offer import kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,16 @@ class Topology:
 
 
 NO_TOPOLOGY = Topology()
+
+
+def topology(device_id: str, host: Host) -> Topology:
+    """Where a device of this host sits; nowhere, if the host has none of that id."""
+    host_device = host.device(device_id)
+    if host_device is None:
+        return NO_TOPOLOGY
+    function = kinds.of(host_device).function(host_device, host)
+    root = "" if function is None else function.pcie_root
+    return Topology(host_device.group, host_device.numa_node, root)
 
 
 def choose(
