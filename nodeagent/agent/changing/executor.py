@@ -71,8 +71,9 @@ class Executor:
     @property
     def late(self) -> tuple[Step, ...]:
         """Those that have been under way for longer than the deadline."""
-        now = anyio.current_time()
-        return tuple(write.step for write in self._under_way.values() if now - write.began >= self._deadline)
+        latest = anyio.current_time() - self._deadline
+        left = (write for write in self._under_way.values() if write.step in self._left.get())
+        return tuple(write.step for write in left if write.began <= latest)
 
     async def take(self, step: Step, allowed: Callable[[], bool]) -> Outcome:
         """Make the change. ``allowed`` is asked in the very moment of the write."""

@@ -74,10 +74,10 @@ class ChangeLoop:
             return
         if not snapshot.host.generation:
             return  # the first scan has failed: an empty Host would say that all devices are gone
-        self._ledger.learn()
-        snapshot = self._snapshots.now
         if self._inputs == _inputs(snapshot, self._runs):
             return
+        self._ledger.learn()
+        snapshot = self._snapshots.now
         before, self.plan = self.plan, planning.plan(snapshot)
         self._forget()
         self._tell(before)
@@ -139,6 +139,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
     return (
         snapshot.host,
         snapshot.desired,
+        snapshot.names,
         snapshot.allocations,
         snapshot.reservations.settling,
         snapshot.open,
