@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.sim.host import SimulatedHost
-from tests.blackbox.harness import T4, Node, eventually, until_health
+from tests.blackbox.harness import T4, Node, eventually
 
 OFF = ("--discovery-enabled", "false")
 BROKEN = "discovery: [no table\n"
@@ -124,15 +124,20 @@ async def test_a_saved_host_is_explained_without_asking_anybody(node: Node) -> N
     assert told["resource"] == T4
 
 
+def listed_as(status: Any) -> str:
+    """What the daemon says of the only device of its only resource."""
+    ((device,),) = (resource["devices"] for resource in status["resources"])
+    return str(device.get("what"))
+
+
 async def test_what_stays_listed_is_explained_as_the_daemon_lists_it(node: Node) -> None:
     (address,) = node.add_gpus(1)
-    async with node.running(listed={T4: 1}) as (_, kubelet):
+    async with node.running(listed={T4: 1}) as _:
         node.host.bind(address, "nouveau")
-        await until_health(kubelet, T4, address, "Unhealthy")
         await until_asked(node)
-        (resource,) = (await node.status())["resources"]
+        status = await node.until_told(lambda status: "nouveau" in listed_as(status))
         told = await answer(node, "explain", address)
-        assert told["reason"]["what"] == resource["devices"][0]["what"]
+        assert told["reason"]["what"] == listed_as(status)
         assert told["rules"][-1]["rule"] == "memory"
 
 
