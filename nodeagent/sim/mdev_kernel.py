@@ -102,10 +102,7 @@ class MdevKernel:
     _exists: _Instances = field(default_factory=_Instances, init=False)
 
     def apply(self, action: Action) -> bool:
-        """Make one change; False if it is begun and waits for a holder.
-
-        :raises KernelRefused: as Linux would.
-        """
+        """Make one change; False if it has begun and waits for a holder. :raises KernelRefused: as Linux."""
         if isinstance(action, CreateMdev):
             self.create(action.parent, action.type_id, action.uuid)
             return True
