@@ -67,4 +67,4 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
 async def first_scan(core: Core) -> None:
     """The first scan, as soon as no change can be missed any more."""
     await core.events.listening(core.settings.get().timing.resync)
-    await core.observer.first()
+    await core.observer.scan()

@@ -40,6 +40,22 @@ class Scanned(NamedTuple):
     error: KernelRefused | None = None
 
 
+class Hangs:
+    """What does not answer, told when it begins and when it ends."""
+
+    def __init__(self) -> None:
+        self._before: frozenset[str] = frozenset()
+
+    def tell(self, stuck: Iterable[str]) -> None:
+        """``stuck``: the keys of all that does not answer now."""
+        now = frozenset(stuck)
+        for key in sorted(now - self._before):
+            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE), pci_address=pci_address(key))
+        for key in sorted(self._before - now):
+            log.event(log.HOST_READ_BACK, what=key, pci_address=pci_address(key))
+        self._before = now
+
+
 class Observer:
     """Scans what the wakes name."""
 
@@ -61,37 +77,23 @@ class Observer:
         self._settings = settings
         self._names = NameKeeper(root)
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
-        self._hung: frozenset[str] = frozenset()
-
-    @property
-    def stuck(self) -> tuple[str, ...]:
-        """What cannot be read at this moment."""
-        return self._runner.stuck
-
-    @property
-    def begun(self) -> int:
-        """How many scans were begun."""
-        return self._gathering.taken
+        self._hangs = Hangs()
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**asdict(self._events.statistics))
-        return HostStatus.of(self._snapshots.now.host, self.stuck, events)
+        return HostStatus.of(self._snapshots.now.host, self._runner.stuck, events)
 
     def wake(self, keys: Iterable[str]) -> None:
         """Scan soon what the keys name."""
         for key in keys:
             self._wakes.wake(key)
 
-    async def first(self) -> None:
-        """The first scan, before anything is offered."""
-        await self._scan()
-
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
             await self._gathering.due(self._events.slow(self._resync))
-            await self._scan()
+            await self.scan()
 
     async def recheck(self, ids: Sequence[str]) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
@@ -133,7 +135,8 @@ class Observer:
         while self.scanned.get().number < wanted:
             await self.scanned.newer(self.scanned.version)
 
-    async def _scan(self) -> None:
+    async def scan(self) -> None:
+        """Scan what was named until now. Two scans at a time are not allowed."""
         self._events.tell_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         nodes, error = before.desired.node_paths, None
@@ -147,17 +150,9 @@ class Observer:
         except Exception:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
-        self._tell_hangs()
+        self._hangs.tell(self._runner.stuck)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))
         self.scanned.set(Scanned(number, error))
-
-    def _tell_hangs(self) -> None:
-        stuck = frozenset(self.stuck)
-        for key in sorted(stuck - self._hung):
-            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE), pci_address=pci_address(key))
-        for key in sorted(self._hung - stuck):
-            log.event(log.HOST_READ_BACK, what=key, pci_address=pci_address(key))
-        self._hung = stuck
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:

@@ -53,6 +53,11 @@ class Eyes:
         """The newest Host."""
         return self.snapshots.now.host
 
+    @property
+    def scans(self) -> int:
+        """How many scans have ended."""
+        return self.observer.scanned.get().number
+
     async def until(self, condition: Callable[[Host], bool]) -> Host:
         """Wait for a Host of that kind."""
         return (await until(self.snapshots, lambda snapshot: condition(snapshot.host))).host
@@ -61,7 +66,7 @@ class Eyes:
     async def open(self, *, events: bool = False) -> AsyncIterator[Eyes]:
         """After the first scan; with ``events`` changes are heard of."""
         async with anyio.create_task_group() as tasks:
-            await self.observer.first()
+            await self.observer.scan()
             tasks.start_soon(self.observer.run)
             if events:
                 tasks.start_soon(self.watcher.run)

@@ -94,7 +94,7 @@ async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: Simulated
     """The first wake after quiet waits for nothing: one more scan costs less than a late list."""
     async with Eyes(host).open() as eyes:
         await anyio.sleep_until(anyio.current_time() + 2 * gathering.QUIET)
-        before = eyes.observer.begun
+        before = eyes.scans
         eyes.wakes.wake(ONE)
         await anyio.lowlevel.checkpoint()
         for address in (TWO, ONE, TWO):
@@ -104,7 +104,7 @@ async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: Simulated
             while eyes.observer.scanned.get().number < before + 2:
                 await eyes.observer.scanned.newer(eyes.observer.scanned.version)
         await anyio.wait_all_tasks_blocked()
-        assert eyes.observer.begun == before + 2
+        assert eyes.scans == before + 2
 
 
 async def test_a_scan_that_finds_nothing_new_wakes_nobody(host: SimulatedHost) -> None:
@@ -149,9 +149,9 @@ async def test_where_events_come_from_nothing_is_polled(host: SimulatedHost, sai
     async with Eyes(host).open(events=True) as eyes:
         await eyes.events.listening(3600.0)
         assert said(log.EVENTS_UNAVAILABLE) == []
-        before = eyes.observer.begun
+        before = eyes.scans
         await eyes.observer.refresh([ONE])
-        assert eyes.observer.begun > before
+        assert eyes.scans > before
 
 
 async def test_the_nodes_that_are_desired_are_seen_at_the_next_scan(host: SimulatedHost) -> None:
@@ -166,9 +166,9 @@ async def test_the_nodes_that_are_desired_are_seen_at_the_next_scan(host: Simula
 
 async def test_what_is_as_the_host_says_needs_no_look(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        before = eyes.observer.begun
+        before = eyes.scans
         await eyes.observer.recheck([ONE, TWO])
-        assert eyes.observer.begun == before
+        assert eyes.scans == before
 
 
 async def test_what_has_changed_is_in_the_host_before_the_answer(host: SimulatedHost) -> None:
@@ -195,9 +195,9 @@ async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host:
         with anyio.fail_after(5):
             await eyes.observer.refresh([ONE, "some-uuid"])
         assert function(eyes).enable == 1
-        before = eyes.observer.begun
+        before = eyes.scans
         await eyes.observer.refresh(["some-uuid"])
-        assert eyes.observer.begun == before
+        assert eyes.scans == before
 
 
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
@@ -237,7 +237,7 @@ async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: Si
         eyes.wakes.wake(None)
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
-        assert eyes.observer.stuck == (ONE,)
+        assert eyes.observer.status().not_readable == (ONE,)
         fifos.unhang(host, ONE, "vendor")
         await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 

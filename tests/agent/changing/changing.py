@@ -28,6 +28,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ChangesStatus
+from nodeagent.policy.change import ownership
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
@@ -48,6 +49,11 @@ SLOW = Backoff(first=60.0, limit=60.0)
 def t4(*addresses: str) -> list[Card]:
     """Tesla T4s with the types of NVIDIA's documentation."""
     return [Card(address, T4_TYPES) for address in addresses]
+
+
+def uuid(card: str, type_id: str, index: int) -> str:
+    """The UUID of an instance that this node makes."""
+    return ownership.uuid_of(MACHINE, card, type_id, index)
 
 
 def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Desired:
@@ -206,7 +212,7 @@ async def node(root: Path, cards: list[Card], *types: str) -> AsyncIterator[Chan
 async def restarted(changing: Changing) -> AsyncIterator[None]:
     """A new daemon on the same node: it has seen nothing, and remembers what is on disk."""
     changing.begin_anew()
-    await changing.eyes.observer.first()
+    await changing.eyes.observer.scan()
     async with changing.run() as group:
         group.start_soon(changing.eyes.observer.run)
         yield

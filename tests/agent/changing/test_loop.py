@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,39 +13,33 @@ import pytest
 
 from nodeagent.agent.changing import ledger
 from nodeagent.base import log
-from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Allocations, Knowledge, unnamed
+from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
-from nodeagent.model.ids import ResourceName
 from nodeagent.model.ledger import Ledger
-from nodeagent.policy.change import ownership
 from nodeagent.sim import refusals
 from nodeagent.sim.mdev_kernel import Card, Type
-from tests.agent.changing.changing import FIRST, MACHINE, SECOND, SLOW, T4_TYPES, THIRD, Changing, node, t4
+from tests.agent.changing.changing import (
+    FIRST,
+    SECOND,
+    SLOW,
+    T4_TYPES,
+    THIRD,
+    Changing,
+    node,
+    t4,
+    uuid,
+)
 from tests.conftest import Said
 from tests.sim.vfs import SimulatedVfs, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
 
-POD = unnamed(ResourceName("nvidia.com/GRID_T4"), None)
 FOREIGN = "00000000-0000-4000-8000-000000000001"
 VGPUS = (Type("1", 4, "NVIDIA A40-12Q"), Type("2", 2, "NVIDIA A40-24Q"))
 
 
-def uuid(card: str, type_id: str, index: int) -> str:
-    return ownership.uuid_of(MACHINE, card, type_id, index)
-
-
 def create_file(changing: Changing, card: str, type_id: str) -> Path:
     return Path(changing.root.path(f"/sys/class/mdev_bus/{card}/mdev_supported_types/{type_id}/create"))
-
-
-def blocked(changing: Changing, instance: str) -> Path:
-    """The instance's file ``remove``: a write to it waits for a reader, as the kernel's for the last user."""
-    path = Path(changing.root.path(f"/sys/bus/mdev/devices/{instance}/remove"))
-    path.unlink()
-    os.mkfifo(path)
-    return path
 
 
 async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path: Path) -> None:
@@ -74,13 +67,13 @@ async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run() as group:
         await changing.until_counts((FIRST, "nvidia-228", 2))
         await changing.until_at_rest()
-        plan, looks, writes = changing.plan, changing.eyes.observer.begun, changing.status.writes
+        plan, scans, writes = changing.plan, changing.eyes.scans, changing.status.writes
         for _ in range(20):
             changing.eyes.snapshots.ring()
             changing.loop.one_turn(group)
             await anyio.lowlevel.checkpoint()
         assert changing.plan is plan
-        assert (changing.eyes.observer.begun, changing.status.writes) == (looks, writes)
+        assert (changing.eyes.scans, changing.status.writes) == (scans, writes)
 
 
 @pytest.mark.shows("KV-4", "VG-7")
@@ -137,85 +130,6 @@ async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path
         await changing.until(lambda: bool(changing.plan.waiting))
         changing.cards.release(opened)
         await changing.until_counts((FIRST, "nvidia-228", 2))
-
-
-async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -> None:
-    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
-        await changing.until_counts((FIRST, "nvidia-228", 2))
-        fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.reservations.give({fresh: POD}, until=math.inf)
-        changing.want()
-        await changing.until_counts((FIRST, "nvidia-228", 1))
-        await changing.until_at_rest()
-        assert list(changing.cards.instances) == [fresh]
-        (waiting,) = changing.status.waiting
-        assert waiting.why.endswith("it was given to a pod a moment ago")
-        assert changing.releases.awaited.get() == {fresh}
-
-
-@pytest.mark.parametrize("checkpoints", range(12))
-async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_device(
-    tmp_path: Path, checkpoints: int
-) -> None:
-    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
-        await changing.until_counts((FIRST, "nvidia-228", 2))
-        await changing.until_at_rest()
-        first, second = (uuid(FIRST, "nvidia-228", index) for index in (0, 1))
-        changing.want()
-        while second in changing.cards.instances and first in changing.cards.instances:
-            await anyio.lowlevel.checkpoint()  # each turn of the loop counts here
-        for _ in range(checkpoints):
-            await anyio.lowlevel.checkpoint()
-        try:
-            changing.reservations.give({second: POD}, until=math.inf)
-        except Refused:
-            await changing.until_counts()
-        else:
-            await changing.until_at_rest()
-            assert list(changing.cards.instances) == [second]
-
-
-async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_returned(
-    tmp_path: Path,
-) -> None:
-    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
-        async with changing.run():
-            await changing.until_counts((FIRST, "nvidia-228", 2))
-        first = uuid(FIRST, "nvidia-228", 0)
-        path = blocked(changing, first)
-        changing.forget(deadline=0.1)
-        async with changing.run():
-            changing.want()
-            await changing.until(lambda: len(changing.status.late) == 1)
-            await changing.until(lambda: not changing.loop.working)
-            with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, until=math.inf)
-        async with changing.run():  # its supervisor begins it again after a failure
-            with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, until=math.inf)
-            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.now.reservations.withdrawn)
-            changing.reservations.give({first: POD}, until=math.inf)
-            os.close(reader)
-
-
-async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_path: Path) -> None:
-    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
-        async with changing.run():
-            await changing.until_counts((FIRST, "nvidia-228", 2))
-        first = uuid(FIRST, "nvidia-228", 0)
-        path = blocked(changing, first)
-        changing.forget(deadline=0.1)
-        async with changing.run():
-            changing.want()
-            await changing.until(lambda: len(changing.status.late) == 1)
-            await changing.until(lambda: not changing.loop.working)
-            for _ in range(2):
-                await changing.eyes.observer.rescan(frozenset({first}))
-            assert first in changing.now.reservations.withdrawn
-            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.now.reservations.withdrawn)
-            os.close(reader)
 
 
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Still:
         return self.teller.status()
 
     async def scan(self) -> None:
-        await self.daemon.core.observer.first()
+        await self.daemon.core.observer.scan()
         self.daemon.core.offering.one_turn()
 
 
