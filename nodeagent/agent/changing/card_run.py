@@ -12,10 +12,10 @@ from functools import partial
 
 from anyio.abc import TaskGroup
 
-from nodeagent.agent.changing.collaborators import Scans
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.withdrawals import Withdrawals
+from nodeagent.agent.observe import Observer
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.model.action import Step
 from nodeagent.model.host import Host
@@ -27,10 +27,15 @@ class CardRuns:
     """Which cards are being worked on, and the work."""
 
     def __init__(
-        self, snapshots: Snapshots, scans: Scans, probe: Probe, executor: Executor, withdrawals: Withdrawals
+        self,
+        snapshots: Snapshots,
+        observer: Observer,
+        probe: Probe,
+        executor: Executor,
+        withdrawals: Withdrawals,
     ) -> None:
         self._snapshots = snapshots
-        self._scans = scans
+        self._observer = observer
         self._probe = probe
         self._executor = executor
         self._withdrawals = withdrawals
@@ -58,7 +63,7 @@ class CardRuns:
 
     async def _run(self, card: str, steps: Sequence[Step], planned: Snapshot) -> None:
         await self._carry_out(steps, planned)
-        await self._scans.rescan(_places(card, planned.host))
+        await self._observer.rescan(_places(card, planned.host))
         self._withdrawals.give_back(steps)
         self._working -= {card}
         self._snapshots.ring()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.changing.collaborators import Scans
 from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.base import log, threads
@@ -22,6 +21,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import Step
 from nodeagent.model.ids import pci_address
 
@@ -50,12 +50,12 @@ class Executor:
     name = "late writes"
 
     def __init__(
-        self, root: Root, scans: Scans, retries: Retries, ledger: LedgerKeeper, deadline: float
+        self, root: Root, wakes: Wakes, retries: Retries, ledger: LedgerKeeper, deadline: float
     ) -> None:
         self.writes = 0
         self.ended: Latest[None] = Latest(None)
         self._root = root
-        self._scans = scans
+        self._wakes = wakes
         self._retries = retries
         self._ledger = ledger
         self._deadline = deadline
@@ -144,7 +144,8 @@ class Executor:
     def _returned(self, step: Step) -> None:
         del self._under_way[step.action.device]
         self._left.set(self._left.get() - {step})
-        self._scans.wake(step.action.targets)
+        for key in step.action.targets:
+            self._wakes.wake(key)
 
     def _refused(self, step: Step, error: KernelRefused) -> Outcome:
         self._ledger.end(step.action, made=False)

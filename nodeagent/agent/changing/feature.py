@@ -10,7 +10,6 @@ from nodeagent.agent.changing import executor as writing
 from nodeagent.agent.changing import probe as probing
 from nodeagent.agent.changing import retries as retrying
 from nodeagent.agent.changing.card_run import CardRuns
-from nodeagent.agent.changing.collaborators import Awaited, Reservations, Scans
 from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
 from nodeagent.agent.changing.loop import ChangeLoop
@@ -18,44 +17,30 @@ from nodeagent.agent.changing.probe import Probe
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.changing.withdrawals import Withdrawals
 from nodeagent.agent.core import Core
-from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.backoff import Backoff
 from nodeagent.base.component import Component
-from nodeagent.kernel.root import Root
 
 
 class Changing(NamedTuple):
-    """``loop`` has the plan and the status; ``probe`` is for whoever looks for releases.
-
-    ``components`` are all that is to be run, the loop among them.
-    """
+    """``loop`` has the plan and the status; ``components`` are all that is to be run, it among them."""
 
     loop: ChangeLoop
-    probe: Probe
     components: tuple[Component, ...]
 
 
 def components(core: Core) -> Sequence[Component]:
     """The components, sharing the core of the daemon."""
-    changing = feature(core.root, core.snapshots, core.observer, core.reservations, core.releases)
-    core.releases.look_with(changing.probe)
-    return changing.components
+    return feature(core).components
 
 
-def feature(
-    root: Root,
-    snapshots: Snapshots,
-    scans: Scans,
-    reservations: Reservations,
-    awaited: Awaited,
-    deadline: float = writing.DEADLINE,
-    backoff: Backoff = retrying.BACKOFF,
-) -> Changing:
+def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = retrying.BACKOFF) -> Changing:
     """All parts. ``deadline``: seconds after which a write is late; ``backoff``: between two tries."""
+    root, snapshots, observer = core.root, core.snapshots, core.observer
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, backoff)
     probe = Probe(root, snapshots, probing.DEADLINE)
-    executor = Executor(root, scans, retries, keeper, deadline)
-    withdrawals = Withdrawals(snapshots, reservations, scans, executor)
-    runs = CardRuns(snapshots, scans, probe, executor, withdrawals)
-    loop = ChangeLoop(snapshots, awaited, keeper, retries, executor, runs)
-    return Changing(loop, probe, (loop, executor, withdrawals, retries, keeper))
+    core.releases.look_with(probe)
+    executor = Executor(root, core.wakes, retries, keeper, deadline)
+    withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
+    runs = CardRuns(snapshots, observer, probe, executor, withdrawals)
+    loop = ChangeLoop(snapshots, core.releases, keeper, retries, executor, runs)
+    return Changing(loop, (loop, executor, withdrawals, retries, keeper))

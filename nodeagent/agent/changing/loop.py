@@ -13,10 +13,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent.agent.changing.card_run import CardRuns
-from nodeagent.agent.changing.collaborators import Awaited
 from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
 from nodeagent.agent.changing.retries import Failure, Retries
+from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.model.action import Step
@@ -34,7 +34,7 @@ class ChangeLoop:
     def __init__(
         self,
         snapshots: Snapshots,
-        awaited: Awaited,
+        releases: Releases,
         ledger: LedgerKeeper,
         retries: Retries,
         executor: Executor,
@@ -42,7 +42,7 @@ class ChangeLoop:
     ) -> None:
         self.plan = Plan()
         self._snapshots = snapshots
-        self._awaited = awaited
+        self._releases = releases
         self._ledger = ledger
         self._retries = retries
         self._executor = executor
@@ -128,7 +128,7 @@ class ChangeLoop:
                 log.event(log.ACTION_WAITING, action=action, why=why)
         self._waiting = reasons
         takes = frozenset(device_id for step in waiting for device_id in step.action.takes)
-        self._awaited.wait_for(takes, by=self.name)
+        self._releases.wait_for(takes, by=self.name)
 
 
 def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:

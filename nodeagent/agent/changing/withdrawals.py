@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodeagent.agent.changing.collaborators import Reservations, Scans
 from nodeagent.agent.changing.executor import Executor
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.model.action import Step
 
@@ -21,11 +22,11 @@ class Withdrawals:
     name = "withdrawals"
 
     def __init__(
-        self, snapshots: Snapshots, reservations: Reservations, scans: Scans, executor: Executor
+        self, snapshots: Snapshots, reservations: ReservationBook, observer: Observer, executor: Executor
     ) -> None:
         self._snapshots = snapshots
         self._reservations = reservations
-        self._scans = scans
+        self._observer = observer
         self._executor = executor
         self._taken: dict[Step, frozenset[str]] = {}
         self._late: set[Step] = set()  # what ``run`` gives back
@@ -54,7 +55,7 @@ class Withdrawals:
     async def settle(self) -> None:
         """After a failure: give back what the work that it has ended had taken."""
         if left := tuple(self._taken):
-            await self._scans.rescan(_targets(left))
+            await self._observer.rescan(_targets(left))
             self.give_back(left)
 
     async def run(self) -> None:
@@ -63,7 +64,7 @@ class Withdrawals:
             seen = self._executor.ended.version
             ended = self._late.difference(self._executor.under_way)
             if ended:
-                await self._scans.rescan(_targets(ended))
+                await self._observer.rescan(_targets(ended))
                 self._late -= ended
                 self.give_back(ended)
                 self._snapshots.ring()

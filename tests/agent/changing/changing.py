@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
+from nodeagent.agent.core import Core
+from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -62,14 +64,6 @@ def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Desired:
     return Desired(mdevs=MdevsWanted(manage=True, types=types), sriov=sriov)
 
 
-class Shared(NamedTuple):
-    """What is there without the changes."""
-
-    eyes: Eyes
-    releases: Releases
-    reservations: ReservationBook
-
-
 class Changing:
     """One node and its loops. ``hold`` and ``want`` are what operators and pods do."""
 
@@ -78,23 +72,33 @@ class Changing:
         self.root = Root(host.directory)
         self._host = host
         known = Allocations({}, Knowledge.COMPLETE)
-        self._parts = self._shared(Snapshot(allocations=known), Watcher())
+        self._begin(Snapshot(allocations=known), Watcher())
+
+    def _begin(self, begin: Snapshot, watcher: Watcher) -> None:
+        """A daemon that has seen nothing yet."""
+        self.eyes = Eyes(self._host, Snapshots(begin), settings(holders=0.05), watcher=watcher)
+        self._core = self._of_daemon(self.eyes)
         self.changes = self._changes()
 
-    def _shared(self, begin: Snapshot, watcher: Watcher) -> Shared:
-        """What the changes share with the rest of the daemon; nothing is scanned yet."""
-        eyes = Eyes(self._host, Snapshots(begin), settings(holders=0.05), watcher=watcher)
+    def _of_daemon(self, eyes: Eyes) -> Core:
         releases = Releases(eyes.settings)
         releases.look_with(eyes.observer)
-        return Shared(eyes, releases, ReservationBook(eyes.snapshots))
+        return Core(
+            self.root,
+            eyes.settings,
+            eyes.watcher,
+            Supervisor(),
+            eyes.snapshots,
+            eyes.wakes,
+            eyes.events,
+            eyes.observer,
+            ReservationBook(eyes.snapshots),
+            releases,
+            Offering(eyes.snapshots, releases),
+        )
 
     def _changes(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:
-        eyes, releases, reservations = self._parts
-        changes = feature.feature(
-            self.root, eyes.snapshots, eyes.observer, reservations, releases, deadline, backoff
-        )
-        releases.look_with(changes.probe)
-        return changes
+        return feature.feature(self._core, deadline, backoff)
 
     def forget(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> None:
         """The changes begin anew: they remember nothing."""
@@ -104,13 +108,7 @@ class Changing:
         """The whole daemon begins anew; operators and pods want what they wanted."""
         now = self.eyes.snapshots.now
         begin = Snapshot(desired=now.desired, allocations=now.allocations)
-        self._parts = self._shared(begin, self.eyes.watcher)
-        self.changes = self._changes()
-
-    @property
-    def eyes(self) -> Eyes:
-        """What sees the host."""
-        return self._parts.eyes
+        self._begin(begin, self.eyes.watcher)
 
     @property
     def now(self) -> Snapshot:
@@ -120,12 +118,12 @@ class Changing:
     @property
     def releases(self) -> Releases:
         """Who waits for what."""
-        return self._parts.releases
+        return self._core.releases
 
     @property
     def reservations(self) -> ReservationBook:
         """Who may touch an id."""
-        return self._parts.reservations
+        return self._core.reservations
 
     @property
     def loop(self) -> ChangeLoop:
@@ -188,7 +186,7 @@ class Changing:
         async with anyio.create_task_group() as group:
             for component in self.changes.components:
                 group.start_soon(supervisor.run, component, name=component.name)
-            group.start_soon(self._parts.releases.run, name="releases")
+            group.start_soon(self._core.releases.run, name="releases")
             yield group
             group.cancel_scope.cancel()
 

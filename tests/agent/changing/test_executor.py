@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +21,10 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.backoff import Backoff
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetNumVfs, SetVgpuType, Step
 from nodeagent.model.snapshot import Snapshot
 from tests.conftest import Said
-from tests.hearing import Heard
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
 NEVER = Backoff(first=3600.0, limit=3600.0)
@@ -34,31 +34,26 @@ CLEAR = Step(ClearVgpuType("0000:86:00.0", VF, "557"), "it is not wanted any mor
 SPLIT = Step(SetNumVfs(PF, 2), "it is wanted")
 
 
-class Woken(Heard[frozenset[str]]):
-    """Keeps which scans were asked for."""
-
-    def wake(self, keys: Iterable[str]) -> None:
-        """Scan soon."""
-        self(frozenset(keys))
-
-    async def rescan(self, keys: frozenset[str]) -> None:
-        """Scan now."""
-        self(keys)
-
-
 class Writing(NamedTuple):
     """An executor with a short deadline, and what it tells of its work."""
 
     executor: Executor
     keeper: LedgerKeeper
     retries: Retries
-    woken: Woken
+    wakes: Wakes
     snapshots: Snapshots
 
     @property
     def types(self) -> Mapping[str, str]:
         """The vGPU types on record."""
         return self.snapshots.now.ledger.types
+
+    async def until_woken(self) -> frozenset[str] | None:
+        """Wait for a Wake; what is due then."""
+        with anyio.fail_after(10):
+            while not self.wakes.due:
+                await self.wakes.newer(self.wakes.version)
+        return self.wakes.take()
 
     async def take(self, step: Step) -> Outcome:
         """Make the change; nothing is against it."""
@@ -73,9 +68,10 @@ def writing(tmp_path: Path) -> Writing:
     (nvidia / "current_vgpu_type").write_text("0\n")
     (nvidia / "creatable_vgpu_types").write_text("ID    : vGPU Name\n557   : NVIDIA A40-24Q\n")
     (tmp_path / "sys/bus/pci/devices" / PF).mkdir()
-    root, snapshots, woken = Root(tmp_path), Snapshots(Snapshot()), Woken()
+    root, snapshots, wakes = Root(tmp_path), Snapshots(Snapshot()), Wakes()
+    wakes.take()  # everything is due at the start
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
-    return Writing(Executor(root, woken, retries, keeper, 0.05), keeper, retries, woken, snapshots)
+    return Writing(Executor(root, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
 
 
 @asynccontextmanager
@@ -103,17 +99,17 @@ async def test_a_write_that_is_late_is_told_and_its_end_counts_as_any_other(
     writing: Writing, tmp_path: Path, said: Said
 ) -> None:
     path = hanging(tmp_path)
-    executor, woken = writing.executor, writing.woken
+    executor, wakes = writing.executor, writing.wakes
     async with noting(executor):
         assert await writing.take(SPLIT) is Outcome.UNPLANNED
-        assert (executor.late, woken.all) == ((SPLIT,), [])
+        assert (executor.late, wakes.due) == ((SPLIT,), False)
         assert await writing.take(SPLIT) is Outcome.UNPLANNED  # not a second one beside it
         seen = executor.ended.version
         vfs(tmp_path, 2)
         assert await threads.call(path.read_text) == "2\n"
         with anyio.fail_after(5):
             await executor.ended.newer(seen)
-    assert woken.all == [SPLIT.action.targets]
+    assert wakes.take() == SPLIT.action.targets
     assert (executor.late, executor.under_way, executor.writes) == ((), (), 1)
     assert len(said(log.ACTION_WAITING)) == len(said(log.ACTION_DONE)) == 1
 
@@ -125,7 +121,7 @@ async def test_after_a_break_late_writes_are_waited_for_again(writing: Writing, 
     async with noting(writing.executor):
         vfs(tmp_path, 2)
         await threads.call(path.read_text)
-        await writing.woken.until_told(SPLIT.action.targets)
+        assert await writing.until_woken() == SPLIT.action.targets
     assert writing.executor.under_way == ()
 
 
@@ -143,7 +139,7 @@ async def test_the_result_of_a_write_that_a_break_has_left_is_noted(
     async with noting(writing.executor):
         await threads.call(path.read_text)
         vfs(tmp_path, 2)
-        await writing.woken.until_told(SPLIT.action.targets)
+        assert await writing.until_woken() == SPLIT.action.targets
     assert (writing.executor.under_way, len(said(log.ACTION_DONE))) == ((), 1)
 
 
@@ -154,7 +150,7 @@ async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
         assert await writing.take(SPLIT) is Outcome.REFUSED
         assert writing.retries.failures[SPLIT.action.attempt].count == times
         assert len(said(log.ACTION_FAILED)) == 1
-    assert writing.woken.all == [SPLIT.action.targets] * 2
+        assert writing.wakes.take() == SPLIT.action.targets
 
 
 @pytest.mark.parametrize(("card", "fields"), [(PF, {"pci_address"}), ("mtty", set())])
