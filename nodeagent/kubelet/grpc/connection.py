@@ -19,7 +19,7 @@ SMALL = Configuration(http2_connection_window_size=65_535, http2_stream_window_s
 """For connections on which no more than that comes in at once, as a rule: more costs an acknowledgement."""
 
 
-class Gathering(asyncio.Transport):
+class JoinedWrites(asyncio.Transport):
     """In front of a connection's transport. Only what grpclib uses is offered."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -38,6 +38,10 @@ class Gathering(asyncio.Transport):
         self._send()
         self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once; what was written may be lost."""
+        self._transport.abort()
+
     def is_closing(self) -> bool:
         """True if it is closed, or is being closed."""
         return self._transport.is_closing()
@@ -53,8 +57,8 @@ class Gathering(asyncio.Transport):
 
 
 class Connection(H2Protocol):
-    """grpclib's protocol, on a transport that gathers."""
+    """grpclib's protocol, whose writes are joined."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin."""
-        super().connection_made(Gathering(transport))
+        super().connection_made(JoinedWrites(transport))

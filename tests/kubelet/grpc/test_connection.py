@@ -8,7 +8,7 @@ import asyncio
 import anyio.lowlevel
 import pytest
 
-from nodeagent.kubelet.grpc.connection import Gathering
+from nodeagent.kubelet.grpc.connection import JoinedWrites
 
 
 class Wire(asyncio.Transport):
@@ -34,28 +34,28 @@ def wire() -> Wire:
 
 
 async def test_what_one_turn_writes_is_one_piece_in_order(wire: Wire) -> None:
-    gathering = Gathering(wire)
+    joined = JoinedWrites(wire)
     for part in (b"head ", b"body ", b"tail"):
-        gathering.write(part)
+        joined.write(part)
     assert wire.pieces == []
     await anyio.lowlevel.checkpoint()
-    gathering.write(b"next")
+    joined.write(b"next")
     await anyio.lowlevel.checkpoint()
     assert wire.pieces == [b"head body tail", b"next"]
 
 
 async def test_what_was_written_before_the_end_is_sent_before_it(wire: Wire) -> None:
-    gathering = Gathering(wire)
-    gathering.write(b"goodbye")
-    gathering.close()
-    assert gathering.is_closing()
+    joined = JoinedWrites(wire)
+    joined.write(b"goodbye")
+    joined.close()
+    assert joined.is_closing()
     await anyio.lowlevel.checkpoint()
     assert wire.pieces == [b"goodbye", b""]
 
 
 async def test_what_is_written_after_the_end_is_dropped(wire: Wire) -> None:
-    gathering = Gathering(wire)
-    gathering.close()
-    gathering.write(b"too late")
+    joined = JoinedWrites(wire)
+    joined.close()
+    joined.write(b"too late")
     await anyio.lowlevel.checkpoint()
     assert wire.pieces == [b""]
