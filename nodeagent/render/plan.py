@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from nodeagent.model.action import SetNumVfs, Step
@@ -13,8 +13,9 @@ from nodeagent.model.plan import CardSummary, Existing, Plan
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 
-_APART = {SetNumVfs: "virtual functions"}
-"""Changes that are shown under a heading of their own, and not with what is on their card."""
+_HEADINGS: Mapping[type, str] = {SetNumVfs: "virtual functions"}
+"""Of changes that are not shown with what is on their card."""
+_OTHERS = "other changes"
 
 
 def text(plan: Plan, managed: bool) -> str:
@@ -24,9 +25,10 @@ def text(plan: Plan, managed: bool) -> str:
         lines += [*_card(card, plan), ""]
     if managed and not plan.cards:
         lines += ["no cards", ""]
-    for action, heading in _APART.items():
-        changes = [*_steps(_of(action, plan.steps)), *_waiting(_of(action, plan.waiting))]
-        lines += [heading, *changes, ""] if changes else []
+    cards = {card.address for card in plan.cards}
+    steps, waiting = ([each for each in some if not _on(each, cards)] for some in (plan.steps, plan.waiting))
+    for heading in dict.fromkeys(map(_heading, (*steps, *waiting))):
+        lines += [heading, *_steps(_below(heading, steps)), *_waiting(_below(heading, waiting)), ""]
     lines += [f"problem: {problem}" for problem in plan.problems]
     return "\n".join([*lines, _sum(plan)])
 
@@ -36,19 +38,23 @@ def _card(card: CardSummary, plan: Plan) -> list[str]:
     has = ", ".join(f"{count} × {words}" for words, count in exists.items()) or "nothing"
     return [
         f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
-        *_steps(_on(card, plan.steps)),
-        *_waiting(_on(card, plan.waiting)),
+        *_steps(step for step in plan.steps if _on(step, {card.address})),
+        *_waiting(step for step in plan.waiting if _on(step, {card.address})),
         *(f"  note: {note}" for note in card.notes),
     ]
 
 
-def _on(card: CardSummary, steps: Iterable[Step]) -> list[Step]:
-    """What becomes of what is on the card."""
-    return [step for step in steps if step.action.card == card.address and type(step.action) not in _APART]
+def _on(step: Step, cards: Collection[str]) -> bool:
+    """True if it is about what is on one of these cards."""
+    return step.action.card in cards and step.action.type_id is not None
 
 
-def _of(action: type, steps: Iterable[Step]) -> list[Step]:
-    return [step for step in steps if type(step.action) is action]
+def _heading(step: Step) -> str:
+    return _HEADINGS.get(type(step.action), _OTHERS)
+
+
+def _below(heading: str, steps: Iterable[Step]) -> list[Step]:
+    return [step for step in steps if _heading(step) == heading]
 
 
 def _described(each: Existing) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from nodeagent.model.action import SetNumVfs, Step
+from nodeagent.model.action import CreateMdev, SetNumVfs, Step
 from nodeagent.model.plan import Plan
 from nodeagent.render import plan
 from nodeagent.sim.mdev_kernel import MdevKernel
@@ -101,6 +101,17 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
         "      because held",
         "",
         "to do: 1, waiting: 1",
+    ]
+
+
+def test_a_change_that_belongs_to_no_card_is_shown_too() -> None:
+    step = Step(CreateMdev("mtty", "mtty", "mtty-1", FOREIGN), "it is wanted")
+    assert plan.text(Plan(steps=(step,)), True).splitlines()[2:] == [
+        "other changes",
+        f"  {step.action.describe()}",
+        "      because it is wanted",
+        "",
+        "to do: 1, waiting: 0",
     ]
 
 
