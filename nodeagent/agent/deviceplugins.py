@@ -26,8 +26,9 @@ from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.standing import Registration
 from nodeagent.model.allocation import Grant
+from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName, pci_address
-from nodeagent.model.resource import Device, Kind, Resource
+from nodeagent.model.resource import Device, Resource
 from nodeagent.model.shares import ResourcesShare
 from nodeagent.model.status import ResourceStatus
 

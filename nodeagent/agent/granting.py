@@ -17,8 +17,9 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.model.allocation import Grant, Holder, unnamed
+from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Kind, Resource
+from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants, prefer
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from nodeagent.model.resource import Iommufd, Isolation, Kind
+from nodeagent.model.host import Kind
+from nodeagent.model.resource import Iommufd, Isolation
 
 DISCOVERED_CLASSES = ("0300", "0302", "0380", "0680", "1200")
 
@@ -80,7 +81,10 @@ class MdevRule:
     kind: ClassVar[Kind] = Kind.MDEV
 
 
-Rule = PciRule | MdevRule | NodeRule
+DeviceRule = PciRule | MdevRule
+"""A rule that picks HostDevices, each rule those of one kind."""
+
+Rule = DeviceRule | NodeRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,14 @@ from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
 K = TypeVar("K")
 
 
+class Kind(StrEnum):
+    """What a HostDevice is, and so what the devices of a resource are; decides the prefix of the variable."""
+
+    PCI = "pci"
+    MDEV = "mdev"
+    NODE = "node"
+
+
 class Recovery(StrEnum):
     """What the kernel's AER events said last of a function (sysfs shows nothing of it)."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 
 
@@ -47,14 +48,6 @@ class Iommufd(StrEnum):
     NEVER = "never"
     AUTO = "auto"  # beside the group's node, where they exist
     ONLY = "only"  # instead of the group's node
-
-
-class Kind(StrEnum):
-    """What the devices of a resource are; decides the prefix of the environment variable."""
-
-    PCI = "pci"
-    MDEV = "mdev"
-    NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.desired import MdevRule, NodeRule, PciRule
-from nodeagent.model.resource import Kind
+from nodeagent.model.host import Kind
 from nodeagent.policy import naming
 from nodeagent.policy.offer import shares
 

@@ -14,7 +14,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from nodeagent.model.resource import Kind
+from nodeagent.model.host import Kind
 
 DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
 NAME_LIMIT = 63

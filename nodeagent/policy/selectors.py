@@ -12,15 +12,13 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
+from nodeagent.model.desired import MdevSelector, NodeRule, PciSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming
 
 Selector = PciSelector | MdevSelector
-DeviceRule = PciRule | MdevRule
-"""A rule that picks devices, each rule those of one kind."""
 
 _Check = tuple[str, tuple[object, ...], object, bool]
 """A key, what it wants, what there is, and whether that fits."""

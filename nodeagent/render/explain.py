@@ -39,7 +39,7 @@ def _name(explanation: Explanation) -> str:
     host_device = explanation.host_device
     if isinstance(host_device, PciFunction):
         return f"{host_device.vendor or '?'}:{host_device.device or '?'}  {known or 'unknown to pci.ids'}"
-    return f"{kinds.of(host_device).kind}  {known or 'of a type that cannot be read'}"
+    return f"{kinds.of(host_device).rule.kind}  {known or 'of a type that cannot be read'}"
 
 
 _ROLES = {

@@ -16,9 +16,9 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
-from nodeagent.model.host import Host, Recovery
+from nodeagent.model.host import Host, Kind, Recovery
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Iommufd, Kind, ReasonCode
+from nodeagent.model.resource import Iommufd, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import explain, turn

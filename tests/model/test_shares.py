@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from nodeagent.model import plain, shares
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.resource import Device, Kind, Reason, ReasonCode, Resource
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.status import (
     NO_CHANGES,
     CardStatus,

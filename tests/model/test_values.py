@@ -10,9 +10,9 @@ import pytest
 from nodeagent.model import allocation, desired, host, resource
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, NodeRule, PciRule
-from nodeagent.model.host import Group, Host, Mdev, PciFunction
+from nodeagent.model.host import Group, Host, Kind, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
-from nodeagent.model.resource import Device, Kind, Reason, ReasonCode, Resource
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.model.resource import Kind
+from nodeagent.model.host import Kind
 from nodeagent.policy import naming
 
 NF200 = "NF200 PCIe 2.0 switch for Quadro Plex S4 / Tesla S870 / Tesla S1070 / Tesla S2050"

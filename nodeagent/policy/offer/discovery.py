@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nodeagent.model.desired import Desired
-from nodeagent.model.host import Group, Mdev, PciFunction
+from nodeagent.model.host import Group, Kind, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
-from nodeagent.model.resource import Kind
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming, selectors
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nodeagent.model.desired import DeviceRule
 from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
@@ -16,7 +17,6 @@ from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
-from nodeagent.policy.selectors import DeviceRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import NodeRule
-from nodeagent.model.host import Host, HostDevice
-from nodeagent.model.resource import Iommufd, Kind, Resource
+from nodeagent.model.host import Host, HostDevice, Kind
+from nodeagent.model.resource import Iommufd, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.turn import Decision
@@ -42,7 +42,7 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
     """The variables that name these devices to virt-launcher, each kind in its own, in order."""
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
-        by_kind.setdefault(kinds.of(host_device).kind, []).append(host_device.id)
+        by_kind.setdefault(kinds.of(host_device).rule.kind, []).append(host_device.id)
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
-from nodeagent.model.desired import Desired, MdevRule, PciRule
+from nodeagent.model.desired import Desired, DeviceRule, MdevRule, PciRule
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.resource import Iommufd, Kind, Reason
+from nodeagent.model.resource import Iommufd, Reason
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups
 from nodeagent.policy.offer import discovery, nodes
 from nodeagent.policy.offer.checks import devices, holding, vfio
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from nodeagent.policy.offer.discovery import Label
-from nodeagent.policy.selectors import DeviceRule
 
 D = TypeVar("D", bound=HostDevice)
 
@@ -34,7 +33,6 @@ class DeviceKind(Generic[D]):
     the first that says no gives the Reason.
     """
 
-    kind: Kind  # of the variable that carries its ids
     rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
     refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
@@ -46,7 +44,6 @@ class DeviceKind(Generic[D]):
 
 
 _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
-    kind=Kind.PCI,
     rule=PciRule,
     type_of=groups.vgpu_of,
     refusal=discovery.function_refusal,
@@ -70,7 +67,6 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
 )
 # An mdev is alone in its group, and nothing tells from outside that it is open.
 _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
-    kind=Kind.MDEV,
     rule=MdevRule,
     type_of=lambda mdev: mdev.type_id,
     refusal=discovery.mdev_refusal,
@@ -89,14 +85,8 @@ _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
     function=lambda mdev, host: host.functions.get(PciAddress(mdev.parent or "")),
 )
 _KINDS: Final[Mapping[type, DeviceKind[Any]]] = MappingProxyType({PciFunction: _FUNCTION, Mdev: _MDEV})
-_OF_RULES: Final = MappingProxyType({row.rule: row.kind for row in _KINDS.values()})
 
 
 def of(host_device: HostDevice) -> DeviceKind[Any]:
     """The row for a host device."""
     return _KINDS[type(host_device)]
-
-
-def of_rule(rule: DeviceRule) -> Kind:
-    """What the devices of a rule's resource are."""
-    return _OF_RULES[type(rule)]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nodeagent.model.desired import Desired
+from nodeagent.model.desired import Desired, DeviceRule
 from nodeagent.model.host import Group, HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds
-from nodeagent.policy.selectors import DeviceRule
 
 Verdict = tuple[DeviceRule | None, str | None]
 """A rule, or None for discovery, and why it leaves a device alone, in words; None if it takes it."""

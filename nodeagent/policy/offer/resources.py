@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import NodeRule, Rule
+from nodeagent.model.desired import DeviceRule, NodeRule, Rule
+from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Device, Kind, Resource, Resources
+from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import kinds, shares, units
+from nodeagent.policy.offer import shares, units
 from nodeagent.policy.offer.orphans import Orphans
 from nodeagent.policy.offer.units import Offer, UnitId
-from nodeagent.policy.selectors import DeviceRule
 
 ByUnit = Mapping[UnitId, tuple[Offer, ...]]
 
@@ -90,4 +90,4 @@ def _of_devices(
     devices = units.in_order([*orphans, *(offer.device for offer in offers)])
     if rule is None:
         return replace(empty, devices=devices)
-    return Resource(empty.name, kinds.of_rule(rule), devices, rule.isolation, rule.iommufd, rule.cdi)
+    return Resource(empty.name, rule.kind, devices, rule.isolation, rule.iommufd, rule.cdi)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from nodeagent.model.desired import NodeRule
+from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.resource import Device, Kind, Reason, ReasonCode, Resource
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 
 
 def resource(rule: NodeRule, nodes: frozenset[str]) -> Resource:

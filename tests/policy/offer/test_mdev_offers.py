@@ -10,9 +10,9 @@ import pytest
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
-from nodeagent.model.host import Group, Host, Mdev
+from nodeagent.model.host import Group, Host, Kind, Mdev
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
-from nodeagent.model.resource import Iommufd, Isolation, Kind, Reason, ReasonCode
+from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
 from tests.policy.samples import NODES, UUID, function, holders, host, mdev, snapshot, vgpu

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.desired import NodeRule
-from nodeagent.model.resource import Kind, ReasonCode
+from nodeagent.model.host import Kind
+from nodeagent.model.resource import ReasonCode
 from nodeagent.policy.offer import shares
 from tests.policy.samples import ids
 

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from nodeagent.model.allocation import Allocations, Knowledge, Reservations
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
-from nodeagent.model.resource import Isolation, Kind, ReasonCode, Resource
+from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, snapshot
