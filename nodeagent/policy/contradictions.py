@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nodeagent.model.desired import MdevRule, NodeRule, PciRule
+from nodeagent.model.desired import DeviceRule, MdevRule, NodeRule, PciRule
 from nodeagent.model.host import Kind
 from nodeagent.policy import naming
 from nodeagent.policy.offer import shares
@@ -76,7 +76,7 @@ def _difference(one: Rule, other: Rule) -> str | None:
     return None if _options(one) == _options(other) else "with different options"
 
 
-def _options(rule: PciRule | MdevRule) -> tuple[object, ...]:
+def _options(rule: DeviceRule) -> tuple[object, ...]:
     return rule.isolation, rule.iommufd, rule.cdi
 
 

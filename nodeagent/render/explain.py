@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
@@ -59,19 +60,26 @@ def _group(explanation: Explanation) -> str:
     return f"{explanation.host_device.group}  {'viable' if explanation.viable else 'NOT viable'}"
 
 
+Facts = list[tuple[str, str | None]]
+
+
 def _facts(host_device: HostDevice) -> list[tuple[str, str]]:
+    named, own = _FACTS.get(type(host_device), (_no_facts, _no_facts))
     facts = [
-        ("type", host_device.type_id) if isinstance(host_device, Mdev) else ("class", host_device.pci_class),
+        *named(host_device),
         ("driver", host_device.driver or "none"),
         ("numa", None if host_device.numa_node is None else str(host_device.numa_node)),
-        *([("parent", host_device.parent)] if isinstance(host_device, Mdev) else _pci_facts(host_device)),
-        ("vfio", host_device.vfio_device),
+        *own(host_device),
         ("fault", host_device.unreadable),
     ]
     return [(key, value) for key, value in facts if value]
 
 
-def _pci_facts(function: PciFunction) -> list[tuple[str, str | None]]:
+def _no_facts(_: HostDevice) -> Facts:
+    return []
+
+
+def _pci_facts(function: PciFunction) -> Facts:
     hints = function.hints
     return [
         ("power", function.power_state),
@@ -81,7 +89,19 @@ def _pci_facts(function: PciFunction) -> list[tuple[str, str | None]]:
         ("vgpu", function.vgpu_type or ("none" if function.vgpu else None)),
         ("resets", " ".join(hints.reset_methods) if hints else None),
         ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
+        ("vfio", function.vfio_device),
     ]
+
+
+def _mdev_facts(mdev: Mdev) -> Facts:
+    return [("parent", mdev.parent), ("vfio", mdev.vfio_device)]
+
+
+_FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
+    PciFunction: (lambda function: [("class", function.pci_class)], _pci_facts),
+    Mdev: (lambda mdev: [("type", mdev.type_id)], _mdev_facts),
+}
+"""What is told of a kind beside what all have: before that, and after it."""
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
@@ -111,6 +131,12 @@ def document(explanation: Explanation) -> dict[str, Any]:
 
 
 def _identity(host_device: HostDevice) -> dict[str, Any]:
-    if isinstance(host_device, Mdev):
-        return {"uuid": host_device.uuid, "type": host_device.type_id, "parent": host_device.parent}
-    return {"address": host_device.address, "device": host_device.device, "vgpuType": host_device.vgpu_type}
+    return {key: getattr(host_device, name) for key, name in _IDENTITY.get(type(host_device), _ID).items()}
+
+
+_ID = {"id": "id"}
+_IDENTITY: Mapping[type, Mapping[str, str]] = {
+    PciFunction: {"address": "address", "device": "device", "vgpuType": "vgpu_type"},
+    Mdev: {"uuid": "uuid", "type": "type_id", "parent": "parent"},
+}
+"""What tells a device of a kind from others: key → attribute. Of other kinds it is the id alone."""
