@@ -84,13 +84,13 @@ def explain(options: argparse.Namespace) -> int:
 
     address = pci_address(options.device)
     device = address or mdev_uuid(options.device)
-    if device is None:
+    basis, first_line = bases.chosen(options, address)
+    explanation = explain.explain(device or options.device, turn.first(basis.snapshot, basis.matched))
+    if explanation is None and device is None:
         raise ConfigError(
             f"{options.device} is neither a PCI address nor a UUID",
             "give one such as 0000:3b:00.0; nodeagent scan lists them",
         )
-    basis, first_line = bases.chosen(options, address)
-    explanation = explain.explain(device, turn.first(basis.snapshot, basis.matched))
     if explanation is None:
         raise NodeagentError(f"there is no device {device} on this host", "nodeagent scan lists all devices")
     if options.output == "json":
