@@ -1,39 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Host as plain data and back: what ``scan -o json`` prints, and ``--host FILE`` reads.
 
-Keys and what is left out are those of ``model.plain``; devices, groups and mdevs are lists, since each one
-tells its own id. Pure.
+Keys are those of ``model.plain``, and all of the Host's fields are there. A table of records is a list, since
+each one tells its own key: its first field. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.model import plain
-from nodeagent.model.host import Group, Host, Mdev, MdevType, PciFunction
+from nodeagent.model.host import Host
 
 FORMAT = "nodeagent-host/v1"
 
 
 def dump(host: Host) -> dict[str, Any]:
     """The plain data of a host."""
-    return {
-        "format": FORMAT,
-        "release": host.release,
-        "iommu": host.iommu,
-        "vfioLoaded": host.vfio_loaded,
-        "numaNodes": sorted(host.numa_nodes),
-        "nodes": sorted(host.nodes),
-        "functions": [plain.dump(function) for function in host.functions.values()],
-        "groups": [plain.dump(group) for group in host.groups.values()],
-        "mdevs": [plain.dump(mdev) for mdev in host.mdevs.values()],
-        "mdevParents": {
-            parent: [plain.dump(mdev_type) for mdev_type in types]
-            for parent, types in host.mdev_parents.items()
-        },
-    }
+    parts = {plain.camel(name): _plain(getattr(host, name), wanted) for name, wanted in _parts().items()}
+    return {"format": FORMAT, **parts}
 
 
 def load(data: Any) -> Host:
@@ -50,32 +39,52 @@ def load(data: Any) -> Host:
         ) from error
 
 
+@cache
+def _parts() -> Mapping[str, Any]:
+    """Field of a Host → its type; what is short comes first, for people who read a saved host."""
+    types = get_type_hints(Host)
+    names = [part.name for part in fields(Host) if part.compare]
+    return {name: types[name] for name in sorted(names, key=lambda name: _record(types[name]) is not None)}
+
+
+def _record(wanted: Any) -> type | None:
+    """The class of the records in a table that is keyed by their first field; None for all else."""
+    origin = get_origin(wanted)
+    if origin is None or not issubclass(origin, Mapping):
+        return None
+    record = get_args(wanted)[1]
+    return record if isinstance(record, type) else None
+
+
+def _plain(part: Any, wanted: Any) -> Any:
+    if isinstance(part, frozenset):
+        return sorted(part)
+    if not isinstance(part, Mapping):
+        return part
+    if _record(wanted) is not None:
+        return [plain.dump(each) for each in part.values()]
+    return {key: [plain.dump(each) for each in several] for key, several in part.items()}
+
+
 def _host(data: Mapping[str, Any]) -> Host:
-    functions = [_function(each) for each in data.get("functions", ())]
-    groups: tuple[Group, ...] = _part(data, "groups", tuple[Group, ...])
-    mdevs: tuple[Mdev, ...] = _part(data, "mdevs", tuple[Mdev, ...])
-    return Host(
-        functions={function.address: function for function in functions},
-        groups={group.number: group for group in groups},
-        mdevs={mdev.uuid: mdev for mdev in mdevs},
-        mdev_parents=plain.value(
-            Mapping[str, tuple[MdevType, ...]], data.get("mdevParents", {}), "mdevParents"
-        ),
-        nodes=_part(data, "nodes", frozenset[str]),
-        numa_nodes=_part(data, "numaNodes", frozenset[int]),
-        iommu=bool(data.get("iommu")),
-        vfio_loaded=bool(data.get("vfioLoaded")),
-        release=plain.value(str | None, data.get("release"), "release"),
-    )
+    modern = {**data, "functions": [_modern(each) for each in data.get("functions", ())]}
+    keys = {name: plain.camel(name) for name in _parts()}
+    given = {name: key for name, key in keys.items() if key in modern}
+    return Host(**{name: _part(_parts()[name], modern[key], key) for name, key in given.items()})
 
 
-def _part(data: Mapping[str, Any], key: str, wanted: Any) -> Any:
-    return plain.value(wanted, data.get(key, ()), key)
+def _part(wanted: Any, data: Any, key: str) -> Any:
+    record = _record(wanted)
+    if record is None:
+        return plain.value(wanted, data, key)
+    first = next(iter(get_type_hints(record)))
+    several = (plain.value(record, each, key) for each in plain.value(list[Any], data, key))
+    return {getattr(each, first): each for each in several}
 
 
-def _function(data: Any) -> PciFunction:
+def _modern(function: Any) -> Any:
     """A function; a file of former times has ``vgpuType`` alone, and there "0" is no type."""
-    if isinstance(data, Mapping) and "vgpuType" in data:
-        vgpu_type = data["vgpuType"]
-        data = {"vgpu": vgpu_type is not None, **data, "vgpuType": None if vgpu_type == "0" else vgpu_type}
-    return plain.load(PciFunction, data)
+    if not isinstance(function, Mapping) or "vgpuType" not in function:
+        return function
+    vgpu_type = function["vgpuType"]
+    return {"vgpu": vgpu_type is not None, **function, "vgpuType": None if vgpu_type == "0" else vgpu_type}
