@@ -17,16 +17,12 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """The newest value of ``T`` and its version (0 = the value given at the start).
+    """The newest value of ``T`` and its version (0 = the value given at the start)."""
 
-    ``on_change`` is called after each change: for a loop that waits for one of several cells.
-    """
-
-    def __init__(self, value: T, on_change: Callable[[], None] | None = None) -> None:
+    def __init__(self, value: T) -> None:
         self._value = value
-        self._on_change = on_change
         self._version = 0
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None  # where nobody waits there is nothing to wake
 
     @property
     def version(self) -> int:
@@ -48,14 +44,15 @@ class Latest(Generic[T]):
     def touch(self) -> None:
         """Wake all readers although the value may be the same."""
         self._version += 1
-        fired, self._changed = self._changed, anyio.Event()
-        fired.set()
-        if self._on_change is not None:
-            self._on_change()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     async def newer(self, seen: int) -> tuple[int, T]:
         """Wait until the version differs from ``seen``; return the present version and value."""
         while self._version == seen:
+            if self._changed is None:
+                self._changed = anyio.Event()
             await self._changed.wait()
         return self._version, self._value
 
