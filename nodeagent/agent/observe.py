@@ -112,6 +112,13 @@ class Observer:
             await self._next_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error
+        with anyio.move_on_after(DEADLINE):
+            await self._readable(keys)
+
+    async def _readable(self, keys: frozenset[str]) -> None:
+        """What has answered the recheck may still be read by a scan that began while it did not answer."""
+        while any(_unreadable(self._snapshots.now.host, key) for key in keys):
+            await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
         """Scan those of the ids that are on the host, and wait for it, but not long."""
@@ -153,6 +160,11 @@ class Observer:
         self._hangs.tell(self._runner.stuck)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))
         self.scanned.set(Scanned(number, error))
+
+
+def _unreadable(host: Host, key: str) -> bool:
+    host_device = host.device(key)
+    return host_device is not None and host_device.unreadable is not None
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:

@@ -242,6 +242,21 @@ async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: Si
         await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 
 
+@pytest.mark.parametrize("gone", [(), (TWO,)], ids=["alone", "another has gone meanwhile"])
+async def test_what_has_answered_a_recheck_is_readable_after_it(
+    host: SimulatedHost, gone: tuple[PciAddress, ...]
+) -> None:
+    async with Eyes(host).open() as eyes:
+        fifos.hang(host, ONE, "enable")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(eyes.observer.recheck, (ONE, TWO))
+            await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
+            for address in gone:
+                host.unplug(address)
+            fifos.unhang(host, ONE, "enable")
+        assert eyes.now.functions[ONE].unreadable is None
+
+
 async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
     host: SimulatedHost, said: Said
 ) -> None:

@@ -43,9 +43,12 @@ _VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
 
 def function(root: Root, address: PciAddress) -> PciFunction | None:
     """The function as it is now, without its recovery; None if it is not there."""
+    path = f"{DEVICES}/{address}"
     try:
-        with root.directory(f"{DEVICES}/{address}") as directory:
-            return _function(root, address, directory)
+        with root.directory(path) as directory:
+            read = _function(root, address, directory)
+            halfway = read.vendor is None or read.group is None  # it may have gone while it was read
+            return None if halfway and not root.exists(path) else read
     except OSError as error:
         if gone(error):
             return None

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.model.ids import PciAddress
@@ -106,3 +108,17 @@ def test_a_function_that_vfio_takes_is_unlike_what_is_known(tmp_path: Path) -> N
     assert pci.as_known(root, known)
     (at / "vfio-dev/vfio0").mkdir(parents=True)
     assert not pci.as_known(root, known)
+
+
+async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path) -> None:
+    host = SimulatedHost(tmp_path)
+    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=1)
+    at = (tmp_path / "sys/bus/pci/devices" / A).resolve()
+    (at / "enable").unlink()  # it is read before the links
+    os.mkfifo(at / "enable")
+    os.link(at / "enable", tmp_path / "enable")
+    reading = threads.start(pci.function, Root(tmp_path), A)
+    with (tmp_path / "enable").open("w") as answer:  # it opens when the other end is open
+        unplugged(at, tmp_path)
+        answer.write("0\n")
+    assert await reading.result() is None
