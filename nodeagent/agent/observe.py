@@ -24,6 +24,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
+from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
@@ -117,7 +118,7 @@ class Observer:
 
     async def _readable(self, keys: frozenset[str]) -> None:
         """What has answered the recheck may still be read by a scan that began while it did not answer."""
-        while any(_unreadable(self._snapshots.now.host, key) for key in keys):
+        while any(_unanswered(self._snapshots.now.host, key) for key in keys):
             await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
@@ -162,9 +163,9 @@ class Observer:
         self.scanned.set(Scanned(number, error))
 
 
-def _unreadable(host: Host, key: str) -> bool:
+def _unanswered(host: Host, key: str) -> bool:
     host_device = host.device(key)
-    return host_device is not None and host_device.unreadable is not None
+    return host_device is not None and host_device.unreadable == NOT_READABLE
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:

@@ -105,6 +105,9 @@ def status(options: argparse.Namespace) -> int:
     from nodeagent.render import status
 
     document = asking.status(options, asking.root_of(options))
+    if options.output == "json":
+        output.answer(output.json_text(document))
+        return WRONG if document.get("problems") else FINE
     try:
         value = plain.load(Status, document)
     except (TypeError, ValueError) as error:
@@ -112,7 +115,7 @@ def status(options: argparse.Namespace) -> int:
             f"the daemon's answer cannot be read: {error}",
             "it is of another version than this command: restart it with: systemctl restart nodeagent",
         ) from error
-    output.answer(output.json_text(document) if options.output == "json" else status.text(value))
+    output.answer(status.text(value))
     return WRONG if value.problems else FINE
 
 

@@ -127,7 +127,7 @@ class ChangeLoop:
             if self._waiting.get(action) != why:
                 log.event(log.ACTION_WAITING, action=action, why=why)
         self._waiting = reasons
-        takes = frozenset(device_id for step in waiting for device_id in step.action.takes)
+        takes = frozenset(device_id for step in self.plan.waiting for device_id in step.action.takes)
         self._releases.wait_for(takes, by=self.name)
 
 

@@ -182,10 +182,14 @@ class Reader:
         """
         events: list[Uevent | None] = []
         await anyio.wait_readable(self._socket)
-        for _ in range(_BURST):
-            if not self._read_into(events):
-                break
-        return events
+        try:
+            for _ in range(_BURST):
+                if not self._read_into(events):
+                    break
+        except KernelRefused:
+            if not events:
+                raise
+        return events  # what was read counts; the next call meets the failure
 
     def _read_into(self, events: list[Uevent | None]) -> bool:
         """Read one message; False if there is none."""

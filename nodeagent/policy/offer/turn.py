@@ -191,7 +191,10 @@ def _orphans(before: Decision, now: Decision, changed: Changed) -> Orphans:
 
 
 def _asked(before: Decision, now: Decision, changed: Changed) -> Iterator[str]:
-    """The ids that may be orphans now or were before: of another holder, unit or resource."""
+    """The ids that may be orphans now or were before: of another holder, unit or resource.
+
+    A group lets go of a function before that is gone: then no unit has it, and it is named by itself.
+    """
     yield from changed.held
     holders = now.snapshot.allocations.holders
     mostly = len(changed.rebuilt) + len(changed.judged) > len(holders)
@@ -199,6 +202,7 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> Iterator[str]:
         yield from holders
         return
     old, new = before.snapshot.host, now.snapshot.host
+    yield from (each for each in new.changes_since(old).devices if each in holders)
     for unit in changed.units:
         for host in (new,) if old is new else (old, new):
             yield from (each for each in units.ids_in(unit, host) if each in holders)

@@ -132,3 +132,20 @@ async def test_what_waits_is_told_although_something_else_on_its_card_fails(
             changing.publish(allocations=Allocations({}, Knowledge.UNKNOWN))
             await changing.until(lambda: len(said(log.ACTION_WAITING)) == 4)
             assert not any(refused in str(line["action"]) for line in said(log.ACTION_WAITING))
+
+
+async def test_what_was_refused_once_and_is_open_now_is_noticed_when_it_is_closed(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-223") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        opened = uuid("nvidia-223", 0)
+        failing(changing, opened)
+        changing.want("nvidia-228")
+        await changing.until(lambda: bool(changing.status.failing))
+        changing.cards.hold(opened)
+        path = changing.root.path(f"/sys/bus/mdev/devices/{opened}/remove")
+        files.remove(path)
+        files.write(path, "")
+        await changing.until(lambda: opened in changing.now.open)
+        await changing.until(lambda: opened in changing.releases.awaited.get())
+        changing.cards.release(opened)
+        await changing.until_counts((FIRST, "nvidia-228", 2))

@@ -58,6 +58,19 @@ def test_a_device_that_goes_while_a_pod_holds_it_stays_until_its_release() -> No
     assert listed(turn.following(decision, snapshot(host()))) == {}
 
 
+def test_a_held_device_that_its_group_lets_go_of_first_is_told_as_gone_when_it_is() -> None:
+    """Linux takes a function out of its group before it removes it."""
+    held = holders(A)
+    there, unbound = host(function(A)), host(function(A, driver=None))
+    alone = replace(
+        unbound, groups={number: replace(group, members=()) for number, group in unbound.groups.items()}
+    )
+    decision = turn.first(snapshot(there, holders=held))
+    for each in (alone, host()):
+        decision = turn.following(decision, snapshot(each, holders=held))
+    assert listed(decision) == {A: ReasonCode.GONE}
+
+
 def test_a_discovered_device_that_changes_its_driver_stays_listed_with_the_reason() -> None:
     ready, taken = host(function(A)), host(function(A, driver="nvidia"))
     decision = turns(ready, taken, wish=ALL)
