@@ -105,7 +105,7 @@ def status(options: argparse.Namespace) -> int:
     from nodeagent.render import status
 
     document = asking.status(options, asking.root_of(options))
-    if options.output == "json":
+    if options.output == "json" and isinstance(document, dict) and document:
         output.answer(output.json_text(document))
         return WRONG if document.get("problems") else FINE
     try:

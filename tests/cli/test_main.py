@@ -172,6 +172,20 @@ def test_a_status_of_another_make_costs_two_lines(run: Run, host: SimulatedHost,
     assert "another version" in second
 
 
+@pytest.mark.parametrize("document", [None, [], {}], ids=str)
+def test_what_is_no_status_is_not_printed_as_one(run: Run, host: SimulatedHost, document: Any) -> None:
+    with daemon(host, document):
+        code, out, err = run("status", "-o", "json")
+    assert (code, out, len(err.splitlines())) == (1, "", 2)
+
+
+def test_the_plain_data_of_a_daemon_of_another_make_is_given_as_it_is(run: Run, host: SimulatedHost) -> None:
+    document = {"of": "another make", "problems": ["something"]}
+    with daemon(host, document):
+        code, out, _ = run("status", "-o", "json")
+    assert (code, json.loads(out)) == (3, document)
+
+
 def test_what_a_newer_daemon_says_beyond_is_passed_over(run: Run, host: SimulatedHost) -> None:
     document = {**plain.dump(WELL), "weather": "fine"}
     with daemon(host, document):
