@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.sim.host import SimulatedHost
-from tests.blackbox.harness import T4, Node, eventually
+from tests.blackbox.harness import T4, Node, eventually, health
 
 OFF = ("--discovery-enabled", "false")
 BROKEN = "discovery: [no table\n"
@@ -37,6 +37,20 @@ async def test_explain_and_scan_go_by_the_settings_of_the_daemon(node: Node) -> 
         assert address in done.stdout
         assert T4 not in done.stdout
         assert done.stderr == ""
+
+
+async def test_an_open_device_under_a_young_kubelet_is_the_same_to_the_list_and_to_the_verbs(
+    node: Node,
+) -> None:
+    """Right after its start a kubelet may not know its pods: whoever has it open may be one of them."""
+    (address,) = node.add_gpus(1)
+    node.host.hold(address)
+    async with node.kubelet(age=0.0) as kubelet, node.daemon():
+        await kubelet.until_listed(T4, 1)
+        await until_asked(node)
+        await node.until_told(lambda told: told["kubelet"]["podResources"] == "answers")
+        listed = health(kubelet, T4)[address] == "Healthy"
+        assert (await answer(node, "explain", address))["healthy"] is listed
 
 
 async def test_config_shows_the_settings_of_the_daemon_and_where_it_has_them_from(node: Node) -> None:
