@@ -15,7 +15,6 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.withdrawals import Withdrawals
-from nodeagent.agent.observe import Observer
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.model.action import Step
 from nodeagent.model.host import Host
@@ -29,13 +28,11 @@ class CardRuns:
     def __init__(
         self,
         snapshots: Snapshots,
-        observer: Observer,
         probe: Probe,
         executor: Executor,
         withdrawals: Withdrawals,
     ) -> None:
         self._snapshots = snapshots
-        self._observer = observer
         self._probe = probe
         self._executor = executor
         self._withdrawals = withdrawals
@@ -63,8 +60,7 @@ class CardRuns:
 
     async def _run(self, card: str, steps: Sequence[Step], planned: Snapshot) -> None:
         await self._carry_out(steps, planned)
-        await self._observer.rescan(_places(card, planned.host))
-        self._withdrawals.give_back(steps)
+        await self._withdrawals.give_back(steps, _places(card, planned.host))
         self._working -= {card}
         self._snapshots.ring()
 

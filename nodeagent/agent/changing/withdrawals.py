@@ -7,7 +7,7 @@ since. So does a write of a batch that a failure has cut short.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.observe import Observer
@@ -43,20 +43,28 @@ class Withdrawals:
         self._taken[step] = step.action.takes
         return True
 
-    def give_back(self, steps: Iterable[Step]) -> None:
-        """After a scan: what was removed is known to be gone, the rest may be given again."""
-        under_way = self._executor.under_way
+    async def give_back(self, steps: Collection[Step], keys: frozenset[str]) -> None:
+        """Scan what the keys name; what was removed is known to be gone then, the rest may be given again.
+
+        What has ended during the scan may have come too late for it, so that is scanned once more.
+        """
+        while True:
+            late = self._under_way(steps)
+            await self._observer.rescan(keys)
+            if late == self._under_way(steps):
+                break
+        self._late |= self._taken.keys() & late
         for step in steps:
-            if step in under_way:
-                self._late |= self._taken.keys() & {step}
-            else:
+            if step not in late:
                 self._reservations.restore(self._taken.pop(step, frozenset()))
 
     async def settle(self) -> None:
         """After a failure: give back what the work that it has ended had taken."""
         if left := tuple(self._taken):
-            await self._observer.rescan(_targets(left))
-            self.give_back(left)
+            await self.give_back(left, _targets(left))
+
+    def _under_way(self, steps: Collection[Step]) -> frozenset[Step]:
+        return frozenset(self._executor.under_way).intersection(steps)
 
     async def run(self) -> None:
         """Give back what late writes have taken when they have ended, for ever."""
@@ -64,9 +72,8 @@ class Withdrawals:
             seen = self._executor.ended.version
             ended = self._late.difference(self._executor.under_way)
             if ended:
-                await self._observer.rescan(_targets(ended))
+                await self.give_back(ended, _targets(ended))
                 self._late -= ended
-                self.give_back(ended)
                 self._snapshots.ring()
             else:
                 await self._executor.ended.newer(seen)
