@@ -20,7 +20,7 @@ from nodeagent.model.allocation import Grant, Holder, unnamed
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-from nodeagent.policy.offer import grants, prefer
+from nodeagent.policy.offer import grants
 
 
 class Granting:
@@ -64,6 +64,8 @@ class Granting:
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred ids of those that are available. :raises Refused: if the request cannot be met."""
+        from nodeagent.policy.offer import prefer  # here: not each kubelet asks
+
         host = self._offering.decision.snapshot.host
         topologies = {device_id: prefer.topology(device_id, host) for device_id in (*available, *must)}
         return prefer.choose(available, must, size, topologies)

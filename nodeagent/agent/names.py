@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.kernel import pciids
 from nodeagent.kernel.root import Root
@@ -32,6 +31,8 @@ class NameKeeper:
             return present
         self._searched |= ids
         if new_vgpus:
+            from nodeagent.agent.changing import ledger  # here: few nodes have NVIDIA's vGPUs
+
             known = {number: name for number, name in self._vgpus.items() if name}
             self._vgpus = await threads.call(ledger.named, self._root, host) | known
         names = await threads.call(pciids.names, self._root, self._searched)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOCKET = "/run/systemd/journal/socket"
 VALUE_LIMIT = 32 * 1024  # bytes; datagrams beyond some 200 KB are refused with EMSGSIZE
 _CUT = " … (cut)".encode()
 
@@ -39,7 +38,7 @@ def _field(key: str, value: str) -> bytes:
 class Journal:
     """A way to journald; opens no file until the first record."""
 
-    def __init__(self, path: str = SOCKET) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)

@@ -15,10 +15,14 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nodeagent.base import journald, log
+from nodeagent.base import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nodeagent.base.journald import Journal
+
+JOURNAL = "/run/systemd/journal/socket"
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -29,7 +33,7 @@ def setup(
     level: str,
     environ: Mapping[str, str],
     stream: TextIO,
-    socket: str = journald.SOCKET,
+    socket: str = JOURNAL,
 ) -> None:
     """Send all logging of this process to one place; may be called again with other settings.
 
@@ -71,7 +75,11 @@ def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -
     if picked == "json":
         return _Json(stream)
     plain = _Text(stream, prefixed=_is_journal(environ, stream))
-    return _Journald(journald.Journal(socket), plain) if picked == "journald" else plain
+    if picked == "text":
+        return plain
+    from nodeagent.base import journald  # here: a container's log goes elsewhere
+
+    return _Journald(journald.Journal(socket), plain)
 
 
 class _Sink(logging.Handler):
@@ -123,7 +131,7 @@ class _Json(_Text):
 class _Journald(_Sink):
     """Native records; what journald does not take goes to stderr."""
 
-    def __init__(self, journal: journald.Journal, otherwise: _Text) -> None:
+    def __init__(self, journal: Journal, otherwise: _Text) -> None:
         super().__init__()
         self._journal = journal
         self._otherwise = otherwise

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import building
-from nodeagent.config.imports import imported
 from nodeagent.config.problems import Problems
 from nodeagent.config.reader import sources
 from nodeagent.config.reader.effective import Effective
@@ -41,9 +40,9 @@ def load(origin: Sources) -> Settings:
         problems,
     )
     written = building.configuration(effective, f"{home}/")
-    configuration = replace(written, imported=imported.read(origin.prefix, written.mdevs, warnings))
+    configuration, watched = _with_imported(written, origin.prefix, warnings)
     _check(configuration, effective, problems)
-    watched = (*sources.watched_paths(home), *imported.watched_paths(origin.prefix, written.mdevs))
+    watched = (*sources.watched_paths(home), *watched)
     warnings += merge.warnings(configuration)
     return building.settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
 
@@ -62,6 +61,18 @@ def check_file(path: str) -> Settings:
     configuration = building.configuration(effective, f"{directory}{slash}")
     _check(configuration, effective, problems)
     return building.settings(effective, configuration, merge.warnings(configuration), ())
+
+
+def _with_imported(
+    written: Configuration, prefix: str, warnings: list[str]
+) -> tuple[Configuration, tuple[str, ...]]:
+    """The configuration with what files of other tools say, and the directories of these."""
+    if not written.mdevs.mdevctl and not written.mdevs.vgpu_config_file:
+        return written, ()
+    from nodeagent.config.imports import imported  # here: few nodes name such files
+
+    read = imported.read(prefix, written.mdevs, warnings)
+    return replace(written, imported=read), imported.watched_paths(prefix, written.mdevs)
 
 
 def _must_exist(path: str) -> None:

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
 from nodeagent.base.watching import Watcher
-from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.node_watches import NodeWatches
-from nodeagent.kernel.events.tree import TreeEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
+
+if TYPE_CHECKING:
+    from nodeagent.kernel.events.tree import TreeEvents
+    from nodeagent.kernel.events.uevents import Reader
 
 Source = Literal["uevents", "tree", "poll"]
 
@@ -49,8 +51,8 @@ class EventSource:
         self._wakes = wakes
         self._counted = CountedWakes(wakes)
         self._nodes = NodeWatches(root, watcher, self._counted)
-        self._tree = None if root.is_host else TreeEvents(root, watcher, self._counted)
-        self._reader: uevents.Reader | None = None
+        self._tree = None if root.is_host else self._tree_events()
+        self._reader: Reader | None = None
         self._lost = 0
         self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
         self.set_nodes(())
@@ -78,11 +80,13 @@ class EventSource:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
         if self._tree is not None:
             await self._watch(self._tree)
-        elif uevents.arrive_here(self._root):
-            await self._read_uevents()
         else:
-            self._arm()
-            await anyio.sleep_forever()
+            await self._read_uevents()
+
+    def _tree_events(self) -> TreeEvents:
+        from nodeagent.kernel.events.tree import TreeEvents  # here: a host has no use for it
+
+        return TreeEvents(self._root, self._watcher, self._counted)
 
     def _arm(self) -> None:
         self.armed.set()
@@ -97,27 +101,25 @@ class EventSource:
             tree.disarm()
 
     async def _read_uevents(self) -> None:
+        from nodeagent.kernel.events import uevents  # here: a tree of files has no use for it
+
+        if not uevents.arrive_here(self._root):
+            self._arm()
+            await anyio.sleep_forever()
         with uevents.open_socket() as sock:
             reader = self._reader = uevents.Reader(sock, uevents.from_kernel)
             self._arm()  # the socket listens from here on
             try:
                 while True:
                     for event in await reader.receive():
-                        self._hear(event)
+                        if event is None:
+                            self._counted.wake(None)
+                        else:
+                            uevents.tell(event, self._wakes)
             finally:
                 self._counted.count += reader.events
                 self._lost += reader.lost
                 self._reader = None
-
-    def _hear(self, event: uevents.Uevent | None) -> None:
-        if event is None:
-            self._counted.wake(None)
-            return
-        verdict = uevents.recovery(event)
-        if verdict is not None:
-            self._wakes.recovery(*verdict)
-        if uevents.concerns(event):
-            self._wakes.wake(uevents.key(event))
 
     def _source(self) -> Source:
         if self._tree is not None:

@@ -21,6 +21,7 @@ import anyio
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 
@@ -106,6 +107,15 @@ def recovery(event: Uevent) -> Verdict | None:
         return Verdict(address, Recovery.FAILED)
     running = event.keys.get("DEVICE_ONLINE") == "0"
     return Verdict(address, Recovery.RUNNING if running else None)
+
+
+def tell(event: Uevent, wakes: Wakes) -> None:
+    """Wake with all that the event says."""
+    verdict = recovery(event)
+    if verdict is not None:
+        wakes.recovery(*verdict)
+    if concerns(event):
+        wakes.wake(key(event))
 
 
 def arrive_here(root: Root) -> bool:
