@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import anyio
@@ -82,7 +82,7 @@ class Observer:
 
     def status(self) -> HostStatus:
         """The host in numbers."""
-        events = EventsStatus(**asdict(self._events.statistics))
+        events = EventsStatus(**self._events.statistics._asdict())
         return HostStatus.of(self._snapshots.now.host, self._runner.stuck, events)
 
     def wake(self, keys: Iterable[str]) -> None:

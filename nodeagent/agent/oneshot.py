@@ -65,7 +65,7 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
     if function is None:
         return before
     with anyio.move_on_after(HINTS_LIMIT):
-        function = replace(function, hints=await threads.call(hints.read, root, address))
+        function = function._replace(hints=await threads.call(hints.read, root, address))
     return replace(before, host=replace(before.host, functions={**before.host.functions, address: function}))
 
 

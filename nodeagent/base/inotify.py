@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from asyncinotify import Event, Inotify, Mask, Watch
@@ -38,13 +37,15 @@ class Place(NamedTuple):
 NOWHERE = Place()
 
 
-@dataclass(slots=True, eq=False)
 class Armed:
     """One watch of the kernel, and for which paths it is there."""
 
-    watch: Watch
-    targets: set[str] = field(default_factory=set)
-    anchors: dict[str, set[str]] = field(default_factory=dict)  # by the next name below
+    __slots__ = ("anchors", "targets", "watch")
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.targets: set[str] = set()
+        self.anchors: dict[str, set[str]] = {}  # by the next name below
 
     @property
     def all(self) -> set[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
@@ -37,14 +36,16 @@ class Change(NamedTuple):
 OnChange = Callable[[Change], None]
 
 
-@dataclass(slots=True)
 class _Subscription:
     """All subscribers of one path, and where it is armed now."""
 
-    listeners: list[OnChange] = field(default_factory=list)
-    readers: list[OnChange] = field(default_factory=list)  # want changes of contents, too
-    place: inotify.Place = inotify.NOWHERE
-    refused: bool = False  # by the kernel, which allows no more watches
+    __slots__ = ("listeners", "place", "readers", "refused")
+
+    def __init__(self) -> None:
+        self.listeners: list[OnChange] = []
+        self.readers: list[OnChange] = []  # want changes of contents, too
+        self.place = inotify.NOWHERE
+        self.refused = False  # by the kernel, which allows no more watches
 
     def remove(self, on_change: OnChange) -> bool:
         """End one subscriber's share; True if nobody is left."""

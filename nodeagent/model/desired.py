@@ -126,8 +126,7 @@ class MdevDefinition(NamedTuple):
     type_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class MdevsWanted:
+class MdevsWanted(NamedTuple):
     """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
 
     On a card, ``definitions`` go before ``cards`` (see ``card_desired``), and these before the node's types:
@@ -156,8 +155,7 @@ class SriovRule:
     place: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(NamedTuple):
     """Automatic discovery: which classes, and how a resource is named (``name`` or ``id`` style)."""
 
     enabled: bool = True
@@ -166,14 +164,13 @@ class Discovery:
     classes: tuple[str, ...] = DISCOVERED_CLASSES
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
+class Desired(NamedTuple):
     """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen."""
 
-    discovery: Discovery = field(default_factory=Discovery)
+    discovery: Discovery = Discovery()
     aliases: tuple[tuple[str, str], ...] = ()
     rules: tuple[Rule, ...] = ()
-    mdevs: MdevsWanted = field(default_factory=MdevsWanted)
+    mdevs: MdevsWanted = MdevsWanted()
     sriov: tuple[SriovRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
 
@@ -34,8 +34,7 @@ class Recovery(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(NamedTuple):
     """Costly or rarely needed facts of one function; read by ``explain`` only."""
 
     reset_methods: tuple[str, ...] = ()
@@ -44,8 +43,7 @@ class Hints:
     aer_nonfatal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PciFunction:
+class PciFunction(NamedTuple):
     """One PCI function as sysfs shows it (kernel Documentation/ABI/testing/sysfs-bus-pci)."""
 
     address: PciAddress
@@ -94,8 +92,7 @@ class PciFunction:
         return "/".join(self.ports[:2])
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """An IOMMU group with all its members: PCI addresses and mdev UUIDs, in address order."""
 
     number: GroupNumber
@@ -118,8 +115,7 @@ def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
     return changed | (before.keys() - now.keys())
 
 
-@dataclass(frozen=True, slots=True)
-class Mdev:
+class Mdev(NamedTuple):
     """One mediated device instance."""
 
     uuid: str
@@ -148,8 +144,7 @@ HostDevice = VfioDevice
 """What a Device stands for. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
 
 
-@dataclass(frozen=True, slots=True)
-class MdevType:
+class MdevType(NamedTuple):
     """One type that an mdev parent offers."""
 
     type_id: str
@@ -157,8 +152,7 @@ class MdevType:
     available: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """What differs from the Host before: the keys that were added, replaced or dropped."""
 
     functions: frozenset[PciAddress] = frozenset()

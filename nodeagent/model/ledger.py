@@ -7,16 +7,16 @@ Kept on disk by ``agent.changing.ledger``; an empty one means that what is there
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(NamedTuple):
     """``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
 
     VFs go by their addresses, types by their ids.
     """
 
-    types: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    types: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
@@ -50,8 +51,7 @@ class Iommufd(StrEnum):
     ONLY = "only"  # instead of the group's node
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """Why a device cannot be given, for machines (``code``) and for people: what, and what to do."""
 
     code: ReasonCode
@@ -59,8 +59,7 @@ class Reason:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """One unit of a Resource. ``numa`` None means unknown: no topology is announced."""
 
     id: DeviceId

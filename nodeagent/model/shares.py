@@ -9,7 +9,6 @@ Named tuples, since the daemon's start pays for each class, and ten times more f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations
@@ -115,8 +114,7 @@ class ResourcesShare(NamedTuple):
         return tuple(line for resource in self.resources for line in _of_resource(resource))
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """What all components say at one moment."""
 
     process: ProcessShare

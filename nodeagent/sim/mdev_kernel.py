@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from nodeagent.base.errors import InvariantBroken, KernelRefused
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
@@ -240,19 +240,19 @@ def _functions(card: Card, exists: _Instances) -> list[PciFunction]:
         PciAddress(card.address), vendor="10de", device="1eb8", pci_class="030200", driver="nvidia"
     )
     vfs = tuple(PciAddress(vf) for vf in card.vfs)
-    physical = replace(plain, vfs=vfs, sriov_capable=bool(vfs))
-    return [physical, *(_virtual(card, replace(plain, address=vf), exists) for vf in vfs)]
+    physical = plain._replace(vfs=vfs, sriov_capable=bool(vfs))
+    return [physical, *(_virtual(card, plain._replace(address=vf), exists) for vf in vfs)]
 
 
 def _virtual(card: Card, plain: PciFunction, exists: _Instances) -> PciFunction:
-    function = replace(plain, physfn=PciAddress(card.address), vgpu=card.vgpu)
+    function = plain._replace(physfn=PciAddress(card.address), vgpu=card.vgpu)
     if not card.vgpu:
         return function
     made = exists.made.get(function.address)
     if made is not None:
-        return replace(function, vgpu_type=made.type.id)
+        return function._replace(vgpu_type=made.type.id)
     room = (one for one in card.types if exists.available(card, function.address, one))
-    return replace(function, vgpu_types=tuple((one.id, one.name or "") for one in room))
+    return function._replace(vgpu_types=tuple((one.id, one.name or "") for one in room))
 
 
 def _types(card: Card, parent: str, exists: _Instances) -> tuple[MdevType, ...]:

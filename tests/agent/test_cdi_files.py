@@ -82,7 +82,7 @@ async def test_a_file_follows_the_host_where_the_resource_stays_the_same(node: F
                 await anyio.lowlevel.checkpoint()
         host = node.snapshots.now.host
         functions = {
-            address: replace(function, vfio_device=f"vfio{number}", cdev=True)
+            address: function._replace(vfio_device=f"vfio{number}", cdev=True)
             for number, (address, function) in enumerate(host.functions.items())
         }
         node.publish(host=replace(host, functions=functions, nodes=host.nodes | {"/dev/iommu"}))
@@ -114,7 +114,7 @@ async def test_of_two_that_want_to_write_a_file_the_newest_decision_stays(node: 
         group.start_soon(node.files.follow)
         await anyio.lowlevel.checkpoint()
         host = node.snapshots.now.host
-        gone = replace(second, driver="nouveau", vfio=False)
+        gone = second._replace(driver="nouveau", vfio=False)
         node.publish(host=replace(host, functions={first.address: first, second.address: gone}))
         group.start_soon(node.files.ensure, GPU, [first.address])
     assert [each["name"] for each in json.loads(node.path.read_text())["devices"]] == [first.address]

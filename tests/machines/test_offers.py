@@ -120,7 +120,7 @@ def test_without_an_iommu_nothing_is_healthy(name: str, wish: Desired) -> None:
 def test_a_failed_recovery_is_seen_only_through_its_event() -> None:
     assert devices(decided("6.12-aer-failed")) == {"01:00.0": None}
     host, address = captured("6.12-aer-failed"), PciAddress("0000:01:00.0")
-    failed = replace(host.functions[address], recovery=Recovery.FAILED)
+    failed = host.functions[address]._replace(recovery=Recovery.FAILED)
     snapshot = Snapshot(replace(host, functions={**host.functions, address: failed}), WIDE, {}, KNOWN)
     assert devices(turn.first(snapshot)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
 

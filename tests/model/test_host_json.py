@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ hosts = st.builds(
     Host,
     functions=st.lists(
         st.builds(
-            PciFunction,
+            partial(PciFunction),  # of a bare named tuple all fields would be drawn
             addresses,
             vendor=texts,
             driver=texts,
@@ -34,7 +35,7 @@ hosts = st.builds(
             ports=lists,
             inode=numbers,
             recovery=st.none() | st.sampled_from(Recovery),
-            hints=st.none() | st.builds(Hints, reset_methods=lists, aer_fatal=numbers),
+            hints=st.none() | st.builds(partial(Hints), reset_methods=lists, aer_fatal=numbers),
             unreadable=texts,
             vgpu=st.just(True),
             vgpu_type=st.none() | st.just("1147"),
@@ -47,7 +48,8 @@ hosts = st.builds(
         unique_by=lambda group: group.number,
     ).map(lambda found: {group.number: group for group in found}),
     mdevs=st.lists(
-        st.builds(Mdev, addresses, texts, texts, group=numbers, vendor=texts, cdev=st.booleans()), max_size=1
+        st.builds(partial(Mdev), addresses, texts, texts, group=numbers, vendor=texts, cdev=st.booleans()),
+        max_size=1,
     ).map(lambda found: {mdev.uuid: mdev for mdev in found}),
     mdev_parents=st.dictionaries(
         addresses,

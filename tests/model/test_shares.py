@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from nodeagent.model import plain, shares
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
@@ -115,7 +114,7 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
         "nextTrySeconds": 1.5,
     }
     assert (changes["problems"], changes["writes"]) == (["cannot be meant"], 4)
-    assert plain.dump(shares.joined(replace(ALL, changes=NO_CHANGES)))["changes"] == {
+    assert plain.dump(shares.joined(ALL._replace(changes=NO_CHANGES)))["changes"] == {
         "cards": [],
         "underWay": [],
         "waiting": [],

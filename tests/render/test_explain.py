@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Hints, PciFunction
@@ -65,7 +64,7 @@ def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
 
 
 def test_a_device_of_which_nothing_is_known_has_a_story_too() -> None:
-    nothing = replace(PciFunction(A), unreadable="not readable: Input/output error")
+    nothing = PciFunction(A)._replace(unreadable="not readable: Input/output error")
     text = explain.text(told(nothing))
     assert "?:?  unknown to pci.ids" in text
     assert "  group   none" in text

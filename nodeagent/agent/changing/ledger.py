@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def write(path: str, ledger: Ledger) -> None:
 
     :raises KernelRefused: if it cannot be written.
     """
-    document = {each.name: dict(getattr(ledger, each.name)) for each in fields(Ledger)}
+    document = {name: dict(known) for name, known in ledger._asdict().items()}
     try:
         files.replace(path, json.dumps(document, indent=1))
     except OSError as error:

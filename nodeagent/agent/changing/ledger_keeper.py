@@ -93,7 +93,7 @@ class LedgerKeeper:
         self._set_types(types)
 
     def _set_types(self, types: dict[str, str]) -> None:
-        self._publish(replace(self._snapshots.now.ledger, types=types))
+        self._publish(self._snapshots.now.ledger._replace(types=types))
 
     def _publish(self, known: Ledger) -> None:
         self._snapshots.publish(replace(self._snapshots.now, ledger=known))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
@@ -58,4 +57,4 @@ class Teller:
 def _places() -> Mapping[type, str]:
     """Type of a share → its place among all."""
     types = get_type_hints(Shares)
-    return {types[each.name]: each.name for each in fields(Shares)}
+    return {types[name]: name for name in Shares._fields}

@@ -10,8 +10,7 @@ truth; gathering and settling is the caller's.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 Source = Literal["uevents", "tree", "poll"]
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Where Wakes come from, and counts since the start.
 
     ``lost``: how often events were lost (everything was scanned again); ``foreign``: messages of

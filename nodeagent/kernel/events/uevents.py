@@ -14,7 +14,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import anyio
@@ -41,13 +41,12 @@ _VFIO_DEVICE = re.compile(r"vfio\d+")
 Ancillary = Sequence[tuple[int, int, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Uevent:
+class Uevent(NamedTuple):
     """One message: what happened (``add``, ``bind``, …), to what below /sys, and the keys in order."""
 
     action: str
     devpath: str
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = MappingProxyType({})
 
     @property
     def subsystem(self) -> str:

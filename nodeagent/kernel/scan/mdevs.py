@@ -9,7 +9,6 @@ directories are absent, which is no error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan.pci import has_cdev, hexadecimal, natural, vfio_device
@@ -85,7 +84,7 @@ def _named(wake_key: str, _: Host) -> tuple[str, ...] | None:
 
 
 def _unanswered(key: str, previous: Host) -> Mdev:
-    return replace(previous.mdevs.get(key) or Mdev(key), unreadable=NOT_READABLE)
+    return (previous.mdevs.get(key) or Mdev(key))._replace(unreadable=NOT_READABLE)
 
 
 def _as_known(root: Root, known: Mdev) -> bool:

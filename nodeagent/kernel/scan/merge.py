@@ -64,7 +64,7 @@ def recover(
     for address, recovery in recoveries.items():
         function = functions.get(address)
         if function is not None:
-            functions[address] = replace(function, recovery=recovery)
+            functions[address] = function._replace(recovery=recovery)
 
 
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
@@ -77,9 +77,7 @@ def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] 
     if read is None:
         changes = replace(host, changes=None).changes_since(previous)
     else:
-        changes = Changes(
-            **{part.name: _differing(previous, host, part.name, read) for part in fields(Changes)}
-        )
+        changes = Changes(**{name: _differing(previous, host, name, read) for name in Changes._fields})
     return replace(host, generation=previous.generation + 1, changes=changes)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan import vgpus
@@ -187,7 +186,7 @@ def _read(root: Root, key: str) -> PciFunction | None:
 
 def _unanswered(key: str, previous: Host) -> PciFunction:
     address = PciAddress(key)
-    return replace(previous.functions.get(address) or PciFunction(address), unreadable=NOT_READABLE)
+    return (previous.functions.get(address) or PciFunction(address))._replace(unreadable=NOT_READABLE)
 
 
 def _follow(reading: Reading) -> Iterable[Item]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 
 from nodeagent.base import threads
 from nodeagent.kernel.scan import scanner
@@ -18,13 +17,15 @@ from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.worklist import Worklist
 
 
-@dataclass(slots=True, eq=False)
 class _Worker:
     """A thread and the item in its hands, since when (monotonic seconds)."""
 
-    item: Item | None = None
-    since: float = 0.0
-    call: threads.Call[None] | None = None
+    __slots__ = ("call", "item", "since")
+
+    def __init__(self) -> None:
+        self.item: Item | None = None
+        self.since = 0.0
+        self.call: threads.Call[None] | None = None
 
 
 class ReadQueue:

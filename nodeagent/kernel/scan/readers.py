@@ -9,7 +9,6 @@ own. Readers do not know each other: what else is to be read is named by table a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.kernel.root import Root
@@ -40,8 +39,7 @@ class Reading(NamedTuple):
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(NamedTuple):
     """How one table of the Host is filled. What reads may hang; what takes a Host only is pure.
 
     ``list``: the keys of all things that are there.

@@ -11,8 +11,8 @@ the parents of an mdev. Decides nothing, keeps everything.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import groups, mdevs, merge, pci
@@ -26,8 +26,7 @@ READERS: Mapping[str, Reader] = {
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadList:
+class ReadList(NamedTuple):
     """What to read, and what the listing has shown already."""
 
     whole: bool
@@ -35,15 +34,13 @@ class ReadList:
     frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vfio_loaded, release
 
 
-def _empty_tables() -> dict[str, dict[str, Any]]:
-    return {table: {} for table in READERS}
-
-
-@dataclass(slots=True)
 class Findings:
     """What was read so far, by table and key; None means: not there."""
 
-    tables: dict[str, dict[str, Any]] = field(default_factory=_empty_tables)
+    __slots__ = ("tables",)
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, Any]] = {table: {} for table in READERS}
 
     def put(self, item: Item, value: object) -> None:
         """Note what an item read as."""

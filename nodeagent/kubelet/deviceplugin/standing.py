@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from nodeagent.base import log
 from nodeagent.kubelet.deviceplugin.listing import Listing
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(NamedTuple):
     """Whether the resource is registered now, how often it was, and what is wrong (None: nothing is)."""
 
     registered: bool = False
@@ -43,11 +42,11 @@ class Standing:
 
     def unreachable(self, error: str) -> None:
         """Note that nobody answers; the Registrar says it, once for all resources."""
-        self.registration = replace(self.registration, last_error=error)
+        self.registration = self.registration._replace(last_error=error)
 
     def ended(self) -> None:
         """Note that what was registered is not served any more."""
-        self.registration = replace(self.registration, registered=False)
+        self.registration = self.registration._replace(registered=False)
 
     def lost(self, why: str) -> None:
         """Say that a registration was lost, if there has been one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -236,7 +235,7 @@ async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
         types = (WantedType("GRID T4-2B"),)
         changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
         await changing.until_counts((FIRST, "nvidia-223", 8))
-        changing.publish(desired=replace(changing.now.desired, labels=(("zone", "b"),)))
+        changing.publish(desired=changing.now.desired._replace(labels=(("zone", "b"),)))
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
 

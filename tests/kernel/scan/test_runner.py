@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -179,7 +178,7 @@ async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
     fifos.replace_by_fifo(str(name))
     after = await runner.scan(None, before, (), {})
     assert before.mdevs[UUID].type_name == "GRID T4-8A"
-    assert after.mdevs[UUID] == replace(before.mdevs[UUID], unreadable=NOT_READABLE)
+    assert after.mdevs[UUID] == before.mdevs[UUID]._replace(unreadable=NOT_READABLE)
     fifos.replace_fifo(str(name), b"GRID T4-8A\n")
     await recovered.until_told(UUID)
     assert (await runner.scan(frozenset({UUID}), after, (), {})).mdevs == before.mdevs

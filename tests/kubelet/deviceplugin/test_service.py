@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -111,7 +111,7 @@ async def test_a_stream_starts_with_the_list_and_hears_of_changes_only(peer: Pee
 async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -> None:
     async with watcher(peer) as seen:
         await until(seen, 1)
-        other = replace(BROKEN, what="its driver is another")
+        other = BROKEN._replace(what="its driver is another")
         peer.listing.show((A, device("b", other)))
         await anyio.wait_all_tasks_blocked()
         peer.listing.show((A,))

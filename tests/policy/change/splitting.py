@@ -104,7 +104,7 @@ def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
     record: Ledger = other.pop("record", Ledger())
     for _ in range(TURNS):
         record = learned(record, kernel.host(), {})
-        plan = planned(kernel, wish, ledger=replace(record, types=made), **other)
+        plan = planned(kernel, wish, ledger=record._replace(types=made), **other)
         if not plan.steps:
             return plan
         for step in plan.steps:
@@ -146,7 +146,7 @@ def short(kernel: MdevKernel) -> list[str]:
 
 def adopting(wish: MdevsWanted) -> MdevsWanted:
     """The same wish, with the right to foreign instances."""
-    return replace(wish, adopt=True)
+    return wish._replace(adopt=True)
 
 
 def vgpu_card(bus: str = "81") -> Card:

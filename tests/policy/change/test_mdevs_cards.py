@@ -34,7 +34,7 @@ T4_8 = WantedType("T4-1B", 8, short=True)
 
 
 def given(*cards: CardTypes, types: tuple[str, ...] = ()) -> MdevsWanted:
-    return replace(wanted(*types), cards=cards)
+    return wanted(*types)._replace(cards=cards)
 
 
 def test_a_card_with_a_list_of_its_own_is_left_out_of_the_round() -> None:
@@ -114,7 +114,7 @@ def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -
 def test_an_excluded_type_of_a_card_takes_nothing_from_it() -> None:
     kernel = MdevKernel([v100(1)])
     settle(kernel, wanted("105"))
-    plan = settle(kernel, replace(given(CardTypes(types=(V100_8,))), excluded=("nvidia-108",)))
+    plan = settle(kernel, given(CardTypes(types=(V100_8,)))._replace(excluded=("nvidia-108",)))
     assert short(kernel) == ["16×105"]
     assert plan.problems == ('the type "V100-8Q" is both wanted and excluded: it is not made',)
 
@@ -146,7 +146,7 @@ def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not
     settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
     assert short(kernel) == ["4×222"]
     wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))
-    plan = planned(kernel, wish, ledger=replace(record, types=made))
+    plan = planned(kernel, wish, ledger=record._replace(types=made))
     assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
 
 
@@ -203,7 +203,7 @@ def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
     vf = kernel.cards[0].vfs[0]
     kernel.set_vgpu_type(vf, "222")
     assert planned(kernel, wanted("223")).steps == ()
-    (step,) = planned(kernel, replace(wanted("223"), adopt=True)).steps
+    (step,) = planned(kernel, wanted("223")._replace(adopt=True)).steps
     assert step.action == ClearVgpuType(kernel.cards[0].address, vf, "222")
 
 
@@ -227,7 +227,7 @@ def test_a_count_holds_for_the_vfs_of_a_card() -> None:
 def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
     here = MdevKernel([t4(1)]).host()
     blind = {
-        parent: tuple(replace(kind, available=None) for kind in kinds)
+        parent: tuple(kind._replace(available=None) for kind in kinds)
         for parent, kinds in here.mdev_parents.items()
     }
     plan = planned(MdevKernel([]), wanted("222"), host=replace(here, mdev_parents=blind))

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from nodeagent.model.desired import MdevDefinition, MdevsWanted, WantedType
@@ -18,7 +16,7 @@ FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 def defined(*definitions: tuple[str, str, str]) -> MdevsWanted:
     found = tuple(MdevDefinition(uuid, parent, f"nvidia-{number}") for uuid, parent, number in definitions)
-    return replace(wanted("223"), definitions=found)
+    return wanted("223")._replace(definitions=found)
 
 
 def uuids(count: int) -> list[str]:
@@ -48,7 +46,7 @@ def test_what_is_on_a_card_of_ours_gives_way_to_what_is_defined() -> None:
 
 def test_defined_instances_stay_where_adopting_is_allowed() -> None:
     kernel = MdevKernel([t4(1)])
-    wish = replace(defined((FOREIGN, FIRST, "228")), adopt=True)
+    wish = defined((FOREIGN, FIRST, "228"))._replace(adopt=True)
     kernel.create(FIRST, "nvidia-228", uuids(1)[0])
     settle(kernel, wish)
     assert list(kernel.instances) == [FOREIGN]
@@ -56,7 +54,7 @@ def test_defined_instances_stay_where_adopting_is_allowed() -> None:
 
 def test_an_excluded_type_is_not_made_for_a_definition_either() -> None:
     kernel = MdevKernel([t4(1)])
-    plan = settle(kernel, replace(defined((FOREIGN, FIRST, "228")), excluded=("GRID T4-8A",)))
+    plan = settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(excluded=("GRID T4-8A",)))
     assert kernel.instances == {}
     assert plan.problems == (f"the definition {FOREIGN} asks for nvidia-228, which is excluded",)
 
@@ -103,7 +101,7 @@ def test_a_definition_whose_device_exists_counts_before_one_whose_does_not() -> 
 def test_a_defined_device_that_exists_as_another_is_told(parent: str, number: str) -> None:
     kernel = MdevKernel([t4(1), t4(2)])
     kernel.create(parent, f"nvidia-{number}", FOREIGN)
-    plan = settle(kernel, replace(defined((FOREIGN, FIRST, "228")), types=()))
+    plan = settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(types=()))
     assert list(kernel.instances) == [FOREIGN]
     asked = f"asks for nvidia-228 on {FIRST}, and it exists as nvidia-{number} on {parent}"
     assert plan.problems == (f"the definition {FOREIGN} {asked}",)
@@ -112,7 +110,7 @@ def test_a_defined_device_that_exists_as_another_is_told(parent: str, number: st
 def test_what_mdevctl_defines_is_never_ours_whatever_its_definition_says() -> None:
     kernel = MdevKernel([t4(1)])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
-    theirs = replace(wanted("222", adopt=True), defined=frozenset({FOREIGN}))
+    theirs = wanted("222", adopt=True)._replace(defined=frozenset({FOREIGN}))
     settle(kernel, theirs)
     assert list(kernel.instances) == [FOREIGN]
     settle(kernel, wanted("222", adopt=True))
@@ -122,13 +120,13 @@ def test_what_mdevctl_defines_is_never_ours_whatever_its_definition_says() -> No
 def test_a_card_of_which_something_is_left_to_mdevctl_is_left_out_of_the_round() -> None:
     vfs = ("0000:81:00.4", "0000:81:00.5")
     kernel = MdevKernel([t4(1), Card(PF, T4_TYPES, vfs=vfs)])
-    plan = settle(kernel, replace(wanted("223"), reserved=frozenset({FIRST, vfs[1]})))
+    plan = settle(kernel, wanted("223")._replace(reserved=frozenset({FIRST, vfs[1]})))
     assert short(kernel) == ["-", "-"]
     assert plan.problems == ()
     assert plan.cards[0].notes == ("it stays as it is: mdevctl is to make what is defined on it",)
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("223"))
-    settle(kernel, replace(defined((FOREIGN, FIRST, "228")), reserved=frozenset({FIRST})))
+    settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(reserved=frozenset({FIRST})))
     assert list(kernel.instances) == [FOREIGN], "what can be made of the definitions is made"
 
 
@@ -191,6 +189,6 @@ def test_a_wrong_definition_does_not_stand_in_the_way_of_the_others() -> None:
 
 
 def test_definitions_on_a_node_without_cards_are_told() -> None:
-    wish = replace(defined((FOREIGN, FIRST, "228")), types=())
+    wish = defined((FOREIGN, FIRST, "228"))._replace(types=())
     plan = settle(MdevKernel([]), wish)
     assert plan.problems == ("no card of this node offers mediated devices or vGPU types",)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +44,7 @@ def some_cards() -> list[Card]:
 names = st.sampled_from(["t-1", "t-2", "t-3", "t-4", "Two_words", "1", "2", "unknown"])
 counts = st.sampled_from([None, None, None, 1, 2])
 lists = st.lists(st.builds(WantedType, names, counts), max_size=4).map(tuple)
-wishes = st.builds(MdevsWanted, manage=st.just(True), types=lists, adopt=st.just(False))
+wishes = lists.map(lambda types: MdevsWanted(manage=True, types=types))
 
 
 class Changes(RuleBasedStateMachine):
@@ -109,7 +108,7 @@ class Changes(RuleBasedStateMachine):
     def plan(self) -> Plan:
         here = self.kernel.host()
         self.record = learned(self.record, here, {})
-        known = replace(self.record, types=self.made)
+        known = self.record._replace(types=self.made)
         return planned(self.kernel, self.wish, failures=self.failed, ledger=known)
 
     def does(self, action: Action) -> None:
@@ -189,7 +188,7 @@ def test_a_deal_cut_short_anywhere_ends_as_one_in_peace(
     wish: MdevsWanted, cuts: list[tuple[int, int]]
 ) -> None:
     peaceful, troubled = Changes(), Changes()
-    peaceful.wish = troubled.wish = replace(wish)
+    peaceful.wish = troubled.wish = wish._replace()
     for first, kept in cuts:
         for step in troubled.plan().steps[first : first + kept]:
             troubled.does(step.action)

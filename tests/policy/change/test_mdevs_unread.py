@@ -53,7 +53,7 @@ def test_a_definition_on_a_parent_that_was_not_read_removes_nothing_and_is_no_pr
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("228"))
     defined = (MdevDefinition(FOREIGN, FIRST, "nvidia-222"),)
-    plan = first_plan(kernel, replace(wanted(), definitions=defined))
+    plan = first_plan(kernel, wanted()._replace(definitions=defined))
     assert (plan.steps, plan.problems) == ((), ())
 
 
@@ -68,7 +68,7 @@ def test_an_mdev_whose_type_cannot_be_read_is_not_adopted() -> None:
     kernel = MdevKernel([t4(1)])
     kernel.create(FIRST, "nvidia-222", FOREIGN)
     here = kernel.host()
-    unknown = replace(here.mdevs[FOREIGN], type_id=None, type_name=None)
+    unknown = here.mdevs[FOREIGN]._replace(type_id=None, type_name=None)
     plan = planned(kernel, adopting(wanted("222")), host=replace(here, mdevs={FOREIGN: unknown}))
     assert (plan.steps, plan.waiting) == ((), ())
     assert plan.cards[0].notes == (
@@ -89,7 +89,7 @@ def test_an_excluded_type_is_known_by_its_instances_too(excluded: str, unread: t
 def test_what_cards_have_lists_of_their_own_waits_until_each_function_was_read() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
     rules = (CardTypes((0,), types=(WantedType("T4-1B", short=True),)), CardTypes((1,)))
-    wish = replace(wanted(), cards=rules)
+    wish = wanted()._replace(cards=rules)
     settle(kernel, wish)
     here = kernel.host()
     blurred = PciFunction(PciAddress(FIRST), unreadable="not readable: being removed?")
@@ -105,5 +105,5 @@ def test_a_function_that_was_not_read_holds_up_no_card_whose_place_does_not_matt
     kernel = MdevKernel([t4(1)])
     here, blurred = kernel.host(), PciFunction(PciAddress("0000:f0:00.0"), unreadable="not readable")
     there = replace(here, functions={**here.functions, blurred.address: blurred})
-    wish = replace(wanted(), cards=(CardTypes(types=(WantedType("T4-1B", short=True),)),))
+    wish = wanted()._replace(cards=(CardTypes(types=(WantedType("T4-1B", short=True),)),))
     assert len(planned(kernel, wish, host=there).steps) == 16

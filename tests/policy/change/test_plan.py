@@ -23,7 +23,7 @@ def both() -> Snapshot:
     mdevs_only = snapshot(MdevKernel([t4(1)]), wanted("228"))
     there = function(PF, 1, driver="ice", sriov_capable=True)
     host = replace(mdevs_only.host, functions={**mdevs_only.host.functions, PF: there})
-    return replace(mdevs_only, host=host, desired=replace(mdevs_only.desired, sriov=(RULE,)))
+    return replace(mdevs_only, host=host, desired=mdevs_only.desired._replace(sriov=(RULE,)))
 
 
 def test_vfs_come_before_what_is_made_on_them() -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +62,7 @@ class Node:
             ):  # VFs of one card share its room: who applies looks first
                 self.kernel.apply(action)
                 types[action.address] = action.type_id
-        self.record = replace(self.record, types=types)
+        self.record = self.record._replace(types=types)
 
     def settle(self, wish: MdevsWanted) -> Plan:
         for _ in range(12):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ CARD = function(A)
 SIBLING = function(B)
 GROUP = Group(GroupNumber(1), (A, B), node=True)
 FINE = Unit(GROUP, (CARD, SIBLING), (CARD, SIBLING), complete=True, nodes=NODES)
-CDEV = replace(CARD, cdev=True, vfio_device="vfio3")
+CDEV = CARD._replace(cdev=True, vfio_device="vfio3")
 BOTH = NODES | {"/dev/iommu"}
 
 
@@ -37,20 +36,20 @@ def code(*args: Any, **other: Any) -> ReasonCode | None:
 
 def beside(**change: Any) -> dict[str, Any]:
     """The situation in which the sibling differs."""
-    return {"functions": (CARD, replace(SIBLING, **change))}
+    return {"functions": (CARD, SIBLING._replace(**change))}
 
 
 CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
-    ("unreadable", ReasonCode.UNREADABLE, replace(CARD, unreadable="no answer"), {}, "no answer"),
+    ("unreadable", ReasonCode.UNREADABLE, CARD._replace(unreadable="no answer"), {}, "no answer"),
     ("leaving", ReasonCode.GOING_AWAY, function(A, driver=None, enable=1), {}, "going away, still in use"),
     ("no group", ReasonCode.NO_GROUP, CARD, {"group": None}, "no IOMMU group"),
     ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "iommu": False}, "no active IOMMU"),
-    ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": replace(GROUP, name="vfio-noiommu")}, "vfio-noiommu"),
+    ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": GROUP._replace(name="vfio-noiommu")}, "vfio-noiommu"),
     ("domain", ReasonCode.EXCLUDED, function("10000:65:00.0"), {}, "more than four digits"),
     ("driver", ReasonCode.DRIVER_CHANGED, function(A, driver="nvidia"), {}, "its driver is nvidia"),
     ("unbound", ReasonCode.DRIVER_CHANGED, function(A, driver=None), {}, "it has no driver"),
-    ("failed", ReasonCode.RECOVERY_FAILED, replace(CARD, recovery=Recovery.FAILED), {}, "could not recover"),
-    ("recovering", ReasonCode.RECOVERY_FAILED, replace(CARD, recovery=Recovery.RUNNING), {}, "is recovering"),
+    ("failed", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.FAILED), {}, "could not recover"),
+    ("recovering", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.RUNNING), {}, "is recovering"),
     (
         "blocked",
         ReasonCode.GROUP_NOT_VIABLE,
@@ -58,11 +57,11 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
         beside(driver="e1000e", vfio=False),
         "IOMMU group 1 is not viable: 0000:65:00.1 (e1000e)",
     ),
-    ("group node", ReasonCode.NODE_MISSING, CARD, {"group": replace(GROUP, node=False)}, "/dev/vfio/1"),
+    ("group node", ReasonCode.NODE_MISSING, CARD, {"group": GROUP._replace(node=False)}, "/dev/vfio/1"),
     ("container node", ReasonCode.NODE_MISSING, CARD, {"nodes": frozenset()}, "/dev/vfio/vfio"),
     ("held", ReasonCode.GROUP_HELD, CARD, {"holders": holders(B)}, f"held by ns/vm, which has {B}"),
     ("held by number", ReasonCode.GROUP_HELD, CARD, {"holders": holders("1")}, "which has 1"),
-    ("outside", ReasonCode.HELD_OUTSIDE, replace(CARD, enable=1), {}, "it is open, and no pod"),
+    ("outside", ReasonCode.HELD_OUTSIDE, CARD._replace(enable=1), {}, "it is open, and no pod"),
     ("sibling", ReasonCode.HELD_OUTSIDE, CARD, beside(enable=2), f"{B} of its group is open"),
     (
         "unknown holder",
@@ -94,20 +93,20 @@ def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
 
 
 def test_the_nearest_cause_is_told_first() -> None:
-    worst = replace(CARD, unreadable="no answer", driver=None, vfio=False, enable=1, recovery=Recovery.FAILED)
-    blocked = replace(SIBLING, driver="e1000e", vfio=False)
+    worst = CARD._replace(unreadable="no answer", driver=None, vfio=False, enable=1, recovery=Recovery.FAILED)
+    blocked = SIBLING._replace(driver="e1000e", vfio=False)
     held = holders(B)
     steps: list[tuple[PciFunction, dict[str, Any], ReasonCode]] = [
         (worst, {}, ReasonCode.UNREADABLE),
-        (replace(worst, unreadable=None), {}, ReasonCode.GOING_AWAY),
-        (replace(worst, unreadable=None, enable=0), {"group": None}, ReasonCode.NO_GROUP),
-        (replace(worst, unreadable=None, enable=0), {}, ReasonCode.DRIVER_CHANGED),
-        (replace(CARD, recovery=Recovery.FAILED, enable=1), {}, ReasonCode.RECOVERY_FAILED),
-        (replace(CARD, enable=1), {}, ReasonCode.GROUP_NOT_VIABLE),
-        (replace(CARD, enable=1), {"functions": (CARD, SIBLING)}, ReasonCode.NODE_MISSING),
-        (replace(CARD, enable=1), {"functions": (CARD, SIBLING), "nodes": NODES}, ReasonCode.GROUP_HELD),
+        (worst._replace(unreadable=None), {}, ReasonCode.GOING_AWAY),
+        (worst._replace(unreadable=None, enable=0), {"group": None}, ReasonCode.NO_GROUP),
+        (worst._replace(unreadable=None, enable=0), {}, ReasonCode.DRIVER_CHANGED),
+        (CARD._replace(recovery=Recovery.FAILED, enable=1), {}, ReasonCode.RECOVERY_FAILED),
+        (CARD._replace(enable=1), {}, ReasonCode.GROUP_NOT_VIABLE),
+        (CARD._replace(enable=1), {"functions": (CARD, SIBLING)}, ReasonCode.NODE_MISSING),
+        (CARD._replace(enable=1), {"functions": (CARD, SIBLING), "nodes": NODES}, ReasonCode.GROUP_HELD),
         (
-            replace(CARD, enable=1),
+            CARD._replace(enable=1),
             {"functions": (CARD, SIBLING), "nodes": NODES, "holders": {}},
             ReasonCode.HELD_OUTSIDE,
         ),
@@ -119,7 +118,7 @@ def test_the_nearest_cause_is_told_first() -> None:
 
 
 def test_a_held_device_stays_as_it_is_and_the_others_wait_for_its_release() -> None:
-    opened = (replace(CARD, enable=1), SIBLING)
+    opened = (CARD._replace(enable=1), SIBLING)
     assert code(opened[0], functions=opened, holders=holders(A)) is None
     assert code(SIBLING, functions=opened, holders=holders(A)) is ReasonCode.GROUP_HELD
 
@@ -127,7 +126,7 @@ def test_a_held_device_stays_as_it_is_and_the_others_wait_for_its_release() -> N
 def test_a_moment_after_an_allocate_the_group_is_still_open_to_the_same_pod() -> None:
     settling = {"holders": holders(A), "settling": frozenset({A})}
     assert code(SIBLING, **settling) is None
-    assert code(SIBLING, functions=(replace(CARD, enable=1), SIBLING), settling=frozenset({A})) is None
+    assert code(SIBLING, functions=(CARD._replace(enable=1), SIBLING), settling=frozenset({A})) is None
 
 
 def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time() -> None:
@@ -144,13 +143,13 @@ def test_without_isolation_only_the_device_itself_counts() -> None:
     alone = Use(Isolation.NONE)
     assert code(CARD, alone, holders=holders(B)) is None
     assert code(CARD, alone, **beside(enable=1)) is None
-    assert code(replace(CARD, enable=1), alone) is ReasonCode.HELD_OUTSIDE
+    assert code(CARD._replace(enable=1), alone) is ReasonCode.HELD_OUTSIDE
     assert code(CARD, alone, **beside(driver="e1000e", vfio=False)) is ReasonCode.GROUP_NOT_VIABLE
 
 
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
     bundle = Use(Isolation.BUNDLE, resource=GPU, host_devices=(A, B))
-    opened = (replace(CARD, enable=1), replace(SIBLING, enable=1))
+    opened = (CARD._replace(enable=1), SIBLING._replace(enable=1))
     assert {code(each, bundle, functions=opened, holders=holders(A)) for each in opened} == {None}
     assert {code(each, bundle, functions=opened, settling=frozenset({A})) for each in opened} == {None}
     assert {code(each, bundle, functions=opened) for each in opened} == {ReasonCode.HELD_OUTSIDE}
@@ -159,7 +158,7 @@ def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
 
 
 def test_nobody_is_accused_before_the_kubelet_has_told_who_holds_what() -> None:
-    opened = replace(CARD, enable=1)
+    opened = CARD._replace(enable=1)
     assert code(opened, complete=False) is None
     assert code(opened, complete=True) is ReasonCode.HELD_OUTSIDE
 
@@ -180,5 +179,5 @@ def test_nobody_is_accused_before_the_kubelet_has_told_who_holds_what() -> None:
 def test_only_the_nodes_that_would_be_handed_out_must_exist(
     iommufd: Iommufd, found: PciFunction, nodes: frozenset[str], group_node: bool, expected: ReasonCode | None
 ) -> None:
-    group = replace(GROUP, node=group_node)
+    group = GROUP._replace(node=group_node)
     assert code(found, Use(iommufd=iommufd), nodes=nodes, group=group) is expected

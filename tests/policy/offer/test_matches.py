@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
@@ -83,7 +81,7 @@ def test_bridges_are_never_taken_not_even_by_a_rule_for_all() -> None:
 def test_an_alias_renames_a_discovered_name_but_no_rule() -> None:
     aliases = ((T4, "nvidia.com/t4"), (GPU, "example.com/other"))
     assert resource(function(), Desired(aliases=aliases)) == "nvidia.com/t4"
-    assert resource(function(), replace(WISH, aliases=aliases)) == GPU
+    assert resource(function(), WISH._replace(aliases=aliases)) == GPU
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_rule_for_functions_takes_no_mdev_and_a_rule_for_mdevs_no_function() -
     ],
 )
 def test_an_mdev_that_cannot_be_used_says_why(change: dict[str, Any], code: ReasonCode) -> None:
-    found = reason(decided(replace(mdev(), **change)))
+    found = reason(decided(mdev()._replace(**change)))
     assert found is not None
     assert found.code is code
     assert found.hint
@@ -116,7 +116,7 @@ def test_an_mdev_that_cannot_be_used_says_why(change: dict[str, Any], code: Reas
 def test_an_mdev_without_its_nodes_is_unhealthy(missing: str) -> None:
     here = host(mdev())
     if missing == "group":
-        bare = {number: replace(group, node=False) for number, group in here.groups.items()}
+        bare = {number: group._replace(node=False) for number, group in here.groups.items()}
         here = replace(here, groups=bare)
     else:
         here = replace(here, nodes=frozenset())

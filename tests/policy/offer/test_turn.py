@@ -63,7 +63,7 @@ def test_a_held_device_that_its_group_lets_go_of_first_is_told_as_gone_when_it_i
     held = holders(A)
     there, unbound = host(function(A)), host(function(A, driver=None))
     alone = replace(
-        unbound, groups={number: replace(group, members=()) for number, group in unbound.groups.items()}
+        unbound, groups={number: group._replace(members=()) for number, group in unbound.groups.items()}
     )
     decision = turn.first(snapshot(there, holders=held))
     for each in (alone, host()):
@@ -152,7 +152,7 @@ def test_a_change_touches_only_its_own_group_and_resource() -> None:
     one, two, nic = function(A, 1), function(B, 2), function(C, 3, vendor="8086")
     here = host(one, two, nic)
     before = turn.first(snapshot(here, wish))
-    held = replace(here, functions={**here.functions, two.address: replace(two, enable=1)})
+    held = replace(here, functions={**here.functions, two.address: two._replace(enable=1)})
     after = turn.following(before, snapshot(held, wish, holders=before.snapshot.allocations.holders))
     assert listed(after) == {A: None, B: ReasonCode.HELD_OUTSIDE}
     for name in ("example.com/nic", KVM.name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -76,8 +77,8 @@ holdings = st.dictionaries(
     st.builds(Holder, st.just("ns"), st.sampled_from(["x", "y"]), st.sampled_from(NAMES)),
 )
 wishes = st.builds(
-    Desired,
-    st.builds(Discovery, enabled=st.booleans(), naming=st.sampled_from(["id", "name"])),
+    partial(Desired),  # of a bare named tuple all fields would be drawn
+    st.builds(partial(Discovery), enabled=st.booleans(), naming=st.sampled_from(["id", "name"])),
     rules=st.lists(st.sampled_from(RULES), unique=True).map(tuple),
 )
 

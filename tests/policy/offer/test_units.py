@@ -49,7 +49,7 @@ def test_a_bundle_holds_only_what_its_own_rule_takes() -> None:
 
 
 def test_one_bad_function_makes_its_bundle_unhealthy() -> None:
-    bad = replace(PAIR[1], driver=None, vfio=False)
+    bad = PAIR[1]._replace(driver=None, vfio=False)
     (found,) = units.decide(ONE, snapshot(host(PAIR[0], bad), wish(Isolation.BUNDLE)))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.DRIVER_CHANGED
