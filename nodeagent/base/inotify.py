@@ -44,13 +44,22 @@ class Armed:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.targets: set[str] = set()
+        self.targets: tuple[str, ...] = ()  # one as a rule, and a set is four times larger
         self.anchors: dict[str, set[str]] = {}  # by the next name below
 
     @property
     def all(self) -> set[str]:
         """The paths that depend on this watch."""
-        return self.targets.union(*self.anchors.values())
+        return set(self.targets).union(*self.anchors.values())
+
+    def add(self, directory: str) -> None:
+        """It is there for this path, too."""
+        if directory not in self.targets:
+            self.targets = (*self.targets, directory)
+
+    def discard(self, directory: str) -> None:
+        """It is not there for this path any more."""
+        self.targets = tuple(target for target in self.targets if target != directory)
 
 
 class _Ancestor(NamedTuple):
@@ -94,7 +103,7 @@ class Watches:
         """
         place = self._find(directory, contents)
         if place.own is not None:
-            self._armed[place.own].targets.add(directory)
+            self._armed[place.own].add(directory)
         if place.anchor is not None:
             descriptor, name = place.anchor
             self._armed[descriptor].anchors.setdefault(name, set()).add(directory)
@@ -106,7 +115,7 @@ class Watches:
     def remove(self, directory: str, place: Place) -> None:
         """End the watches of a path that no other path needs."""
         if place.own is not None and (armed := self._armed.get(place.own)) is not None:
-            armed.targets.discard(directory)
+            armed.discard(directory)
             self._end_unused(armed)
         if place.anchor is None:
             return

@@ -66,13 +66,12 @@ class Call(Generic[T]):
     """One call under way in its own daemon thread. Made by ``start`` on the event loop."""
 
     def __init__(self, function: Callable[[], T], name: str) -> None:
-        self._function = function
         self._loop = asyncio.get_running_loop()
         self._ended = anyio.Event()
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._on_end: list[Callable[[], None]] = []
-        _Worker.take(name).put(self._run)
+        _Worker.take(name).put(lambda: self._run(function))  # kept nowhere: it may well know this Call
 
     @property
     def ended(self) -> bool:
@@ -97,9 +96,9 @@ class Call(Generic[T]):
         else:
             self._on_end.append(callback)
 
-    def _run(self) -> None:
+    def _run(self, function: Callable[[], T]) -> None:
         try:
-            self._value.append(self._function())
+            self._value.append(function())
         except BaseException as error:  # noqa: BLE001 - belongs to whoever awaits the result
             self._error = error
         try:

@@ -42,23 +42,34 @@ class _Subscription:
     __slots__ = ("listeners", "place", "readers", "refused")
 
     def __init__(self) -> None:
-        self.listeners: list[OnChange] = []
-        self.readers: list[OnChange] = []  # want changes of contents, too
+        self.listeners: tuple[OnChange, ...] = ()
+        self.readers: tuple[OnChange, ...] = ()  # want changes of contents, too
         self.place = inotify.NOWHERE
         self.refused = False  # by the kernel, which allows no more watches
 
+    def add(self, on_change: OnChange, contents: bool) -> None:
+        """One more subscriber."""
+        if contents:
+            self.readers = (*self.readers, on_change)
+        else:
+            self.listeners = (*self.listeners, on_change)
+
     def remove(self, on_change: OnChange) -> bool:
         """End one subscriber's share; True if nobody is left."""
-        for subscribers in (self.listeners, self.readers):
-            if on_change in subscribers:
-                subscribers.remove(on_change)
+        self.listeners = _without(self.listeners, on_change)
+        self.readers = _without(self.readers, on_change)
         return not self.listeners and not self.readers
 
     def tell(self, change: Change, contents: bool = False) -> None:
         """Call the subscribers; of contents only those who asked."""
-        listeners = () if contents else tuple(self.listeners)
+        listeners = () if contents else self.listeners
         for listener in (*listeners, *self.readers):
             listener(change)
+
+
+def _without(subscribers: tuple[OnChange, ...], one: OnChange) -> tuple[OnChange, ...]:
+    at = subscribers.index(one) if one in subscribers else len(subscribers)
+    return (*subscribers[:at], *subscribers[at + 1 :])
 
 
 class Watcher:
@@ -103,7 +114,7 @@ class Watcher:
         (fs.inotify.max_user_watches): then it is ``unwatched`` until there are some again.
         """
         subscription = self._subscriptions.setdefault(directory, _Subscription())
-        (subscription.readers if contents else subscription.listeners).append(on_change)
+        subscription.add(on_change, contents)
         return self._arm(directory, subscription)
 
     def unwatch(self, directory: str, on_change: OnChange) -> None:
@@ -147,7 +158,7 @@ class Watcher:
 
     def _changed(self, armed: inotify.Armed, mask: Mask, name: str) -> None:
         contents = bool(mask & inotify.CONTENTS)
-        for directory in tuple(armed.targets):
+        for directory in armed.targets:
             if directory in self._subscriptions:
                 self._subscriptions[directory].tell(Change(directory, name), contents)
         if not contents:

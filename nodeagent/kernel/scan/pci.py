@@ -10,6 +10,7 @@ is kept with what could be read; only what is not there at all is None.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 
 from nodeagent.kernel.root import Directory, Root, gone
@@ -75,7 +76,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     """All of it. What most functions lack is asked for by name: to list the directory takes longer."""
     vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
     numa_node, enable, power_state = rest
-    driver = at.link("driver")
+    driver = _shared(at.link("driver"))
     has_vfio_dev = at.exists("vfio-dev")
     device_name = vfio_device(at) if has_vfio_dev else None
     sriov = at.exists("sriov_totalvfs")
@@ -92,7 +93,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
         enable=natural(enable),
-        power_state=power_state,
+        power_state=_shared(power_state),
         physfn=_address(at.link("physfn")),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
@@ -140,7 +141,7 @@ def _vfs(at: Directory) -> tuple[PciAddress, ...]:
 def _ports(target: str | None) -> tuple[str, ...]:
     """What lies above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
     parts = target.split("/") if target is not None else []
-    return tuple(parts[parts.index("devices") + 1 : -1]) if "devices" in parts else ()
+    return tuple(map(sys.intern, parts[parts.index("devices") + 1 : -1])) if "devices" in parts else ()
 
 
 def _address(text: str | None) -> PciAddress | None:
@@ -151,7 +152,12 @@ def hexadecimal(text: str | None, digits: int) -> str | None:
     """0x10de → 10de, with ``digits`` digits; None for anything else."""
     if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
         return None
-    return text[2:].lower().zfill(digits)
+    return sys.intern(text[2:].lower().zfill(digits))
+
+
+def _shared(word: str | None) -> str | None:
+    """The same object for equal words: a thousand functions have few drivers, vendors and classes."""
+    return None if word is None else sys.intern(word)
 
 
 def natural(text: str | None) -> int | None:
