@@ -26,10 +26,10 @@ from nodeagent.agent.tell.alive import Watchdog
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready
 from nodeagent.agent.tell.status import Teller
 from nodeagent.base import log, supervise
-from nodeagent.base.component import Component, Task
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
+from nodeagent.base.supervise import Component, Task
 from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
 

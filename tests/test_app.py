@@ -22,7 +22,7 @@ import pytest
 from nodeagent import config
 from nodeagent.agent.tell import serve
 from nodeagent.app import Daemon
-from nodeagent.base import jsonsocket, log, memory, threads
+from nodeagent.base import log, memory, sockets, threads
 from nodeagent.base.errors import AlreadyRunning, KernelRefused
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -68,7 +68,7 @@ async def status(host: SimulatedHost) -> dict[str, Any]:
     with anyio.fail_after(10):
         while True:
             with contextlib.suppress(FileNotFoundError):
-                found: dict[str, Any] = await threads.call(jsonsocket.ask, status_socket(host))
+                found: dict[str, Any] = await threads.call(sockets.ask, status_socket(host))
                 return found
             await anyio.sleep(0.01)
 

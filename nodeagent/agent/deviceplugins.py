@@ -22,9 +22,8 @@ from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
-from nodeagent.kubelet.deviceplugin.life import Way
+from nodeagent.kubelet.deviceplugin.life import Registration, Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.standing import Registration
 from nodeagent.model.allocation import Grant
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName, pci_address

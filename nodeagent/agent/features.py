@@ -16,7 +16,7 @@ import anyio
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import threads
-from nodeagent.base.component import Component
+from nodeagent.base.supervise import Component
 from nodeagent.model.desired import Desired
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from nodeagent.agent.core import Core
 from nodeagent.agent.kubelet_side import KubeletSide
-from nodeagent.base.component import Component, Task
+from nodeagent.base.supervise import Component, Task
 
 
 def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:

@@ -20,9 +20,9 @@ from nodeagent.agent.releases import Releases, Rescans
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
-from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Backoff
 from nodeagent.config import Settings, Timing
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.shares import HoldersShare

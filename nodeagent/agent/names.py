@@ -6,7 +6,6 @@ from __future__ import annotations
 from nodeagent.base import threads
 from nodeagent.kernel import pciids
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import vgpus
 from nodeagent.model.host import Host
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
@@ -26,12 +25,12 @@ class NameKeeper:
         A name that was known stays: a VF that gets its type lists it no more.
         """
         ids = _to_name(host)
-        new_vgpus = any(self._is_new(number, name) for number, name in vgpus.seen(host).items())
+        new_vgpus = any(self._is_new(number, name) for number, name in _vgpus(host).items())
         if ids <= self._searched and not new_vgpus:
             return present
         self._searched |= ids
         if new_vgpus:
-            from nodeagent.agent.changing import ledger  # here: few nodes have NVIDIA's vGPUs
+            from nodeagent.agent.changing import ledger  # here, as in _vgpus
 
             known = {number: name for number, name in self._vgpus.items() if name}
             self._vgpus = await threads.call(ledger.named, self._root, host) | known
@@ -41,6 +40,15 @@ class NameKeeper:
     def _is_new(self, number: str, name: str) -> bool:
         """True if a type was not seen before, or had no name."""
         return number not in self._vgpus or (bool(name) and not self._vgpus[number])
+
+
+def _vgpus(host: Host) -> dict[str, str]:
+    """Number → name of the vGPU types that the host shows; "" where it shows the number only."""
+    if not any(function.vgpu for function in host.functions.values()):
+        return {}
+    from nodeagent.kernel.scan import vgpus  # here: few nodes have NVIDIA's vGPUs
+
+    return vgpus.seen(host)
 
 
 def _to_name(host: Host) -> frozenset[tuple[str, str]]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From wakes to the newest Host. The only writer of ``host`` and ``names`` of the Snapshot.
 
-Scans are made one after the other, so an older reading never overwrites a newer one. Who needs a fresh answer
-waits for a scan that begins after the question. Does not know what the Host is for.
+The first wake after quiet is acted on at once. What follows a scan closely is gathered until no wake has
+come for a moment, but never longer than a bound. Scans are made one after the other, so an older reading
+never overwrites a newer one. Who needs a fresh answer waits for a scan that begins after the question.
+Does not know what the Host is for.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.gathering import Gathering
 from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.snapshot import Snapshots
@@ -32,6 +33,8 @@ from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.status import EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
+QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
+BOUND = 0.5  # seconds after which a burst that does not end is scanned all the same
 
 
 class Scanned(NamedTuple):
@@ -180,3 +183,40 @@ def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
     bound: list[PciFunction] = [function for function in host.functions.values() if function.vfio]
     counts = ((function.address, hints.fatal_errors(root, function.address)) for function in bound)
     return [(address, count) for address, count in counts if count]
+
+
+class Gathering:
+    """Takes from the wakes what is to be scanned; ``taken`` counts the scans that were begun."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self.taken = 0
+        self._wakes = wakes
+
+    def take(self) -> frozenset[str] | None:
+        """What to scan now, None for everything; from now on wakes are for the next scan."""
+        self.taken += 1
+        return self._wakes.take()
+
+    async def due(self, slow: float) -> None:
+        """Wait until a scan is to begin; after ``slow`` seconds without a wake it is one of everything."""
+        began = anyio.current_time()
+        if not self._wakes.due:
+            await self._first(slow)
+        if anyio.current_time() - began < QUIET:
+            await self._gather()
+
+    async def _first(self, slow: float) -> None:
+        with anyio.move_on_after(slow):
+            await self._wakes.newer(self._wakes.version)
+            return
+        self._wakes.wake(None)
+
+    async def _gather(self) -> None:
+        """Wait until no wake has come for a moment, but not longer than the bound."""
+        end = anyio.current_time() + BOUND
+        while anyio.current_time() < end:
+            seen = self._wakes.version
+            with anyio.move_on_after(QUIET):
+                await self._wakes.newer(seen)
+                continue
+            return

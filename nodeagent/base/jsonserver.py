@@ -21,7 +21,7 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
 from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.jsonsocket import LIMIT
+from nodeagent.base.sockets import LIMIT
 
 T = TypeVar("T")
 

@@ -1,19 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unix sockets as files: binding, publishing, probing, removing, and who is on the other end.
 
+Also the asking end of those that give everybody one JSON document (``base.jsonserver``): no event loop is
+loaded for it, since a command that only asks is to start quickly.
+
 Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be
 longer than the 107 bytes of a unix socket address. A socket file is removed only while it is ours.
-Knows nothing of what is spoken on them.
+Knows nothing of what is spoken on them, but that a document is JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+LIMIT = 5.0  # seconds for one answer
+
+
+def ask(path: str) -> Any:
+    """The document that a server at ``path`` gives; blocks.
+
+    :raises OSError: if nobody answers.
+    :raises ValueError: if the answer is no JSON, such as none at all.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(LIMIT)
+        with shortened(path) as address:
+            client.connect(address)
+        chunks = list(iter(lambda: client.recv(65536), b""))
+    return json.loads(b"".join(chunks))
 
 
 class SocketFile:

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep a component going: one that fails runs anew after a back-off, says so, and takes nobody with it."""
+"""Keeps a component going: one that fails runs anew after a back-off, says so, and takes nobody with it.
+
+A component is a long-lived piece of the daemon. It has a ``name``, for the log and the status, and one
+``run`` that lasts for as long as the daemon needs it. It keeps its own state and shares cells with others,
+never its methods. It may fail: then ``run`` is called again after a pause, so it begins anew with what is
+true by then, and gives back on its way out what it took. Knows nothing of what the daemon consists of.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +13,54 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
 from nodeagent.base import log
-from nodeagent.base.backoff import Backoff
-from nodeagent.base.component import Component
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, NodeagentError
 
 E = TypeVar("E", bound=BaseException)
 
-_PAUSE = Backoff(first=0.1, limit=30.0)
 _HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
+
+
+class Component(Protocol):
+    """What the supervisor keeps going."""
+
+    @property
+    def name(self) -> str:
+        """What people call it; no two components of a daemon share a name."""
+
+    def run(self) -> Awaitable[None]:
+        """Live, until cancelled; to return means that there is nothing left to do, which is no failure."""
+
+
+class Task(NamedTuple):
+    """A component that is no more than its name and its run."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+
+
+class Backoff(NamedTuple):
+    """Delays in seconds: ``first``, then times ``factor`` up to ``limit``."""
+
+    first: float
+    limit: float
+    factor: float = 2.0
+
+    def delay(self, attempt: int, jitter: float = 0.0) -> float:
+        """Seconds before try number ``attempt`` (0 = the first repeat).
+
+        ``jitter`` from 0 to 1 shortens the delay by up to a half, so that many waiters spread out.
+        """
+        exponent = min(max(attempt, 0), 63)
+        plain = min(self.limit, self.first * self.factor**exponent)
+        return plain * (1.0 - jitter / 2)
+
+
+_PAUSE = Backoff(first=0.1, limit=30.0)
 
 
 class Supervisor:

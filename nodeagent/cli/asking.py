@@ -53,11 +53,11 @@ def socket_path(options: argparse.Namespace, root: Root) -> str:
 
 def status(options: argparse.Namespace, root: Root) -> Any:
     """The document of the status socket. :raises NodeagentError: if no daemon answers."""
-    from nodeagent.base import jsonsocket
+    from nodeagent.base import sockets
 
     path = socket_path(options, root)
     try:
-        return jsonsocket.ask(path)
+        return sockets.ask(path)
     except (OSError, ValueError) as error:
         raise NodeagentError(
             f"no daemon answers at {path}: {_why(error)}",
@@ -80,9 +80,9 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
 
 def _basis(path: str) -> Basis:
     from nodeagent.agent.tell import paths
-    from nodeagent.base import jsonsocket
+    from nodeagent.base import sockets
 
-    document = jsonsocket.ask(paths.snapshot(path))
+    document = sockets.ask(paths.snapshot(path))
     from nodeagent.agent.tell import basis_json  # here: where nobody answers, it is not needed
 
     return basis_json.load(document)

@@ -19,7 +19,7 @@ import anyio.to_thread
 from anyio.abc import Process
 
 import nodeagent
-from nodeagent.base import jsonsocket
+from nodeagent.base import sockets
 from nodeagent.base.errors import NodeagentError
 from nodeagent.sim import files
 
@@ -82,7 +82,7 @@ class Daemon:
         self.check_alive()
         try:
             document: Mapping[str, Any] = await anyio.to_thread.run_sync(
-                jsonsocket.ask, f"{self.root}{STATUS_PATH}"
+                sockets.ask, f"{self.root}{STATUS_PATH}"
             )
         except (OSError, ValueError) as error:
             raise self.failed(f"the daemon's status socket does not answer: {error}") from error

@@ -9,11 +9,10 @@ socket serves both the announcement and the device plugin. Never used beside Reg
 from __future__ import annotations
 
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
-from nodeagent.kubelet.deviceplugin.life import End, Life
+from nodeagent.kubelet.deviceplugin.life import End, Life, Standing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.service import Plugin
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.kubelet.deviceplugin.standing import Standing
 from nodeagent.kubelet.grpc.server import Servable, SocketServer
 
 PLUGIN_TYPE = "DevicePlugin"

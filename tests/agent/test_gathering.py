@@ -6,8 +6,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nodeagent.agent import gathering
-from nodeagent.agent.gathering import Gathering
+from nodeagent.agent import observe
+from nodeagent.agent.observe import Gathering
 from nodeagent.kernel.wakes import Wakes
 
 LATER = 3600.0
@@ -24,7 +24,7 @@ class Waiting:
 
 async def quiet() -> None:
     """A moment in which nothing happens."""
-    await anyio.sleep_until(anyio.current_time() + 2 * gathering.QUIET)
+    await anyio.sleep_until(anyio.current_time() + 2 * observe.QUIET)
 
 
 async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
@@ -41,7 +41,7 @@ async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
         await quiet()
         began = anyio.current_time()
         waiting.wakes.wake("a")
-    assert ended[0] - began < gathering.QUIET / 2
+    assert ended[0] - began < observe.QUIET / 2
     assert waiting.gathering.take() == frozenset({"a"})
 
 
@@ -50,7 +50,7 @@ async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_bu
     waiting.wakes.wake("a")
     began = anyio.current_time()
     await waiting.gathering.due(LATER)
-    assert gathering.QUIET <= anyio.current_time() - began < gathering.BOUND
+    assert observe.QUIET <= anyio.current_time() - began < observe.BOUND
 
 
 async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
@@ -61,12 +61,12 @@ async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
         async def storm() -> None:
             while True:
                 waiting.wakes.wake("a")
-                await anyio.sleep(gathering.QUIET / 5)
+                await anyio.sleep(observe.QUIET / 5)
 
         tasks.start_soon(storm)
         began = anyio.current_time()
         await waiting.gathering.due(LATER)
-        assert gathering.BOUND <= anyio.current_time() - began < 2 * gathering.BOUND
+        assert observe.BOUND <= anyio.current_time() - began < 2 * observe.BOUND
         tasks.cancel_scope.cancel()
 
 

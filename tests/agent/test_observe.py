@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from nodeagent.agent import gathering, observe
+from nodeagent.agent import observe
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
@@ -93,7 +93,7 @@ async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> 
 async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: SimulatedHost) -> None:
     """The first wake after quiet waits for nothing: one more scan costs less than a late list."""
     async with Eyes(host).open() as eyes:
-        await anyio.sleep_until(anyio.current_time() + 2 * gathering.QUIET)
+        await anyio.sleep_until(anyio.current_time() + 2 * observe.QUIET)
         before = eyes.scans
         eyes.wakes.wake(ONE)
         await anyio.lowlevel.checkpoint()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.base.backoff import Backoff
+from nodeagent.base.supervise import Backoff
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base import jsonserver, jsonsocket, threads
+from nodeagent.base import jsonserver, sockets, threads
 from nodeagent.base.errors import KernelRefused
 
 NOBODY = 65534
@@ -38,7 +38,7 @@ def as_it_is(value: object) -> object:
 
 
 async def ask(path: Path) -> object:
-    return await threads.call(jsonsocket.ask, str(path))
+    return await threads.call(sockets.ask, str(path))
 
 
 async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from nodeagent.base import jsonsocket, threads
+from nodeagent.base import sockets as jsonsocket
+from nodeagent.base import threads
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import SocketChannel

@@ -16,7 +16,7 @@ from grpclib.const import Cardinality
 
 from nodeagent.base import sockets
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.codec import Codec
+from nodeagent.kubelet.grpc.wire import Codec
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
     PATIENCE,

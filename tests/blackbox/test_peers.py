@@ -34,7 +34,7 @@ print("hung up", len(got))
 RUN = """
 import json, os, sys, threading, time
 from nodeagent.cli import main as cli
-from nodeagent.base import jsonsocket
+from nodeagent.base import sockets as jsonsocket
 
 def watch():
     while True:

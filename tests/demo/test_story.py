@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from nodeagent.base import jsonsocket
+from nodeagent.base import sockets
 from nodeagent.demo import daemon, stage
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
@@ -124,7 +124,7 @@ def _read_until(process: subprocess.Popen[str], text: str) -> None:
 
 def _daemon(root: Path) -> int:
     """The process id of the daemon on that host, asked of the daemon itself."""
-    return int(jsonsocket.ask(f"{root}{daemon.STATUS_PATH}")["pid"])
+    return int(sockets.ask(f"{root}{daemon.STATUS_PATH}")["pid"])
 
 
 def _lives(pid: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nodeagent
-from nodeagent.base import jsonsocket
+from nodeagent.base import sockets as jsonsocket
 from tests.e2e import waiting
 from tests.e2e.processes import Process
 

@@ -25,7 +25,7 @@ def test_the_library_is_whole_and_knows_its_version() -> None:
 
 @pytest.mark.parametrize("module", ["importlib.metadata", "email", "zipfile"])
 def test_what_only_the_question_needs_is_not_loaded(module: str) -> None:
-    assert told("import sys, nodeagent.kubelet.grpc.codec", f"print({module!r} in sys.modules)") == "False"
+    assert told("import sys, nodeagent.kubelet.grpc.wire", f"print({module!r} in sys.modules)") == "False"
 
 
 def test_the_real_module_can_be_had_afterwards() -> None:

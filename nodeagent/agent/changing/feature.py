@@ -17,8 +17,7 @@ from nodeagent.agent.changing.probe import Probe
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.changing.withdrawals import Withdrawals
 from nodeagent.agent.core import Core
-from nodeagent.base.backoff import Backoff
-from nodeagent.base.component import Component
+from nodeagent.base.supervise import Backoff, Component
 
 
 class Changing(NamedTuple):

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import anyio
 
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Backoff
 from nodeagent.model.action import Step
 
 BACKOFF = Backoff(first=1.0, limit=300.0)

@@ -10,7 +10,7 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.tell import serve
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.agent.tell.status import Teller
-from nodeagent.base.component import Component, Task
+from nodeagent.base.supervise import Component, Task
 
 
 def of(core: Core, teller: Teller) -> Sequence[Component]:

@@ -8,7 +8,7 @@ import errno
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import pci, vgpus
+from nodeagent.kernel.scan import pci
 from nodeagent.model.action import ClearVgpuType, SetVgpuType
 
 
@@ -25,17 +25,17 @@ def clear_type(root: Root, action: ClearVgpuType, patience: float) -> None:
 
     :raises KernelRefused: as ``write.verified``.
     """
-    _become(root, action.address, vgpus.NONE, patience)
+    _become(root, action.address, pci.NO_VGPU, patience)
 
 
 def _become(root: Root, address: str, type_id: str, patience: float) -> None:
     """The driver says EINVAL both for a type that it does not know and for one without room."""
     device = f"{pci.DEVICES}/{address}"
-    path = f"{device}/{vgpus.TYPE}"
+    path = f"{device}/{pci.VGPU_TYPE}"
     if root.text(path) == type_id:
         return
-    listed = dict(vgpus.creatable(root.text(f"{device}/{vgpus.TYPES}") or ""))
-    if type_id not in (vgpus.NONE, *listed):
+    listed = dict(pci.creatable(root.text(f"{device}/{pci.VGPU_TYPES}") or ""))
+    if type_id not in (pci.NO_VGPU, *listed):
         raise write.refused(errno.ENOSPC, path)
     step = Write(path, type_id, f"the type of {address} is another")
     write.verified(root, step, lambda: root.text(path) == type_id, patience)

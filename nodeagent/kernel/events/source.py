@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source of Wakes: what makes the kernel's changes known, on a host and elsewhere.
 
-On the running kernel changes come as uevents, and /dev by inotify: sysfs itself reports nothing to inotify
-for what the kernel does. Where the root is a tree of files (tests, demo, replay) inotify watches the tree.
-Where no uevent can arrive only /dev is watched and the caller's slow timer does the rest. A Wake carries no
-truth; gathering and settling is the caller's.
+On the running kernel changes come as uevents, and /dev by inotify: sysfs itself reports nothing to
+inotify for what the kernel does, but udev and devtmpfs make device nodes with ordinary system calls. Of
+/dev itself only the nodes asked for count. Where the root is a tree of files (tests, demo, replay)
+inotify watches the tree. Where no uevent can arrive only /dev is watched and the caller's slow timer does
+the rest. A Wake carries no truth; gathering and settling is the caller's.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
-from nodeagent.base.watching import Watcher
-from nodeagent.kernel.events.node_watches import NodeWatches
+from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nodeagent.kernel.events.uevents import Reader
 
 Source = Literal["uevents", "tree", "poll"]
+_VFIO_DIRECTORIES = ("/dev/vfio", "/dev/vfio/devices")
+_COMMON = frozenset({"/dev/iommu"})
 
 
 class Statistics(NamedTuple):
@@ -123,3 +125,38 @@ class EventSource:
         if self._tree is not None:
             return "tree"
         return "uevents" if self._reader is not None else "poll"
+
+
+class NodeWatches:
+    """Wakes with the path of a node, or for everything where a directory comes or goes as a whole."""
+
+    def __init__(self, root: Root, watcher: Watcher, wakes: CountedWakes) -> None:
+        self._root = root
+        self._watcher = watcher
+        self._wakes = wakes
+        self._nodes: frozenset[str] = frozenset()
+        self._directories: frozenset[str] = frozenset()
+
+    def set_nodes(self, paths: Iterable[str]) -> None:
+        """Watch for these device nodes, too, from now on; list them after this call."""
+        self._nodes = frozenset(paths)
+        parents = {path.rpartition("/")[0] for path in self._nodes | _COMMON}
+        self._watch(frozenset(parents).union(_VFIO_DIRECTORIES))
+
+    def close(self) -> None:
+        """End all watches."""
+        self._watch(frozenset())
+
+    def _watch(self, wanted: frozenset[str]) -> None:
+        for directory in sorted(wanted - self._directories):
+            self._watcher.watch(self._root.path(directory), self._changed)
+        for directory in self._directories - wanted:
+            self._watcher.unwatch(self._root.path(directory), self._changed)
+        self._directories = wanted
+
+    def _changed(self, change: Change) -> None:
+        path = f"{self._root.host_path(change.directory)}/{change.name}"
+        if change.lost:
+            self._wakes.wake(None)
+        elif path.startswith("/dev/vfio/") or path in self._nodes or path in _COMMON:
+            self._wakes.wake(path)

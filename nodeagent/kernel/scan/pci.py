@@ -14,12 +14,15 @@ import sys
 from collections.abc import Iterable
 
 from nodeagent.kernel.root import Directory, Root, gone
-from nodeagent.kernel.scan import vgpus
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
 
 DEVICES = "/sys/bus/pci/devices"
+VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor-specific VFIO framework
+VGPU_TYPES = "nvidia/creatable_vgpu_types"
+NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
+_CREATABLE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
@@ -105,14 +108,24 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         inode=at.inode,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
-        vgpu_types=vgpus.creatable(at.text(vgpus.TYPES) or "") if vgpu else (),
+        vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
     )
 
 
 def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
     """Whether it takes vGPU types, and the one that is set."""
-    text = at.text(vgpus.TYPE)
-    return text is not None, None if text in ("", vgpus.NONE) else text
+    text = at.text(VGPU_TYPE)
+    return text is not None, None if text in ("", NO_VGPU) else text
+
+
+def creatable(text: str) -> tuple[tuple[str, str], ...]:
+    """(id, name) of each type that ``VGPU_TYPES`` lists.
+
+    It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
+    vendor-specific VFIO framework).
+    """
+    lines = (_CREATABLE.fullmatch(line) for line in text.splitlines())
+    return tuple((match[1], match[2]) for match in lines if match is not None)
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:

@@ -21,9 +21,8 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
-from nodeagent.kernel.scan.queue import ReadQueue
+from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
-from nodeagent.kernel.scan.worklist import Worklist
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of NVIDIA's vendor-specific VFIO framework, and the names of its types.
+"""The names of the types of NVIDIA's vendor-specific VFIO framework.
 
 A VF shows its type by number once one is set. Names have two sources: the list of creatable types of VFs
-that have none yet, and the file in which the vGPU manager describes all types (one element ``vgpuType`` with
-``id`` and ``name`` each). The file is searched, not parsed: it has some hundred kilobytes, and a broken one
-gives fewer names, never an error.
+that have none yet, and the file in which the vGPU manager describes all types (one element ``vgpuType``
+with ``id`` and ``name`` each). The file is searched, not parsed: it has some hundred kilobytes, and a
+broken one gives fewer names, never an error.
 """
 
 from __future__ import annotations
@@ -14,24 +14,9 @@ import re
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 
-TYPE = "nvidia/current_vgpu_type"  # below a function
-TYPES = "nvidia/creatable_vgpu_types"
-NONE = "0"  # what TYPE says where no type is set
-
 FILE = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
 _TYPE = re.compile(r"<vgpuType\b([^>]*)>")
-_CREATABLE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 _ATTRIBUTE = re.compile(r"\b(id|name)\s*=\s*\"([^\"]*)\"")
-
-
-def creatable(text: str) -> tuple[tuple[str, str], ...]:
-    """(id, name) of each type that ``TYPES`` lists.
-
-    It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
-    vendor-specific VFIO framework).
-    """
-    lines = (_CREATABLE.fullmatch(line) for line in text.splitlines())
-    return tuple((match[1], match[2]) for match in lines if match is not None)
 
 
 def seen(host: Host) -> dict[str, str]:

@@ -14,14 +14,13 @@ import time
 
 import anyio
 
-from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Backoff
 from nodeagent.kubelet.deviceplugin import service
-from nodeagent.kubelet.deviceplugin.life import End, Life, Way, until
+from nodeagent.kubelet.deviceplugin.life import End, Life, Registration, Standing, Way, until
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.service import Answers, Plugin
-from nodeagent.kubelet.deviceplugin.standing import Registration, Standing
 
 DEBOUNCE = 0.1  # seconds: our sockets vanish an instant before the new kubelet.sock comes
 GRACE = service.ALLOCATE_LIMIT  # seconds for an Allocate in flight when a life ends

@@ -14,13 +14,12 @@ import random
 import anyio
 
 from nodeagent.base import log
-from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.supervise import Backoff
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin.life import End, Life
+from nodeagent.kubelet.deviceplugin.life import End, Life, Standing
 from nodeagent.kubelet.deviceplugin.service import Plugin
 from nodeagent.kubelet.deviceplugin.socketdir import Identity, SocketDir
-from nodeagent.kubelet.deviceplugin.standing import Standing
 from nodeagent.kubelet.grpc.channel import KubeletAway, open_channel
 from nodeagent.kubelet.grpc.server import SocketServer
 

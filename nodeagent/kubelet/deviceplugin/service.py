@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin import encoding
+from nodeagent.kubelet.deviceplugin import listing
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
 
@@ -115,7 +115,7 @@ class Plugin(v1beta1.DevicePluginBase):
         try:
             while True:
                 seen, devices = await self._listing.cell.newer(seen)
-                encoded = encoding.encode_list(devices)
+                encoded = listing.encode_list(devices)
                 if encoded != before:  # the text of a Reason is not in it, and each list costs an fsync
                     await stream.send_message(encoded)
                     before = encoded

@@ -22,8 +22,8 @@ from grpclib.protocol import H2Protocol
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet.grpc.codec import Codec, Unreadable
 from nodeagent.kubelet.grpc.connection import SMALL, Connection
+from nodeagent.kubelet.grpc.wire import Codec, Unreadable
 
 FOREIGN_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError, Unreadable)  # of a call
 

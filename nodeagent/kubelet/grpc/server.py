@@ -25,8 +25,8 @@ from grpclib.server import Server, Stream
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.grpc.calls import Calls
-from nodeagent.kubelet.grpc.codec import Codec
 from nodeagent.kubelet.grpc.connection import SMALL, Connection
+from nodeagent.kubelet.grpc.wire import Codec
 
 BACKLOG = 128
 CLOSE_LIMIT = 1.0  # seconds for asyncio to finish closing

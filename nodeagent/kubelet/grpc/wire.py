@@ -4,7 +4,8 @@
 betterproto2 0.10 takes 55 ms to read 1,000 devices and 100 us to write a small answer (for each field it
 sets up a filter for warnings), and believes the wire type that was sent. Here a field of another wire type
 is an error, unknown fields are skipped, and only what the kubelet's APIs have is known: texts, booleans,
-integers, messages, lists of texts and messages, maps of texts. Knows no service.
+integers, messages, lists of texts and messages, maps of texts. The codec for grpclib stands on it. Knows no
+service, nor who listens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import betterproto2
 from betterproto2 import Message
+from grpclib.encoding.base import CodecBase
 
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5  # wire types
 _SIZES = {_EIGHT: 8, _FOUR: 4}
@@ -197,3 +199,34 @@ def _put_pair(pair: tuple[str, str]) -> bytes:
 def _pair(table: _Table, data: bytes, at: int, end: int) -> tuple[str, str]:
     entry: Any = _read(table, data, at, end)
     return entry.key, entry.value
+
+
+class Unreadable(ValueError):
+    """Raised for bytes that are no message of the type that was expected."""
+
+
+class Codec(CodecBase):
+    """Reads and writes the generated messages; sends ready ``bytes`` as they are."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:
+        """The wire form.
+
+        :raises TypeError: for anything but ``message_type`` or bytes.
+        """
+        if isinstance(message, bytes):
+            return message
+        if not isinstance(message, message_type):
+            raise TypeError(f"cannot send {type(message).__name__} as {message_type.__name__}")
+        return encode(message)
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        """The message of that type.
+
+        :raises Unreadable: for bytes that are none.
+        """
+        try:
+            return decode(data, message_type)
+        except (ValueError, IndexError, KeyError) as error:
+            raise Unreadable(f"a {message_type.__name__} that cannot be read: {error}") from error

@@ -21,7 +21,7 @@ from grpclib.metadata import Deadline
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS, SocketChannel
-from nodeagent.kubelet.grpc.codec import Codec
+from nodeagent.kubelet.grpc.wire import Codec
 from nodeagent.sim.kubelet.devices import SeenDevice
 from nodeagent.sim.kubelet.state import Registration, State
 

@@ -20,8 +20,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base.backoff import Backoff
-from nodeagent.base.supervise import Supervisor
+from nodeagent.base.supervise import Backoff, Supervisor
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge

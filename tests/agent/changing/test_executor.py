@@ -19,7 +19,7 @@ from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
-from nodeagent.base.backoff import Backoff
+from nodeagent.base.supervise import Backoff
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetNumVfs, SetVgpuType, Step

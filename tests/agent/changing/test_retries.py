@@ -10,8 +10,8 @@ import pytest
 
 from nodeagent.agent.changing.retries import BACKOFF, Retries
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base.backoff import Backoff
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.supervise import Backoff
 from nodeagent.model.action import CreateMdev, RemoveMdev, Step
 from nodeagent.model.snapshot import Snapshot
 

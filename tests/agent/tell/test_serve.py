@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.agent.tell import basis_json, paths, serve
 from nodeagent.agent.tell.basis import Basis
-from nodeagent.base import jsonsocket, threads
+from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model import plain
 from nodeagent.model.snapshot import Snapshot
@@ -26,8 +26,8 @@ async def test_each_socket_gives_its_own_document(tmp_path: Path) -> None:
         tasks.start_soon(serve.serve_status, path, lambda: WELL)
         tasks.start_soon(serve.serve_snapshot, path, lambda: BASIS)
         await anyio.wait_all_tasks_blocked()
-        assert await threads.call(jsonsocket.ask, path) == plain.dump(WELL)
-        document = await threads.call(jsonsocket.ask, paths.snapshot(path))
+        assert await threads.call(sockets.ask, path) == plain.dump(WELL)
+        document = await threads.call(sockets.ask, paths.snapshot(path))
         tasks.cancel_scope.cancel()
     assert basis_json.load(document) == BASIS
     assert os.listdir(tmp_path) == []

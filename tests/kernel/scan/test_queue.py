@@ -10,10 +10,9 @@ import anyio.lowlevel
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.queue import ReadQueue
+from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.scan.worklist import Worklist
 from nodeagent.model.host import Group, Host, MdevType
 from nodeagent.model.ids import GroupNumber
 from nodeagent.sim import files, nodes

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin import encoding
+from nodeagent.kubelet.deviceplugin import listing
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Device, Reason, ReasonCode
 
@@ -18,7 +18,7 @@ def _device(device_id: str, numa: int | None = None, reason: Reason | None = Non
 
 
 def _parsed(*devices: Device) -> list[v1beta1.Device]:
-    return v1beta1.ListAndWatchResponse.parse(encoding.encode_list(devices)).devices
+    return v1beta1.ListAndWatchResponse.parse(listing.encode_list(devices)).devices
 
 
 def test_a_list_keeps_the_order_of_its_devices() -> None:
@@ -45,10 +45,10 @@ def test_an_unknown_numa_node_gives_no_topology(numa: int | None) -> None:
 
 
 def test_no_devices_make_an_empty_message() -> None:
-    assert encoding.encode_list([]) == b""
+    assert listing.encode_list([]) == b""
 
 
 @pytest.mark.parametrize("length", [1, 110, 111, 120, 300, 20_000])
 def test_frames_of_any_length_equal_the_encoder_of_the_library(length: int) -> None:
     plain = v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="x" * length, health="Healthy")])
-    assert encoding.encode_list([_device("x" * length)]) == bytes(plain)
+    assert listing.encode_list([_device("x" * length)]) == bytes(plain)

@@ -6,21 +6,21 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import codec
+from nodeagent.kubelet.grpc import wire
 
 
 def test_the_codec_sends_ready_bytes_as_they_are() -> None:
-    assert codec.Codec().encode(b"\x01\x02", v1beta1.Empty) == b"\x01\x02"
+    assert wire.Codec().encode(b"\x01\x02", v1beta1.Empty) == b"\x01\x02"
 
 
 def test_the_codec_refuses_a_message_of_another_type() -> None:
     with pytest.raises(TypeError, match="cannot send Empty as Device"):
-        codec.Codec().encode(v1beta1.Empty(), v1beta1.Device)
+        wire.Codec().encode(v1beta1.Empty(), v1beta1.Device)
 
 
 def test_the_codec_reads_what_it_wrote() -> None:
     message = v1beta1.RegisterRequest(version="v1beta1", resource_name="example.com/dev")
-    plain = codec.Codec()
+    plain = wire.Codec()
     data = plain.encode(message, v1beta1.RegisterRequest)
     assert plain.decode(data, v1beta1.RegisterRequest) == message
 
@@ -38,8 +38,8 @@ def test_the_codec_reads_what_it_wrote() -> None:
     ],
 )
 def test_bytes_that_are_no_message_of_the_type_are_one_kind_of_error(data: bytes) -> None:
-    with pytest.raises(codec.Unreadable, match="a ListAndWatchResponse that cannot be read"):
-        codec.Codec().decode(data, v1beta1.ListAndWatchResponse)
+    with pytest.raises(wire.Unreadable, match="a ListAndWatchResponse that cannot be read"):
+        wire.Codec().decode(data, v1beta1.ListAndWatchResponse)
 
 
 def test_a_message_with_all_kinds_of_fields_is_read() -> None:
@@ -50,4 +50,4 @@ def test_a_message_with_all_kinds_of_fields_is_read() -> None:
         v1beta1.ContainerAllocateResponse({"A": "b", "C": ""}, devices=[spec]),
         v1beta1.DevicePluginOptions(True, False),
     ):
-        assert codec.Codec().decode(bytes(message), type(message)) == message
+        assert wire.Codec().decode(bytes(message), type(message)) == message

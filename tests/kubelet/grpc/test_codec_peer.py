@@ -26,7 +26,7 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import wire
-from nodeagent.kubelet.grpc.codec import Codec, Unreadable
+from nodeagent.kubelet.grpc.wire import Codec, Unreadable
 
 PROTO = Path(__file__).resolve().parents[3] / "proto"
 APIS: dict[str, tuple[str, Any]] = {

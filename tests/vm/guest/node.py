@@ -23,7 +23,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from nodeagent.base import jsonsocket
+from nodeagent.base import sockets
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ListSeen
 from tests.vm.guest import mdev, pci
@@ -223,7 +223,7 @@ class Node:
 
     async def status(self) -> Any:
         """What the daemon tells of itself."""
-        return await anyio.to_thread.run_sync(jsonsocket.ask, "/run/nodeagent/status.sock")
+        return await anyio.to_thread.run_sync(sockets.ask, "/run/nodeagent/status.sock")
 
     async def told(self, address: str) -> Any:
         """The daemon's own word on a device: id, health, reason; None if it does not list it."""
