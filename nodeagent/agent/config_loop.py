@@ -3,22 +3,26 @@
 
 Files that the configuration names count as well. A new file that is bad leaves the old settings in force
 and says so; while that is so, all is read again from time to time, for the cause may be anywhere. What is
-wanted of the node is made of the settings elsewhere: ``agent.desire``.
+desired of the node is merged of the settings by ``policy`` and published; the KubeVirt CR and the labels
+of the Node object will be further arguments of that. Whatever says the same as before wakes nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import anyio
 
 from nodeagent import config
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.config import Log, Settings, Sources, table
 from nodeagent.model.shares import ConfigurationShare
+from nodeagent.policy import merge
 
 QUIET = 0.1  # seconds without a change that end a burst: editors write in several steps
 AGAIN = 30.0  # seconds until a refused configuration is read again
@@ -119,3 +123,21 @@ def _changed(before: Settings, fresh: Settings) -> list[str]:
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
     return [key + table.note(table.BY_KEY[key], " (", ")") for key in keys]
+
+
+class Desire:
+    """The one writer of ``Snapshot.desired``."""
+
+    name = "desired state"
+
+    def __init__(self, settings: Latest[Settings], snapshots: Snapshots) -> None:
+        self._settings = settings
+        self._snapshots = snapshots
+
+    async def run(self) -> None:
+        """Merge and publish now, and whenever the settings have changed, for ever."""
+        await self._settings.follow(self._publish)
+
+    def _publish(self, settings: Settings) -> None:
+        desired = merge.merge(settings.configuration)
+        self._snapshots.publish(replace(self._snapshots.now, desired=desired))

@@ -24,7 +24,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import ledgers
+from nodeagent.policy.change import ownership
 
 DEADLINE = 2.0  # seconds that one device may take to be read
 HINTS_LIMIT = 1.0  # seconds for one device's hints
@@ -44,7 +44,7 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
         host,
         desired,
         names,
-        ledger=ledgers.learned(Ledger(), host, names),
+        ledger=ownership.learned(Ledger(), host, names),
         machine_id=await threads.call(identity.machine_id, root),
     )
 
@@ -54,7 +54,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
     known = before.ledger if before.ledger != Ledger() else ledger.read(root.path(ledger.PATH))
     return replace(
         before,
-        ledger=ledgers.learned(known, before.host, before.names),
+        ledger=ownership.learned(known, before.host, before.names),
         machine_id=before.machine_id or identity.machine_id(root),
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nodeagent import config
+from nodeagent.agent import tell
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.kernel.root import Root
 
@@ -79,13 +80,12 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
 
 
 def _basis(path: str) -> Basis:
-    from nodeagent.agent.tell import paths
     from nodeagent.base import sockets
 
-    document = sockets.ask(paths.snapshot(path))
-    from nodeagent.agent.tell import basis_json  # here: where nobody answers, it is not needed
+    document = sockets.ask(tell.snapshot_socket(path))
+    from nodeagent.agent.tell import basis  # here: where nobody answers, it is not needed
 
-    return basis_json.load(document)
+    return basis.load(document)
 
 
 def _why(error: Exception) -> str:

@@ -3,15 +3,14 @@
 
 Use ``config.load``; the rest of the package is how it is done: ``table`` (what there is), ``scalars``,
 ``shapes``, ``selectors`` (what values look like), ``reader`` (what was written, and who wins), ``imports``
-(files of other tools), ``building`` (the records that are made of it), ``loading`` (all of that in order).
+(files of other tools), ``loading`` (all of that in order, and the records that are made of it).
 """
 
 from __future__ import annotations
 
-from nodeagent.config.flags import add_flags, flags_from
 from nodeagent.config.loading import check_file, load
 from nodeagent.config.problems import ConfigErrors
-from nodeagent.config.reader.sources import Sources
+from nodeagent.config.reader.sources import Sources, add_flags, flags_from
 from nodeagent.config.records import Cdi, Kubelet, Log, Settings, Status, Timing, Value
 from nodeagent.config.table import schema
 

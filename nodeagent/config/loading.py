@@ -1,27 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads settings: every source is read and checked in full, the strongest wins, then all is built.
 
+A section fills the record of its own: a setting goes to the field that is named as its key is (``field``),
+so a key that its record lacks, or the other way round, fails each and every load. What a table of keys
+inside a value makes is said by its shape. Whether all of it goes together is ``policy.merge``'s to say.
 Loading again is how one reloads: no state is kept, and blocking reads make a thread the right place for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config import building
+from nodeagent.config import records, table
 from nodeagent.config.problems import Problems
 from nodeagent.config.reader import sources
 from nodeagent.config.reader.effective import Effective
+from nodeagent.config.reader.reading import PLACE
+from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, snake
+from nodeagent.model.configuration import Alias, Configuration, Mdevs, Node
+from nodeagent.model.desired import Discovery
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from nodeagent.config.reader.effective import Effective
     from nodeagent.config.reader.sources import Given, Sources
     from nodeagent.config.records import Settings
     from nodeagent.model.configuration import Configuration
+
+
+R = TypeVar("R")
 
 
 def load(origin: Sources) -> Settings:
@@ -39,12 +50,12 @@ def load(origin: Sources) -> Settings:
         ),
         problems,
     )
-    written = building.configuration(effective, f"{home}/")
+    written = _written(effective, f"{home}/")
     configuration, watched = _with_imported(written, origin.prefix, warnings)
     _check(configuration, effective, problems)
     watched = (*sources.watched_paths(home), *watched)
     warnings += merge.warnings(configuration)
-    return building.settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
+    return _settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
 
 
 def check_file(path: str) -> Settings:
@@ -58,9 +69,9 @@ def check_file(path: str) -> Settings:
     if not given and not problems.errors:
         _must_exist(path)
     effective = _effective(given, problems)
-    configuration = building.configuration(effective, f"{directory}{slash}")
+    configuration = _written(effective, f"{directory}{slash}")
     _check(configuration, effective, problems)
-    return building.settings(effective, configuration, merge.warnings(configuration), ())
+    return _settings(effective, configuration, merge.warnings(configuration), ())
 
 
 def _with_imported(
@@ -105,3 +116,81 @@ def _check(configuration: Configuration, effective: Effective, problems: Problem
         else:  # a key that was given somewhere
             problems.add(place, finding.place, finding.what, finding.hint)
     problems.raise_any()
+
+
+def _written(effective: Effective, home: str) -> Configuration:
+    """What the operator wrote, without what files of other tools say; ``home`` as in Configuration."""
+    return Configuration(
+        discovery=_section(effective, "discovery", Discovery),
+        aliases=_aliases(effective),
+        rules=_setting(effective, "resources"),
+        mdevs=_section(effective, "mdevs", Mdevs),
+        sriov=_setting(effective, "sriov"),
+        node=_section(effective, "node", Node),
+        home=home,
+    )
+
+
+def _settings(
+    effective: Effective, built: Configuration, warnings: Sequence[str], watched: Sequence[str]
+) -> records.Settings:
+    """The Settings: the configuration, and what the daemon needs besides it."""
+    return records.Settings(
+        configuration=built,
+        kubelet=_section(effective, "kubelet", records.Kubelet),
+        timing=_section(effective, "timing", records.Timing),
+        log=_section(effective, "log", records.Log),
+        status=_section(effective, "status", records.Status),
+        cdi=_section(effective, "cdi", records.Cdi),
+        values=effective.shown(),
+        warnings=tuple(warnings),
+        watched=tuple(watched),
+    )
+
+
+def _section(effective: Effective, name: str, record: type[R]) -> R:
+    """The record of a section, from all of its settings that are supported."""
+    section = table.sections()[name].values()
+    return record(
+        **{
+            setting.field: typed(setting.shape, effective.value(setting))
+            for setting in section
+            if setting.supported
+        }
+    )
+
+
+def _setting(effective: Effective, key: str) -> Any:
+    setting = table.BY_KEY[key]
+    return typed(setting.shape, effective.value(setting))
+
+
+def _aliases(effective: Effective) -> tuple[Alias, ...]:
+    """The aliases in the order written, each with its place."""
+    return tuple(
+        Alias(name, target, effective.member_place("aliases", name).full)
+        for name, target in _setting(effective, "aliases")
+    )
+
+
+def typed(shape: Shape, value: Any) -> Any:
+    """What a value that was read by its shape stands for: words, tuples, pairs and records of the model."""
+    if isinstance(shape, ListOf):
+        return tuple(typed(shape.of, item) for item in value)
+    if isinstance(shape, MapOf):
+        return tuple(value.items())
+    if isinstance(shape, Either):
+        given = value if isinstance(value, dict) else {shape.record.keys[0].name: value}
+        return _record(shape.record, given)
+    if isinstance(shape, Record):
+        return _record(shape, value)
+    return value
+
+
+def _record(shape: Record, value: dict[str, Any]) -> object:
+    given = {
+        key.field or snake(key.name): typed(key.shape, value[key.name])
+        for key in shape.keys
+        if key.name in value
+    }
+    return shape.make(**given, place=value[PLACE].full) if shape.placed else shape.make(**given)

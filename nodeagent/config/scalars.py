@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Word
 from nodeagent.model import ids
-from nodeagent.policy import naming, spelling
+from nodeagent.policy import naming
 
 if TYPE_CHECKING:
     from enum import StrEnum
 
-    from nodeagent.config.reader.entries import Scalar
+    from nodeagent.config.reader.reading import Scalar
 
 SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less the closing NUL
 # "nodeagent-" + 10 hex + "-" + pid (at most 4194304) + "-" + start (8 hex) + ".sock"
@@ -59,9 +59,7 @@ def choice(*values: str) -> Word:
     def read(scalar: Scalar) -> str:
         if scalar.text in values:
             return scalar.text
-        raise Wrong(
-            f'"{scalar.text}" is not one of {", ".join(values)}', spelling.nearest(scalar.text, values)
-        )
+        raise Wrong(f'"{scalar.text}" is not one of {", ".join(values)}', naming.nearest(scalar.text, values))
 
     # YAML readers other than ours turn plain true and false into booleans
     switches = [value == "true" for value in values if value in ("true", "false")]

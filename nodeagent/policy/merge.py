@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nodeagent.model.desired import Desired, MdevsWanted, NodeRule
-from nodeagent.policy import contradictions, spelling
+from nodeagent.policy import contradictions, naming
 from nodeagent.policy.contradictions import Finding
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _vgpu_findings(configuration: Configuration) -> Iterator[Finding]:
     if fault is not None:
         yield Finding("", fault.what, fault.hint)
     elif chosen is None:
-        hint = spelling.nearest(name, (known.name for known in vgpu.configurations))
+        hint = naming.nearest(name, (known.name for known in vgpu.configurations))
         yield Finding(vgpu.path, f'it has no configuration "{name}"', hint)
 
 

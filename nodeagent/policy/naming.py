@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: of resources, and of the variables that carry their devices.
+"""Names: of resources, of the variables that carry their devices, and the right one for a wrong one.
 
 Knows the kubelet's rules for extended resource names (``IsExtendedResourceName`` and
 ``IsQualifiedName`` in Kubernetes 1.36), the variables that KubeVirt's virt-launcher reads, and the
@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.host import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
 NAME_LIMIT = 63
@@ -172,3 +176,15 @@ def type_names(type_id: str | None, name: str | None) -> frozenset[str]:
 def vgpu_type_id(number: str) -> str:
     """NVIDIA's vendor driver numbers its types as its mdev types are: nvidia-222 is its type 222."""
     return f"nvidia-{number}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that offers the nearest right word, or else all of them."""
+    import difflib  # here: needed for mistakes only, and the start is counted in milliseconds
+
+    words = list(known)
+    lowered = {candidate.lower(): candidate for candidate in words}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    if close:
+        return f'did you mean "{lowered[close[0]]}"?'
+    return f"known here: {', '.join(words)}"

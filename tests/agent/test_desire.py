@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from nodeagent import config
-from nodeagent.agent.desire import Desire
+from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Sources, Timing

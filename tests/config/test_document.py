@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.reader import document
-from nodeagent.config.reader.entries import Entry, Items, Scalar, Table
+from nodeagent.config.reader.reading import Entry, Items, Scalar, Table
 
 if TYPE_CHECKING:
     from pathlib import Path

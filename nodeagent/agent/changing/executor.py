@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
+from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused

@@ -11,7 +11,7 @@ from nodeagent.agent.changing import probe as probing
 from nodeagent.agent.changing import retries as retrying
 from nodeagent.agent.changing.card_run import CardRuns
 from nodeagent.agent.changing.executor import Executor
-from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
+from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.changing.probe import Probe
 from nodeagent.agent.changing.retries import Retries

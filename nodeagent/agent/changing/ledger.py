@@ -1,25 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers of vGPUs what a VF does not show for ever: whose its type is, which types it knows, their names.
+"""Keeps what shows which devices are ours: the Ledger, published and on disk, and the machine id.
 
-A VF does not say who set its type, and with a type it lists no others. A small file below /run, so it ends
-with the boot, as the types do. It is written before the type is, since a crash between the two must not
-make ours a foreign one; a line too many counts only while the VF has that very type, and goes when the
-kernel refuses it. A file that cannot be read is an empty one: then what is there stays.
+The one writer of the Snapshot's ``ledger`` and ``machine_id``. A VF does not say who set its type, and
+with a type it lists no others: that is in a small file below /run, so it ends with the boot, as the types
+do. It is written before the type is, since a crash between the two must not make ours a foreign one; a
+line too many counts only while the VF has that very type, and goes when the kernel refuses it. What is
+not ours any more leaves the file soon after. A file that cannot be read is an empty one: then what is
+there stays.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nodeagent.base import files
+import anyio
+
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import files, threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel import identity
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
+from nodeagent.model.action import Action, ClearVgpuType, SetVgpuType
 from nodeagent.model.host import Host
 from nodeagent.model.ledger import Ledger
+from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
 
@@ -69,3 +79,79 @@ def write(path: str, ledger: Ledger) -> None:
             errno=error.errno or 0,
             path=path,
         ) from error
+
+
+class LedgerKeeper:
+    """Reads, publishes and writes the Ledger."""
+
+    name = "ledger"
+
+    def __init__(self, root: Root, snapshots: Snapshots) -> None:
+        self._root = root
+        self._snapshots = snapshots
+        self._saved = Ledger()
+        self._saving = anyio.Lock()
+        self._before: dict[str, str] = {}  # VF → the type on record before the one that is being set
+
+    async def open(self) -> None:
+        """Read what is on record since boot, and which machine this is."""
+        machine = await threads.call(identity.machine_id, self._root)
+        self._saved = await threads.call(read, self._root.path(PATH))
+        self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
+
+    def learn(self) -> None:
+        """Remember what the Host shows of vGPU types."""
+        now = self._snapshots.now
+        self._publish(ownership.learned(now.ledger, now.host, now.names))
+
+    async def run(self) -> None:
+        """Put on disk what has changed, for ever; a refusal matters when a type is to be set."""
+        while True:
+            seen = self._snapshots.version
+            with suppress(KernelRefused):
+                await self.save()
+            await self._snapshots.newer(seen)
+
+    async def save(self) -> None:
+        """Put the Ledger on disk if it has changed; one writer of the file at a time.
+
+        :raises KernelRefused: if it cannot be written.
+        """
+        async with self._saving:
+            now = self._snapshots.now.ledger
+            if now != self._saved:
+                await threads.call(write, self._root.path(PATH), now)
+                self._saved = now
+
+    async def begin(self, action: Action) -> None:
+        """Before an action: a vGPU type is on disk before it is set.
+
+        :raises KernelRefused: if that cannot be written; then the action must not be taken.
+        """
+        if isinstance(action, SetVgpuType):
+            vf, types = action.address, self._snapshots.now.ledger.types
+            if vf in types:
+                self._before[vf] = types[vf]
+            self._set_types({**types, vf: action.type_id})
+            await self.save()
+
+    def end(self, action: Action, *, made: bool) -> None:
+        """After it: a VF that was cleared, or not set, has no type of ours; the file follows.
+
+        A type that it was given before, by a late write, stays on record when another is refused.
+        """
+        before = self._before.pop(action.device, None)
+        if not isinstance(action, ClearVgpuType if made else SetVgpuType):
+            return
+        types = {
+            vf: type_id for vf, type_id in self._snapshots.now.ledger.types.items() if vf != action.address
+        }
+        if before is not None and not made:
+            types[action.address] = before
+        self._set_types(types)
+
+    def _set_types(self, types: dict[str, str]) -> None:
+        self._publish(self._snapshots.now.ledger._replace(types=types))
+
+    def _publish(self, known: Ledger) -> None:
+        self._snapshots.publish(replace(self._snapshots.now, ledger=known))

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from nodeagent.agent.changing.card_run import CardRuns
 from nodeagent.agent.changing.executor import Executor
-from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
+from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Failure, Retries
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots

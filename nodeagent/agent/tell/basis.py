@@ -8,11 +8,16 @@ the daemon's own verdicts in a process of their own: nothing is decided twice in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from nodeagent.base.errors import ConfigError
 from nodeagent.config.records import Value
+from nodeagent.model import plain, snapshot_json
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.matches import Match
+
+FORMAT = "nodeagent-snapshot/v1"
 
 
 class Basis(NamedTuple):
@@ -25,3 +30,30 @@ class Basis(NamedTuple):
     matched: Mapping[str, Match]
     values: tuple[Value, ...]
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """All but the Snapshot, which has a form of its own."""
+
+    matched: Mapping[str, Match]
+    values: tuple[Value, ...]
+    warnings: tuple[str, ...]
+
+
+def dump(basis: Basis) -> dict[str, Any]:
+    """The plain data."""
+    rest = _Rest(basis.matched, basis.values, basis.warnings)
+    return {"format": FORMAT, "snapshot": snapshot_json.dump(basis.snapshot), **plain.dump(rest)}
+
+
+def load(data: Any) -> Basis:
+    """What ``dump`` made the data of. :raises ConfigError: if it is nothing of the kind."""
+    if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+        raise ConfigError(f"its answer is not of the format {FORMAT}")
+    try:
+        rest = plain.load(_Rest, data)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"its answer cannot be read: {error}") from error
+    snapshot = snapshot_json.load(data.get("snapshot"))
+    return Basis(snapshot, rest.matched, rest.values, rest.warnings)

@@ -7,15 +7,24 @@ they are taken on the event loop, and written out in a thread, with code that is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.agent.tell import paths
+from nodeagent.agent import tell
+from nodeagent.agent.core import Core
+from nodeagent.agent.tell.status import Teller
 from nodeagent.base import jsonserver
+from nodeagent.base.supervise import Component, Task
 
 if TYPE_CHECKING:
-    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.config import Value
+    from nodeagent.model.snapshot import Snapshot
     from nodeagent.model.status import Status
+    from nodeagent.policy.offer.matches import Match
+
+    Told = tuple[Snapshot, Mapping[str, Match], tuple[Value, ...], tuple[str, ...]]
+    """The fields of a Basis."""
 
 HINT = "make its directory writable, or choose another with --status-socket"
 
@@ -25,9 +34,9 @@ async def serve_status(path: str, status: Callable[[], Status]) -> None:
     await jsonserver.serve(path, status, _status_document, HINT)
 
 
-async def serve_snapshot(status_path: str, basis: Callable[[], Basis]) -> None:
+async def serve_snapshot(status_path: str, in_force: Callable[[], Told]) -> None:
     """Serve what is in force beside the status socket. Raises as ``serve_status`` does."""
-    await jsonserver.serve(paths.snapshot(status_path), basis, _basis_document, HINT)
+    await jsonserver.serve(tell.snapshot_socket(status_path), in_force, _basis_document, HINT)
 
 
 def _status_document(status: Status) -> dict[str, Any]:
@@ -36,7 +45,22 @@ def _status_document(status: Status) -> dict[str, Any]:
     return plain.dump(status)
 
 
-def _basis_document(value: Basis) -> dict[str, Any]:
-    from nodeagent.agent.tell import basis_json
+def _basis_document(in_force: Told) -> dict[str, Any]:
+    from nodeagent.agent.tell import basis
 
-    return basis_json.dump(value)
+    return basis.dump(basis.Basis(*in_force))
+
+
+def of(core: Core, teller: Teller) -> Sequence[Component]:
+    """One component for each socket; both at the path that the settings say at the start."""
+    path = core.root.path(core.settings.get().status.socket)
+    return (
+        Task("status socket", partial(serve_status, path, teller.status)),
+        Task("snapshot socket", partial(serve_snapshot, path, partial(_in_force, core))),
+    )
+
+
+def _in_force(core: Core) -> Told:
+    """What the newest Decision was made from; its memory goes with it."""
+    decision, settings = core.offering.one_turn(), core.settings.get()
+    return decision.snapshot, decision.matched, settings.values, settings.warnings

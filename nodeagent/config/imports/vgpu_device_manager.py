@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.reader import document
-from nodeagent.config.reader.entries import Entry, Items, Member, Scalar, Table, described
+from nodeagent.config.reader.reading import Entry, Items, Member, Scalar, Table, described
 from nodeagent.model.configuration import Fault, VgpuConfiguration
 from nodeagent.model.desired import CardTypes, WantedType
-from nodeagent.policy import spelling
+from nodeagent.policy import naming
 
 _TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")
 _MIG = re.compile(r"[A-Z0-9]+-[1-9]-(0|[1-9][0-9]*)[ABCQ]((NO)?ME|MEALL|GFX)?")
@@ -127,7 +127,7 @@ def _members(entry: Entry, keys: tuple[str, ...], at: Entry) -> dict[str, Entry]
     for member in entry.members:
         if member.key not in keys:
             raise ConfigError(
-                f'{member.place.full}: "{member.key}" is unknown', spelling.nearest(member.key, keys)
+                f'{member.place.full}: "{member.key}" is unknown', naming.nearest(member.key, keys)
             )
     return {member.key: member.entry for member in entry.members}
 

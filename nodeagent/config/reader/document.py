@@ -21,10 +21,10 @@ from yaml.scanner import Scanner
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.problems import Place
-from nodeagent.config.reader.entries import Items, Member, Scalar, Table
+from nodeagent.config.reader.reading import Items, Member, Scalar, Table
 
 if TYPE_CHECKING:
-    from nodeagent.config.reader.entries import Entry
+    from nodeagent.config.reader.reading import Entry
 
 MAX_BYTES = 1024 * 1024
 MAX_ENTRIES = 50_000

@@ -2,7 +2,7 @@
 """Who wins: the strongest value of each setting, and where it comes from.
 
 Tables of words (aliases, labels) are merged key by key; everything else, lists too, is replaced. A mistake
-counts even where another source overrides it. Values are as read: what is made of them is ``building``'s.
+counts even where another source overrides it. Values are as read: what is made of them is ``loading``'s.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent.config import table
 from nodeagent.config.problems import Place
-from nodeagent.config.reader.entries import Table
-from nodeagent.config.reader.reading import BROKEN, Reader
+from nodeagent.config.reader.reading import BROKEN, Reader, Table
 from nodeagent.config.records import Value
 from nodeagent.config.shapes import MapOf
 

@@ -1,25 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads entries by their shapes, and notes every problem with file, line and full key path.
 
-A record is read to a dict of the keys that were given, plus ``PLACE``: where it stands. What cannot be
-read is ``BROKEN``, and so is what holds it, so that nothing half-read goes further.
+An entry is what was written, before anybody knows what it means: made from YAML, variables and flags
+alike. A scalar keeps its text: whether ``0300`` is a number is for the setting to say, not for YAML 1.1.
+Both live only while settings are read. A record is read to a dict of the keys that were given, plus
+``PLACE``: where it stands. What cannot be read is ``BROKEN``, and so is what holds it, so that nothing
+half-read goes further.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nodeagent.config.problems import Wrong
-from nodeagent.config.reader.entries import Items, Member, Scalar, Table, described, is_null
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, Word
-from nodeagent.policy import spelling
+from nodeagent.policy import naming
 
 if TYPE_CHECKING:
     from nodeagent.config.problems import Place, Problems
-    from nodeagent.config.reader.entries import Entry
+
 
 PLACE: Final = "(place)"
 BROKEN: Final = object()
+
+
+class Scalar(NamedTuple):
+    """One word: its text, whether it stood without quotes, and whether it means "nothing"."""
+
+    text: str
+    place: Place
+    plain: bool = True
+    null: bool = False
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    entries: tuple[Entry, ...]
+    place: Place
+
+
+class Member(NamedTuple):
+    """One key of a table: its place is the key's line."""
+
+    key: str
+    place: Place
+    entry: Entry
+
+
+class Table(NamedTuple):
+    """Keys with values, in the order written."""
+
+    members: tuple[Member, ...]
+    place: Place
+
+
+Entry = Scalar | Items | Table
+
+
+def is_null(entry: Entry) -> bool:
+    """True for a key with nothing behind it."""
+    return isinstance(entry, Scalar) and entry.null
+
+
+def described(entry: Entry) -> str:
+    """What an entry is, in the words of a person."""
+    if isinstance(entry, Items):
+        return "a list"
+    if isinstance(entry, Table):
+        return "a table of keys"
+    return "nothing" if entry.null else f'"{entry.text}"'
 
 
 class Reader:
@@ -90,7 +140,7 @@ class Reader:
         path = f"{key}.{member.key}"
         meant = next((known for known in shape.keys if known.name == member.key), None)
         if meant is None:
-            hint = spelling.nearest(member.key, [known.name for known in shape.keys])
+            hint = naming.nearest(member.key, [known.name for known in shape.keys])
             self._fail(member.place, path, "unknown key", hint)
             return
         values[member.key] = self.read(meant.shape, member.entry, path)

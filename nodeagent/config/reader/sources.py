@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where settings come from: the files, the environment, the flags, each as (setting, entry, place).
 
-Weakest first: ``config.yaml``, then ``conf.d/*.yaml`` in lexical order, then ``NODEAGENT_*``, then
-flags. An empty variable counts as not set: systemd and pods have no other way to take one back.
+Weakest first: ``config.yaml``, then ``conf.d/*.yaml`` in lexical order, then ``NODEAGENT_*``, then flags:
+``timing.settle`` becomes ``--timing-settle``. An empty variable counts as not set: systemd and pods have
+no other way to take one back.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.config import table
 from nodeagent.config.problems import Place, Problems, Wrong
 from nodeagent.config.reader import reading
-from nodeagent.config.reader.entries import Entry, Table, is_null
-from nodeagent.policy import spelling
+from nodeagent.config.reader.reading import Entry, Table, is_null
+from nodeagent.policy import naming
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Mapping
+
 
 DIRECTORY = "/etc/nodeagent"
 ENV_PREFIX = "NODEAGENT_"
@@ -101,7 +104,7 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
         elif member.key and member.key in sections:
             yield from _section(sections[member.key], member.key, member.entry, problems)
         else:
-            hint = spelling.nearest(member.key, table.top_keys())
+            hint = naming.nearest(member.key, table.top_keys())
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
@@ -117,7 +120,7 @@ def _section(
     for member in entry.members:
         setting = settings.get(member.key)
         if setting is None:
-            hint = spelling.nearest(member.key, settings)
+            hint = naming.nearest(member.key, settings)
             problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
         else:
             yield Given(setting, member.entry, member.place)
@@ -138,7 +141,7 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
     """Warnings only: Kubernetes puts NODEAGENT_PORT and such into pods beside a Service."""
     kubernetes = (f"{ENV_PREFIX}SERVICE_", f"{ENV_PREFIX}PORT")
     return [
-        f"env {name} is not a setting: {spelling.nearest(name, known)}"
+        f"env {name} is not a setting: {naming.nearest(name, known)}"
         for name in sorted(environ)
         if name.startswith(ENV_PREFIX) and name not in known and not name.startswith(kubernetes)
     ]
@@ -149,7 +152,7 @@ def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Given]:
     for key, text in given.items():
         setting = table.BY_KEY.get(key)
         if setting is None or setting.flag is None:
-            problems.add("flag", key, "unknown key", spelling.nearest(key, table.BY_KEY))
+            problems.add("flag", key, "unknown key", naming.nearest(key, table.BY_KEY))
         else:
             place = Place(f"flag {setting.flag}", f"flag {setting.flag}")
             yield from _given(setting, text, place, problems)
@@ -160,3 +163,24 @@ def _given(setting: table.Setting, text: str, place: Place, problems: Problems) 
         yield Given(setting, reading.from_text(setting.shape, text, place), place)
     except Wrong as wrong:
         problems.add(place, setting.key, wrong.what, wrong.hint)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting that can be one; values stay text until ``load``."""
+    group = parser.add_argument_group("settings", "they win over the environment and the files")
+    for setting in table.SETTINGS:
+        if setting.flag is not None and setting.supported:
+            group.add_argument(
+                setting.flag,
+                dest=setting.key,
+                metavar=setting.name.upper(),
+                help=f"{setting.help} ({setting.shape.words})".replace("%", "%%"),
+            )
+
+
+def flags_from(namespace: argparse.Namespace) -> dict[str, str]:
+    """The settings given as flags, as texts by key; what was not given is left out."""
+    given = vars(namespace)
+    return {
+        setting.key: given[setting.key] for setting in table.SETTINGS if given.get(setting.key) is not None
+    }

@@ -8,20 +8,19 @@ thing is for the caller to find out before (``in_use``).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeagent.kernel.apply import mdev, vfs, vgpu
-from nodeagent.kernel.apply.write import PATIENCE
+from nodeagent.kernel.apply import write
+from nodeagent.kernel.apply.write import PATIENCE, Write
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
 
-_APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
-    CreateMdev: mdev.create,
-    RemoveMdev: mdev.remove,
-    SetVgpuType: vgpu.set_type,
-    ClearVgpuType: vgpu.clear_type,
-    SetNumVfs: vfs.set_number,
+_HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
+    errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
+    errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
 }
 
 
@@ -32,3 +31,88 @@ def apply(root: Root, action: Action, patience: float = PATIENCE) -> None:
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
     _APPLIERS[type(action)](root, action, patience)
+
+
+def _create_mdev(root: Root, action: CreateMdev, patience: float) -> None:
+    """Ready is what a driver has: the link exists when ``bind`` is announced.
+
+    :raises KernelRefused: as ``write.verified``; at once if the id exists or no room is said.
+    """
+    instance = f"{mdevs.DEVICES}/{action.uuid}"
+    mdev_type = f"{mdevs.PARENTS}/{action.parent}/mdev_supported_types/{action.type_id}"
+    path = f"{mdev_type}/create"
+    if root.exists(f"{mdevs.PARENTS}/{action.parent}/{action.uuid}"):
+        raise write.refused(errno.EEXIST, path)
+    if root.text(f"{mdev_type}/available_instances") == "0":  # parents of one card share their room
+        raise write.refused(errno.ENOSPC, path)
+    write.verified(
+        root,
+        Write(path, action.uuid, f"no driver has taken {action.uuid}"),
+        lambda: root.exists(f"{instance}/driver") and root.link(f"{instance}/mdev_type") == action.type_id,
+        patience,
+    )
+
+
+def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
+    """Blocks for as long as anybody has it open; nothing if it is gone already.
+
+    :raises KernelRefused: as ``write.verified``.
+    """
+    instance = f"{mdevs.DEVICES}/{action.uuid}"
+    if root.exists(instance):
+        step = Write(f"{instance}/remove", "1", f"{action.uuid} is still there")
+        write.verified(root, step, lambda: not root.exists(instance), patience)
+
+
+def _set_num_vfs(root: Root, action: SetNumVfs, patience: float) -> None:
+    """Make or remove the VFs; nothing if there are as many already.
+
+    :raises KernelRefused: as ``write.verified``.
+    """
+    address, count = action.address, action.count
+    if _vfs(root, address) != count:
+        path = f"{pci.DEVICES}/{address}/sriov_numvfs"
+        step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
+        write.verified(root, step, lambda: _vfs(root, address) == count, patience)
+
+
+def _vfs(root: Root, address: str) -> int:
+    return sum(name.startswith("virtfn") for name in root.names(f"{pci.DEVICES}/{address}"))
+
+
+def _set_vgpu_type(root: Root, action: SetVgpuType, patience: float) -> None:
+    """Set the type of a VF; nothing if it has it already.
+
+    :raises KernelRefused: as ``write.verified``; at once if the VF does not offer the type now.
+    """
+    _become(root, action.address, action.type_id, patience)
+
+
+def _clear_vgpu_type(root: Root, action: ClearVgpuType, patience: float) -> None:
+    """Take the type of a VF away; nothing if it has none.
+
+    :raises KernelRefused: as ``write.verified``.
+    """
+    _become(root, action.address, pci.NO_VGPU, patience)
+
+
+def _become(root: Root, address: str, type_id: str, patience: float) -> None:
+    """The driver says EINVAL both for a type that it does not know and for one without room."""
+    device = f"{pci.DEVICES}/{address}"
+    path = f"{device}/{pci.VGPU_TYPE}"
+    if root.text(path) == type_id:
+        return
+    listed = dict(pci.creatable(root.text(f"{device}/{pci.VGPU_TYPES}") or ""))
+    if type_id not in (pci.NO_VGPU, *listed):
+        raise write.refused(errno.ENOSPC, path)
+    step = Write(path, type_id, f"the type of {address} is another")
+    write.verified(root, step, lambda: root.text(path) == type_id, patience)
+
+
+_APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
+    CreateMdev: _create_mdev,
+    RemoveMdev: _remove_mdev,
+    SetVgpuType: _set_vgpu_type,
+    ClearVgpuType: _clear_vgpu_type,
+    SetNumVfs: _set_num_vfs,
+}

@@ -1,18 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose is an mdev: its id says so without a state file, the same after every boot. Pure.
+"""Whose is an mdev or a vGPU: by the id of the one, by the Ledger for the other. Pure.
 
 The UUID of instance number n of a type on a parent is the uuid5 of "machine-id/parent/type" in a namespace
 of nodeagent's own, with n in its last four hexadecimal digits. So one hash shows whether an instance is
-ours, and the number can be read off. Anything else is foreign.
+ours, and the number can be read off, without a state file and the same after every boot. Anything else is
+foreign. A VF shows nothing of the kind: what was seen and set on it is learned and remembered.
 """
 
 from __future__ import annotations
 
 import uuid
 
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import vgpu_key
+from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Names
+
 NAMESPACE = uuid.UUID("5c3f4a0e-7d0b-5a53-9a67-6e6f64656167")
 INDEXES = 0x10000
 _TAIL = 4
+
+
+def learned(ledger: Ledger, host: Host, names: Names) -> Ledger:
+    """The ledger with what the host shows, and without VFs that are gone: new ones are nobody's yet.
+
+    ``names`` has names that no VF lists, by ``vgpu_key``. The same object if there is nothing new.
+    """
+    vfs = [function for function in host.functions.values() if function.vgpu]
+    present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
+    called = {type_id: names[vgpu_key(type_id)] for type_id in sorted(present) if vgpu_key(type_id) in names}
+    called.update(pair for function in vfs for pair in function.vgpu_types)
+    listed = dict(ledger.listed)
+    listed.update((vf.address, _joined(ledger, vf)) for vf in vfs if vf.vgpu_types)
+    newer = Ledger(
+        {vf: type_id for vf, type_id in ledger.types.items() if vf in host.functions},
+        {**ledger.names, **called},
+        {vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
+    )
+    return ledger if newer == ledger else newer
+
+
+def _joined(ledger: Ledger, vf: PciFunction) -> tuple[str, ...]:
+    now = (type_id for type_id, _ in vf.vgpu_types)
+    return tuple(dict.fromkeys((*ledger.listed.get(vf.address, ()), *now)))
 
 
 def uuid_of(machine_id: str, parent: str, type_id: str, index: int) -> str:

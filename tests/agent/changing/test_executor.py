@@ -15,7 +15,7 @@ import pytest
 
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.executor import Executor, Outcome
-from nodeagent.agent.changing.ledger_keeper import LedgerKeeper
+from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent.tell import basis_json
+from nodeagent.agent.tell import basis
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import Value
@@ -61,7 +61,7 @@ def decided(desired: Desired) -> Decision:
 
 def returned(decision: Decision) -> Basis:
     value = Basis(decision.snapshot, decision.matched, VALUES, ("odd",))
-    return basis_json.load(json.loads(json.dumps(basis_json.dump(value))))
+    return basis.load(json.loads(json.dumps(basis.dump(value))))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_settings_come_with_their_sources_and_warnings() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, {}, {"format": "x"}, {"format": basis_json.FORMAT, "matched": 1}], ids=str
+    "wrong", [None, {}, {"format": "x"}, {"format": basis.FORMAT, "matched": 1}], ids=str
 )
 def test_what_is_nothing_of_the_kind_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="its answer"):
-        basis_json.load(wrong)
+        basis.load(wrong)

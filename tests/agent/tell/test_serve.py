@@ -9,7 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.agent.tell import basis_json, paths, serve
+from nodeagent.agent import tell
+from nodeagent.agent.tell import basis, serve
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused
@@ -27,9 +28,9 @@ async def test_each_socket_gives_its_own_document(tmp_path: Path) -> None:
         tasks.start_soon(serve.serve_snapshot, path, lambda: BASIS)
         await anyio.wait_all_tasks_blocked()
         assert await threads.call(sockets.ask, path) == plain.dump(WELL)
-        document = await threads.call(sockets.ask, paths.snapshot(path))
+        document = await threads.call(sockets.ask, tell.snapshot_socket(path))
         tasks.cancel_scope.cancel()
-    assert basis_json.load(document) == BASIS
+    assert basis.load(document) == BASIS
     assert os.listdir(tmp_path) == []
 
 

@@ -15,7 +15,7 @@ from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import mdevs
-from nodeagent.policy.change.ledgers import learned
+from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 
 MACHINE = "0123456789abcdef0123456789abcdef"

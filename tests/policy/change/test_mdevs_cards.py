@@ -14,7 +14,7 @@ from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change.ledgers import learned
+from nodeagent.policy.change.ownership import learned
 from nodeagent.policy.offer import turn
 from nodeagent.render import scan
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type

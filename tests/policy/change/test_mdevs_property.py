@@ -19,7 +19,7 @@ from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
-from nodeagent.policy.change.ledgers import learned
+from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import planned, result, short
 

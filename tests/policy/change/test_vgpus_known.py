@@ -12,7 +12,7 @@ from nodeagent.model.desired import MdevsWanted
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
-from nodeagent.policy.change.ledgers import learned
+from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import adopting, planned, short, wanted
 

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Where the daemon tells of itself, for those who serve and for those who ask."""
-
-from __future__ import annotations
-
-
-def snapshot(status_path: str) -> str:
-    """The socket for what is in force: beside that of the Status, and so under the same protection."""
-    return f"{status_path}.snapshot"
