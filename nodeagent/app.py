@@ -20,7 +20,7 @@ from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
 from nodeagent.agent.observe import warn_of_old_errors
-from nodeagent.agent.tell import serve
+from nodeagent.agent.tell import status
 from nodeagent.agent.tell.start import Watchdog, tell_of_the_host, tell_that_it_is_ready
 from nodeagent.agent.tell.status import Teller
 from nodeagent.base import log, supervise
@@ -101,7 +101,7 @@ class Daemon:
         self.core.offering.one_turn()
         components = self.components
         teller = Teller(self.core, [self.kubelet, *components])
-        self._keep([*components, *serve.of(self.core, teller)], group)
+        self._keep([*components, *status.sockets(self.core, teller)], group)
         tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 

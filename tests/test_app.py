@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from nodeagent import config
-from nodeagent.agent.tell import serve
+from nodeagent.agent.tell.status import serve_status
 from nodeagent.app import Daemon
 from nodeagent.base import log, memory, sockets, threads
 from nodeagent.base.errors import AlreadyRunning, KernelRefused
@@ -149,7 +149,7 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
 async def test_a_status_socket_that_cannot_be_served_names_its_setting(host: SimulatedHost) -> None:
     host.write_file("/run/nodeagent", "a file where a directory should be")
     with pytest.raises(KernelRefused, match=r"status\.sock cannot be served") as caught:
-        await serve.serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"))
+        await serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"))
     assert "--status-socket" in caught.value.hint
 
 

@@ -1,19 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks each component for its share of the Status, and joins them: the one value that all faces render."""
+"""Asks each component for its share of the Status, and joins them: the one value that all faces render.
+
+Two sockets answer each connection with one JSON document, to root and our own user alone: the Status, and
+beside it what the daemon decides from. The values are frozen: they are taken on the event loop, and written
+out in a thread, with code that is loaded at the first question.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, Protocol, get_type_hints, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol, get_type_hints, runtime_checkable
 
 import anyio
 
 from nodeagent import __version__
+from nodeagent.agent import tell
 from nodeagent.agent.core import Core
+from nodeagent.base import jsonserver
+from nodeagent.base.supervise import Component, Task
 from nodeagent.model.shares import ProcessShare, Shares, SupervisorShare, WatchesShare, joined
 from nodeagent.model.status import Status
+
+if TYPE_CHECKING:
+    from nodeagent.config import Value
+    from nodeagent.model.snapshot import Snapshot
+    from nodeagent.model.status import Status
+    from nodeagent.policy.offer.matches import Match
+
+    Told = tuple[Snapshot, Mapping[str, Match], tuple[Value, ...], tuple[str, ...]]
+    """The fields of a Basis."""
+
+
+HINT = "make its directory writable, or choose another with --status-socket"
 
 
 @runtime_checkable
@@ -58,3 +78,40 @@ def _places() -> Mapping[type, str]:
     """Type of a share → its place among all."""
     types = get_type_hints(Shares)
     return {types[name]: name for name in Shares._fields}
+
+
+async def serve_status(path: str, status: Callable[[], Status]) -> None:
+    """Serve the Status until cancelled. :raises KernelRefused: if the socket cannot be had."""
+    await jsonserver.serve(path, status, _status_document, HINT)
+
+
+async def serve_snapshot(status_path: str, in_force: Callable[[], Told]) -> None:
+    """Serve what is in force beside the status socket. Raises as ``serve_status`` does."""
+    await jsonserver.serve(tell.snapshot_socket(status_path), in_force, _basis_document, HINT)
+
+
+def _status_document(status: Status) -> dict[str, Any]:
+    from nodeagent.model import plain
+
+    return plain.dump(status)
+
+
+def _basis_document(in_force: Told) -> dict[str, Any]:
+    from nodeagent.agent.tell import basis
+
+    return basis.dump(basis.Basis(*in_force))
+
+
+def sockets(core: Core, teller: Teller) -> Sequence[Component]:
+    """One component for each socket; both at the path that the settings say at the start."""
+    path = core.root.path(core.settings.get().status.socket)
+    return (
+        Task("status socket", partial(serve_status, path, teller.status)),
+        Task("snapshot socket", partial(serve_snapshot, path, partial(_in_force, core))),
+    )
+
+
+def _in_force(core: Core) -> Told:
+    """What the newest Decision was made from; its memory goes with it."""
+    decision, settings = core.offering.one_turn(), core.settings.get()
+    return decision.snapshot, decision.matched, settings.values, settings.warnings

@@ -24,8 +24,7 @@ from grpclib.server import Server, Stream
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.kubelet.grpc.calls import Calls
-from nodeagent.kubelet.grpc.connection import SMALL, Connection
+from nodeagent.kubelet.grpc.connection import SMALL, Calls, Connection
 from nodeagent.kubelet.grpc.wire import Codec
 
 BACKLOG = 128

@@ -2,7 +2,9 @@
 """Which types are wanted on which card: names against types, labels against nodes, one list per card. Pure.
 
 The lists of all node overrides that fit replace the general list; their order, and the order inside each,
-is the operator's. Cards with a list of their own are left out of the round.
+is the operator's. Cards with a list of their own are left out of the round. A definition of mdevctl names
+its parent and its type by itself, so nothing else can stand in for them; one that cannot be met is a
+problem, and takes nothing from its card.
 """
 
 from __future__ import annotations
@@ -15,13 +17,42 @@ from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, Want
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy import naming
-from nodeagent.policy.change import definitions
 from nodeagent.policy.change.cards import Card, card_of, order
 
 _GPU_CLASSES = ("0300", "0302")
 _UNMET = "what is asked of it cannot be made"
 _LEFT = "mdevctl is to make what is defined on it"
 _MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
+
+
+def _met(
+    defined: Sequence[MdevDefinition], host: Host, shunned: frozenset[str]
+) -> tuple[MdevDefinition, ...]:
+    """Those that the host can meet, or has met: these come first. ``shunned`` are the excluded type ids."""
+    good = (definition for definition in defined if _flaw(definition, host, shunned) is None)
+    return tuple(sorted(good, key=lambda definition: definition.uuid not in host.mdevs))
+
+
+def unmet(defined: Sequence[MdevDefinition], host: Host, shunned: frozenset[str]) -> list[str]:
+    """What is wrong with the others."""
+    judged = ((definition, _flaw(definition, host, shunned)) for definition in defined)
+    return [f"the definition {definition.uuid} {flaw}" for definition, flaw in judged if flaw is not None]
+
+
+def _flaw(definition: MdevDefinition, host: Host, shunned: frozenset[str]) -> str | None:
+    parent, type_id = definition.parent, definition.type_id
+    mdev_types = host.mdev_parents.get(parent)
+    if mdev_types is None:
+        why = "offers no mediated devices" if PciAddress(parent) in host.functions else "is not on this node"
+        return f"names the parent {parent}, which {why}"
+    if all(mdev_type.type_id != type_id for mdev_type in mdev_types):
+        return f"asks for {type_id}, which {parent} does not offer"
+    if type_id in shunned:
+        return f"asks for {type_id}, which is excluded"
+    there = host.mdevs.get(definition.uuid)
+    if there is None or there.type_id is None or (there.parent, there.type_id) == (parent, type_id):
+        return None
+    return f"asks for {type_id} on {parent}, and it exists as {there.type_id} on {there.parent}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +135,7 @@ def desired(
     """What the card is to have; ``listed`` is the node's list, ``shunned`` the excluded type ids."""
     defined = tuple(each for each in wanted.definitions if card_of(host, each.parent) == card.address)
     if defined:
-        return _defined(definitions.met(defined, host, shunned))
+        return _defined(_met(defined, host, shunned))
     if any(card_of(host, each) == card.address for each in wanted.reserved):
         return CardDesired({}, shared=False, as_is=_LEFT)
     mdev_types = tuple(card.types.values())

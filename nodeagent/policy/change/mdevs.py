@@ -2,24 +2,55 @@
 """The plan for mdevs and vendor vGPUs: what is wanted × cards × what exists × who holds it → steps. Pure.
 
 One type for each card, filled and topped up. What is not ours stays, and a card that has it gets nothing
-from us, unless the operator lets us adopt it. Only what nobody uses is removed; what waits keeps its card
-reserved for the type that it was dealt, so the end is the same whatever comes in between. Asked again after
-every change: a plan is good for the Host that it was made from.
+from us, unless the operator lets us adopt it. The types take turns, in the operator's order: in its turn
+a type takes the first open card that has it already, or that is to get a new type and has room for it.
+Because a card that has a wanted type counts as its turn, a deal that was cut short anywhere ends as it
+began. Only what nobody uses is removed; what waits keeps its card reserved for the type that it was
+dealt, so the end is the same whatever comes in between. Asked again after every change: a plan is good
+for the Host that it was made from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import card_desired, card_plans, definitions
-from nodeagent.policy.change.assignment import Candidate, assign
+from nodeagent.policy.change import card_desired, card_plans
 from nodeagent.policy.change.card_states import CardState, card_states
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A card in the round: the wanted type that it has, or else the types that it could be given."""
+
+    card: str
+    kept: str | None = None
+    fits: frozenset[str] = frozenset()
+
+    def takes(self, type_id: str) -> bool:
+        """True if the type may have this card."""
+        return self.kept == type_id if self.kept is not None else type_id in self.fits
+
+
+def assign(types: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
+    """Card → type, for the cards that get one."""
+    assigned: dict[str, str] = {}
+    left = list(candidates)
+    while True:
+        before = len(left)
+        for type_id in types:
+            candidate = next((candidate for candidate in left if candidate.takes(type_id)), None)
+            if candidate is not None:
+                assigned[candidate.card] = type_id
+                left.remove(candidate)
+        if len(left) == before:
+            return assigned
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -100,7 +131,7 @@ def _problems(
         for each in state.desired.unmet
         if meant[each] - shunned and not (state.unread or state.card.partial)
     ]
-    lost = definitions.problems(wanted.definitions, host, shunned)
+    lost = card_desired.unmet(wanted.definitions, host, shunned)
     if wanted.cards and not any(card_desired.rules_for(state.card, wanted.cards, host) for state in states):
         lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
     unread = any(state.unread for state in states)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.agent import tell
-from nodeagent.agent.tell import basis, serve
+from nodeagent.agent.tell import basis, status
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused
@@ -24,8 +24,8 @@ BASIS = Basis(Snapshot(machine_id="7"), {}, (), ())
 async def test_each_socket_gives_its_own_document(tmp_path: Path) -> None:
     path = str(tmp_path / "s.sock")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve.serve_status, path, lambda: WELL)
-        tasks.start_soon(serve.serve_snapshot, path, lambda: BASIS)
+        tasks.start_soon(status.serve_status, path, lambda: WELL)
+        tasks.start_soon(status.serve_snapshot, path, lambda: BASIS)
         await anyio.wait_all_tasks_blocked()
         assert await threads.call(sockets.ask, path) == plain.dump(WELL)
         document = await threads.call(sockets.ask, tell.snapshot_socket(path))
@@ -38,8 +38,8 @@ async def test_a_socket_that_cannot_be_had_names_its_setting(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "s.sock")
     for name, serving in (
-        ("s.sock", serve.serve_status(path, lambda: WELL)),
-        ("s.sock.snapshot", serve.serve_snapshot(path, lambda: BASIS)),
+        ("s.sock", status.serve_status(path, lambda: WELL)),
+        ("s.sock.snapshot", status.serve_snapshot(path, lambda: BASIS)),
     ):
         with pytest.raises(KernelRefused, match=f"{name} cannot be served") as caught:
             await serving
