@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
@@ -18,6 +17,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
 from nodeagent.config import Settings
+from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.snapshot import Snapshot

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
+from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.readers import NOT_READABLE

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from nodeagent import config
-from nodeagent.agent.kernel_events import KernelEvents
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.config import Settings, Sources, Timing
+from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired

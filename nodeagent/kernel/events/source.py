@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
+from nodeagent.base import log
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
@@ -22,6 +23,9 @@ from nodeagent.kernel.wakes import CountedWakes, Wakes
 if TYPE_CHECKING:
     from nodeagent.kernel.events.tree import TreeEvents
     from nodeagent.kernel.events.uevents import Reader
+
+POLL = 5.0  # seconds between scans where the kernel sends no events
+ARMING = 2.0  # seconds that the first scan waits for the source of events
 
 Source = Literal["uevents", "tree", "poll"]
 _VFIO_DIRECTORIES = ("/dev/vfio", "/dev/vfio/devices")
@@ -42,8 +46,10 @@ class Statistics(NamedTuple):
     unwatched: int = 0
 
 
-class EventSource:
-    """Watches the host below one root, and wakes with what is to be scanned again."""
+class KernelEvents:
+    """The component that watches the host below one root, and wakes with what is to be scanned again."""
+
+    name = "kernel events"
 
     def __init__(self, root: Root, watcher: Watcher, wakes: Wakes) -> None:
         self._root = root
@@ -54,18 +60,21 @@ class EventSource:
         self._tree = None if root.is_host else self._tree_events()
         self._reader: Reader | None = None
         self._lost = 0
+        self._told = 0  # of the losses
         self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
-        self.set_nodes(())
+        self.watch_nodes(())
 
-    def set_nodes(self, paths: Iterable[str]) -> None:
+    def watch_nodes(self, paths: Iterable[str]) -> None:
         """Watch for these device nodes, too, from now on; scan after this call."""
         self._nodes.set_nodes(paths)
 
+    @property
     def statistics(self) -> Statistics:
         """The counts of now."""
         reader = self._reader
+        elsewhere: Source = "poll" if reader is None else "uevents"
         return Statistics(
-            source=self._source(),
+            source=elsewhere if self._tree is None else "tree",
             events=self._counted.count + (reader.events if reader else 0),
             lost=self._lost + self._watcher.overflows + (reader.lost if reader else 0),
             foreign=reader.foreign if reader else 0,
@@ -82,6 +91,25 @@ class EventSource:
             await self._watch(self._tree)
         else:
             await self._read_uevents()
+
+    async def listening(self, resync: float) -> None:
+        """Wait, but not long, until no change can be missed any more; say so where the kernel sends none."""
+        with anyio.move_on_after(ARMING):
+            await self.armed.wait()
+        if self.statistics.source == "poll":
+            error = "a user namespace of its own gets no kernel events"
+            seconds = f"{self.slow(resync):g}"
+            log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=seconds, error=error)
+
+    def slow(self, resync: float) -> float:
+        """Seconds after which all is scanned without an event; fewer than ``resync`` where none can come."""
+        return min(resync, POLL) if self.statistics.source == "poll" else resync
+
+    def tell_losses(self) -> None:
+        """Say that events were lost, if that is new."""
+        if self.statistics.lost > self._told:
+            self._told = self.statistics.lost
+            log.event(log.EVENTS_LOST, source=self.statistics.source)
 
     def _tree_events(self) -> TreeEvents:
         from nodeagent.kernel.events.tree import TreeEvents  # here: a host has no use for it
@@ -120,11 +148,6 @@ class EventSource:
                 self._counted.count += reader.events
                 self._lost += reader.lost
                 self._reader = None
-
-    def _source(self) -> Source:
-        if self._tree is not None:
-            return "tree"
-        return "uevents" if self._reader is not None else "poll"
 
 
 class NodeWatches:

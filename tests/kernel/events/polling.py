@@ -12,7 +12,7 @@ import anyio
 
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.source import EventSource
+from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from tests.hearing import Heard
 from tests.kernel.waking import HeardWakes
@@ -22,11 +22,11 @@ async def main() -> None:
     """Watch until armed."""
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)
         await heard.until_told(None)
-        print(watch.statistics().source, watch.armed.is_set(), watcher.watches > 0)
+        print(watch.statistics.source, watch.armed.is_set(), watcher.watches > 0)
         group.cancel_scope.cancel()
     watch.close()
     watcher.close()

@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.source import EventSource
+from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
@@ -31,7 +31,7 @@ from tests.namespaces import ALONE, namespaces
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
 EVERYTHING = None
-Watched = tuple[SimulatedHost, Heard[str | None], EventSource]
+Watched = tuple[SimulatedHost, Heard[str | None], KernelEvents]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
     wakes = HeardWakes(heard)
-    watch = EventSource(Root(tmp_path), watcher, wakes)
+    watch = KernelEvents(Root(tmp_path), watcher, wakes)
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
@@ -128,14 +128,14 @@ async def test_a_new_driver_wakes_everything_and_is_watched(watched: Watched) ->
 
 async def test_nodes_wake_when_they_are_asked_for(watched: Watched) -> None:
     host, heard, watch = watched
-    watch.set_nodes(["/dev/kvm", "/dev/net/tun"])
+    watch.watch_nodes(["/dev/kvm", "/dev/net/tun"])
     host.remove_node("/dev/kvm")
     await heard.until_told("/dev/kvm")
     host.node("/dev/unknown")
     host.node("/dev/net/tun")
     await heard.until(lambda told: EVERYTHING in told or "/dev/net/tun" in told)
     assert "/dev/unknown" not in heard.all
-    watch.set_nodes([])
+    watch.watch_nodes([])
     heard.clear()
     host.node("/dev/kvm")
     host.remove_node("/dev/vfio/vfio")
@@ -150,7 +150,7 @@ async def test_a_directory_of_nodes_that_comes_with_its_nodes_wakes_everything(
     _, heard, watch = watched
     there = tmp_path / directory
     there.mkdir(exist_ok=True)
-    watch.set_nodes(["/dev/net/tun"])
+    watch.watch_nodes(["/dev/net/tun"])
     there.rename(tmp_path / "elsewhere")
     await heard.until_told(EVERYTHING)
     heard.clear()
@@ -189,31 +189,31 @@ async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard))
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         await heard.until_told(EVERYTHING)
         group.cancel_scope.cancel()
-    assert watch.statistics().lost == 1
+    assert watch.statistics.lost == 1
     watcher.close()
 
 
 async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
     host, heard, watch = watched
-    assert watch.statistics().source == "tree"
-    before = watch.statistics().events
+    assert watch.statistics.source == "tree"
+    before = watch.statistics.events
     host.write(GPU, "enable", "1")
     await heard.until_told(GPU)
-    assert watch.statistics().events > before
-    assert watch.statistics().unwatched == 0
+    assert watch.statistics.events > before
+    assert watch.statistics.unwatched == 0
 
 
 async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) -> None:
     host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(tmp_path), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         with anyio.fail_after(5):
@@ -239,12 +239,12 @@ def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() ->
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = EventSource(Root(), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(), watcher, HeardWakes(heard))
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
         await heard.until_told(EVERYTHING)
-        assert watch.statistics().source in ("uevents", "poll")
+        assert watch.statistics.source in ("uevents", "poll")
         group.cancel_scope.cancel()
     watch.close()
     watcher.close()
