@@ -16,6 +16,7 @@ from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.allocation import Holder
 
 LIMIT = 1.0  # seconds for one answer
+_NOBODY = podresources.VirtHandler("/nonexistent")
 
 
 def allocatable(kubelet_directory: Path) -> Counter[str]:
@@ -40,7 +41,7 @@ def allocatable(kubelet_directory: Path) -> Counter[str]:
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
     try:
-        return anyio.run(podresources.holders, _socket(kubelet_directory))
+        return anyio.run(podresources.pods, _socket(kubelet_directory), _NOBODY).holders
     except KubeletUnavailable as error:
         raise OSError(error.what) from error
 

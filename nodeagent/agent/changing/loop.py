@@ -141,7 +141,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.desired,
         snapshot.names,
         snapshot.allocations,
-        snapshot.reservations.settling,
+        snapshot.reservations.given,
         snapshot.open,
         snapshot.ledger,
         snapshot.failures,

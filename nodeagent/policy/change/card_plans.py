@@ -113,7 +113,7 @@ def _obstacle(existing: Existing, state: CardState, action: Action, snapshot: Sn
         return "its removal is under way, and ends when whoever has it open closes it"
     if existing.holder is not None:
         return f"held by {existing.holder}"
-    if existing.instance.id in snapshot.reservations.settling:
+    if existing.instance.id in snapshot.reservations.given:
         return "it was given to a pod a moment ago"
     if state.unread is not None:
         return state.unread
