@@ -131,10 +131,14 @@ class Paths(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """Whether the kubelet runs, since when (the loop's time), and why the real one would have died, if so."""
+    """Whether the kubelet runs, since when (the loop's time), and why the real one would have died, if so.
+
+    ``inherited``: the UIDs of the pods that were there when it started; it hears of them from the API server.
+    """
 
     running: bool = field(default=False, init=False)
     started: float = field(default=0.0, init=False)
+    inherited: frozenset[str] = field(default=frozenset(), init=False)
     crashed: str | None = field(default=None, init=False)
 
 
