@@ -17,16 +17,22 @@ from nodeagent.policy.offer.admission import Asker, asker, owners_of
 class Admission:
     """One pod's admission, from its first Allocate on; ``identity`` stands for the pod until it is named."""
 
-    def __init__(self, identity: str, pods: Pods | None = None) -> None:
+    def __init__(self, identity: str, pods: Pods | None = None, before: Pods | None = None) -> None:
+        """``before``: whom the kubelet named when it was asked last, for whatever reason."""
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
         self.pods = pods  # None: the kubelet was not asked, or did not answer
+        self.name = _new(before or {}, pods or {})
 
-    def asks_again(self, pods: Pods | None) -> bool:
-        """True if an Allocate at which the kubelet names these pods comes from this one."""
+    def asks_again(self, pods: Pods | None, *, lately: bool) -> bool:
+        """True if an Allocate at which the kubelet names these pods comes from this one.
+
+        Where that is not clear, it does so if it was given something ``lately``.
+        """
         if not self.given or self.pods is None or pods is None:
             return False
-        return asker(self.pods, pods, self.given) is not Asker.OTHER
+        found = asker(self.pods, pods, self.given)
+        return found is Asker.SAME or (found is Asker.UNCLEAR and lately)
 
     def named(self, pods: Pods) -> None:
         """This one asks again, and the kubelet names these."""
@@ -47,3 +53,9 @@ class Admission:
             return unnamed(resource, numa, self.identity)
         namespace, name = owners[0].split("/", 1)
         return Holder(namespace, name, resource, numa)
+
+
+def _new(before: Pods, now: Pods) -> str | None:
+    """The one name that was added, or came again; None if that is none or several."""
+    came = [name for name, shown in now.items() if name not in before or not shown >= before[name]]
+    return came[0] if len(came) == 1 else None

@@ -61,11 +61,11 @@ class Granting:
         admission = await self._asker(name, device_ids)
         self._offering.one_turn()
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {})
-        grants.check_given(self.resource(name), device_ids)
+        self._admit(admission)
         if self.resource(name).cdi:
+            grants.check_given(self.resource(name), device_ids)
             await self._cdi.ensure(name, device_ids)
-        self._reservations.admit(admission)
-        self._offering.one_turn()
+            self._admit(admission)
         resource = self.resource(name)
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
@@ -80,7 +80,8 @@ class Granting:
             same = bool((await self._inquiry.who_asks()).given)
         snapshot = self._offering.one_turn().snapshot
         ids = dict.fromkeys((*available, *must))
-        topologies = {each: prefer.topology(each, name, snapshot, same=same) for each in ids}
+        resource = self.resource(name)
+        topologies = {each: prefer.topology(each, resource, snapshot, same=same) for each in ids}
         return prefer.choose(available, must, size, topologies)
 
     async def _asker(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
@@ -89,13 +90,22 @@ class Granting:
             return await self._inquiry.who_asks()
         return self._reservations.asker(None)
 
+    def _admit(self, admission: Admission) -> None:
+        """Decide as it is while this pod is being admitted."""
+        self._reservations.admit(admission, self._settled)
+        self._offering.one_turn()
+
     def _reserve(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
         """The ids are the pod's from now on, but for those that the kubelet names: they are their pod's."""
-        now = anyio.current_time()
         shown = frozenset[Possession]().union(*(admission.pods or {}).values())
         fresh = [each for each in device_ids if (resource.name, each) not in shown]
         holders = {each: admission.holder(resource.name, _numa(resource, each)) for each in fresh}
-        self._reservations.give(holders, now, now + self._settings.get().timing.settle)
+        self._reservations.give(holders, anyio.current_time(), self._settled)
+
+    @property
+    def _settled(self) -> float:
+        """When what is given now has settled."""
+        return anyio.current_time() + self._settings.get().timing.settle
 
 
 def _numa(resource: Resource, device_id: str) -> int | None:

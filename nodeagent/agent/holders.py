@@ -150,7 +150,7 @@ class Holders:
             waits = Waits(
                 asked,
                 max(self._inquiry.failures.get(), 0),
-                self._reservations.next_settled(),
+                self._reservations.settles,
                 bool(self._releases.awaited.get()),
                 self._inquiry.doubt.until,
                 self.rewrites.due,

@@ -23,7 +23,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.kubelet.checkpoint import Entry
+from nodeagent.kubelet.checkpoint import Books
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, PodList
 
@@ -38,7 +38,7 @@ class PodResources(Protocol):
         """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
         ...
 
-    def entries(self) -> tuple[Entry, ...]:
+    def books(self) -> Books:
         """What its checkpoint says. Blocks on a file."""
         ...
 
@@ -60,7 +60,6 @@ class Inquiry:
         self.error: str | None = None
         self.doubt = Doubt()
         self.failures: Latest[int] = Latest(-1)  # questions since the last one with an answer; -1: none yet
-        self.hinted = False  # somebody holds something by the kubelet's file alone, which may be old
         self._kubelet = kubelet
         self._snapshots = snapshots
         self._reservations = reservations
@@ -72,6 +71,11 @@ class Inquiry:
     def possible(self) -> bool:
         """True if there is a kubelet that could answer."""
         return self._kubelet.birth() is not None
+
+    @property
+    def hinted(self) -> bool:
+        """True if the kubelet's file says more than its last answer, and may be old."""
+        return self._known.hinted
 
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
@@ -118,8 +122,8 @@ class Inquiry:
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
-        entries = await threads.call(self._kubelet.entries)
-        holders = self._known.silent(self._before, entries)
+        books = await threads.call(self._kubelet.books)
+        holders = self._known.silent(self._before, books)
         self._take(Allocations(holders, Knowledge.UNKNOWN), asked)
         self.failures.set(max(self.failures.get(), 0) + 1)
 
@@ -128,16 +132,16 @@ class Inquiry:
         return self._snapshots.now.allocations.holders
 
     async def _answered(self, answer: PodList, asked: float, *, inside: bool) -> Admission:
-        entries = await threads.call(self._kubelet.entries)
+        books = await threads.call(self._kubelet.books)
         if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
             self._known.new_kubelet()
         doubtful = self.doubt.covers(asked)
-        holders = self._known.answered(answer.holders, self._before, entries, doubtful=doubtful)
+        holders = self._known.answered(answer.holders, self._before, books, doubtful=doubtful)
         if released := self._before.keys() - holders.keys():
             await self._rescans.refresh(released)
         asker = self._reservations.asker(answer.pods) if inside else None
         if asked >= self._taken:
-            self._taken, self.hinted = asked, not all(holder.named for holder in holders.values())
+            self._taken = asked
             self._reservations.named(answer, asked, self.doubt.began if doubtful else 0.0, asker)
             self._take(Allocations(holders, self.doubt.knowledge(asked)), asked)
         return asker or self._reservations.asker(None)

@@ -13,7 +13,7 @@ from nodeagent.agent.granting import Granting
 from nodeagent.agent.holders import Holders
 from nodeagent.agent.inquiry import Inquiry
 from nodeagent.kubelet import podresources
-from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.kubelet.checkpoint import Books, Checkpoint
 from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT, SocketDir
@@ -35,7 +35,7 @@ class PodResources:
         """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
         return await podresources.pods(self._path, self._virt_handler)
 
-    def entries(self) -> tuple[Entry, ...]:
+    def books(self) -> Books:
         """What the checkpoint says. Blocks on a file."""
         return self._checkpoint.read()
 

@@ -22,12 +22,12 @@ from nodeagent.model.allocation import Holder, PodList, Pods, Reservations
 
 
 class _Given(NamedTuple):
-    """Who holds an id until the kubelet names it, when it was given, and until when its group stays open."""
+    """Who holds an id until the kubelet names it, when it was given, and when the kubelet should name it."""
 
     holder: Holder
     at: float
-    until: float
-    named: bool = False
+    due: float
+    pod: str | None = None  # ``namespace/name``, if that could be told
 
 
 class ReservationBook:
@@ -37,30 +37,39 @@ class ReservationBook:
         self.began: Latest[None] = Latest(None)  # an id settles where none did: there is an end to wait for
         self._snapshots = snapshots
         self._given: dict[str, _Given] = {}
-        self._admission = Admission("")  # the pod that is being admitted
+        self._admission = Admission("")  # the last pod that was admitted
+        self._settles: float | None = None  # when what is left of its groups is open no more; None: it is not
         self._numbers = itertools.count(1)
-        self._settled = 0.0  # what was to settle by then has settled
+        self._pods: Pods | None = None  # whom the kubelet named last
 
     def asker(self, pods: Pods | None) -> Admission:
         """Whose Allocate it is at which the kubelet names these pods: the admission under way, or a new one.
 
-        ``pods`` None: the kubelet was not asked, or did not answer.
+        ``pods`` None: the kubelet was not asked, or did not answer. An answer that names nobody is none, for
+        whoever is being admitted is always named.
         """
-        if pods is not None and self._admission.asks_again(pods):
+        if pods and self._admission.asks_again(pods, lately=self._settles is not None):
             self._admission.named(pods)
             return self._admission
-        return Admission(f"admission {next(self._numbers)}", pods)
+        return Admission(f"admission {next(self._numbers)}", pods or None, self._pods)
 
-    def admit(self, admission: Admission) -> None:
-        """This pod is being admitted: if it is another one than before, what that one got has settled."""
+    def admit(self, admission: Admission, until: float) -> None:
+        """This pod is being admitted: what is left of its groups is open to it until then, at the longest.
+
+        If it is another one than before, what that one got has settled.
+        """
         if admission is not self._admission:
             self._end()
             self._admission = admission
+        first, self._settles = self._settles is None, until
+        self._publish()
+        if first:
+            self.began.touch()
 
-    def give(self, holders: Mapping[str, Holder], now: float, until: float) -> None:
+    def give(self, holders: Mapping[str, Holder], now: float, due: float) -> None:
         """Mark the ids as given to the pod that is being admitted; all of them, or none.
 
-        What is left of their groups stays open to it until then, at the longest.
+        By the time ``due`` the kubelet should name who has them.
 
         :raises Refused: if one of them is being removed.
         """
@@ -70,21 +79,16 @@ class ReservationBook:
                     f"{device_id} is being removed: it is not wanted on this node any more",
                     "the kubelet's list is renewed; try the pod again",
                 )
-        first = not self._marks.settling
         self._admission.gave((holder.resource, device_id) for device_id, holder in holders.items())
-        fresh = {device_id: _Given(holder, now, until) for device_id, holder in holders.items()}
-        open_still = self._marks.settling
-        self._given = {
-            device_id: given._replace(until=until) if device_id in open_still else given
-            for device_id, given in {**self._given, **fresh}.items()
-        }
-        self._publish(now)
-        if first:
-            self.began.touch()
+        pod = self._admission.name
+        self._given |= {device_id: _Given(holder, now, due, pod) for device_id, holder in holders.items()}
+        self._publish()
 
     def settle(self, now: float) -> None:
-        """The time of all ids that were to settle until now is over."""
-        self._publish(now)
+        """If the time of the admission is over by now, what it got has settled."""
+        if self._settles is not None and self._settles <= now:
+            self._settles = None
+            self._publish()
 
     def named(
         self, answer: PodList, asked: float, since: float = 0.0, asker: Admission | None = None
@@ -96,17 +100,19 @@ class ReservationBook:
         """
         if asker is None and self._admission.ended_by(answer.pods):
             self._end()
+        self._pods = answer.pods
         names = self._names(answer)
         kept: dict[str, _Given] = {}
         for device_id, given in self._given.items():
             holder = answer.holders.get(device_id)
             if holder is not None and holder.resource == given.holder.resource:
-                kept[device_id] = given._replace(named=True)
-            elif given.at < since or not self._released(device_id, given, asked, asker):
+                continue
+            unheard = given.at < since or given.at >= asked
+            if unheard or not self._released(device_id, given, answer.pods, asker, late=asked >= given.due):
                 known = names.get(given.holder.identity)
                 kept[device_id] = given if known is None else given._replace(holder=_as(given.holder, known))
         self._given = kept
-        self._publish(asked)
+        self._publish()
 
     @property
     def presumed(self) -> Mapping[str, Holder]:
@@ -114,9 +120,10 @@ class ReservationBook:
         settling = self._marks.settling
         return {each: holder for each, holder in self._marks.given.items() if each not in settling}
 
-    def next_settled(self) -> float | None:
-        """When the first of the ids has settled; None if none is settling."""
-        return min((self._given[device_id].until for device_id in self._marks.settling), default=None)
+    @property
+    def settles(self) -> float | None:
+        """When all ids have settled; None if none is settling."""
+        return self._settles
 
     def withdraw(self, ids: Collection[str]) -> bool:
         """Mark the ids as about to be removed; False, and no mark, if one was given a moment ago."""
@@ -138,26 +145,27 @@ class ReservationBook:
         given = ((each.holder, answer.holders.get(device_id)) for device_id, each in self._given.items())
         return {holder.identity: named for holder, named in given if named is not None and holder.identity}
 
-    def _released(self, device_id: str, given: _Given, asked: float, asker: Admission | None) -> bool:
+    def _released(
+        self, device_id: str, given: _Given, pods: Pods, asker: Admission | None, *, late: bool
+    ) -> bool:
         """True if nobody has got the id after all, or not any more, as the kubelet does not name it."""
-        if given.at >= asked:
-            return False
-        if asker is None:
-            return asked >= given.until
-        return asker is not self._admission or (given.holder.resource, device_id) not in asker.given
+        if asker is not None and asker is self._admission:
+            return (given.holder.resource, device_id) not in asker.given
+        if given.pod is not None:
+            return given.pod not in pods or (asker is not None and asker.name == given.pod)
+        return asker is not None or late
 
     def _end(self) -> None:
-        """The admission under way is over."""
-        self._given = {device_id: given._replace(until=0.0) for device_id, given in self._given.items()}
-        self._publish(self._settled)
+        """The admission under way is over, and the kubelet should name who has what it got."""
+        self._settles = None
+        self._given = {device_id: given._replace(due=0.0) for device_id, given in self._given.items()}
+        self._publish()
 
-    def _publish(self, now: float) -> None:
-        """Mark what is given and settling, now that this time has come; forget what is neither."""
-        self._settled = now = max(self._settled, now)
-        wanted = self._given.items()
-        self._given = {each: given for each, given in wanted if given.until > now or not given.named}
-        settling = frozenset(each for each, given in self._given.items() if given.until > now)
-        waiting = {each: given.holder for each, given in self._given.items() if not given.named}
+    def _publish(self) -> None:
+        """Mark what is given and not named yet, and what is settling."""
+        open_still = () if self._settles is None else self._admission.given
+        settling = frozenset(device_id for _, device_id in open_still)
+        waiting = {device_id: given.holder for device_id, given in self._given.items()}
         self._mark(replace(self._marks, given=waiting, settling=settling))
 
     def _mark(self, marks: Reservations) -> None:

@@ -28,21 +28,26 @@ class Entry(NamedTuple):
     numa: int | None
 
 
+class Books(NamedTuple):
+    """What the file says, and when it was written; no stamp if there is none."""
+
+    written: Stamp | None = None
+    entries: tuple[Entry, ...] = ()
+
+
 class Checkpoint:
     """The file, read anew when it has changed."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.entries: tuple[Entry, ...] = ()
-        self.written: Stamp | None = None  # None: there is none
+        self._path = path
+        self._books = Books()
 
-    def read(self) -> tuple[Entry, ...]:
+    def read(self) -> Books:
         """What it says now; nothing if it cannot be read. Blocks on a file."""
-        written = _stamp(self.path)
-        if written != self.written:
-            self.entries = tuple(dict.fromkeys(_entries(self.path)))
-            self.written = written
-        return self.entries
+        written = _stamp(self._path)
+        if written != self._books.written:
+            self._books = Books(written, tuple(dict.fromkeys(_entries(self._path))))
+        return self._books
 
 
 def _stamp(path: str) -> Stamp | None:

@@ -21,7 +21,7 @@ from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Timing
-from nodeagent.kubelet.checkpoint import Entry
+from nodeagent.kubelet.checkpoint import Books, Entry
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, PodList, Possession, unnamed
 from nodeagent.model.ids import ResourceName
@@ -56,9 +56,9 @@ class Kubelet:
             shown[str(holder)] = shown.get(str(holder), frozenset()) | {(holder.resource, device_id)}
         return PodList(dict(self.held), shown)
 
-    def entries(self) -> tuple[Entry, ...]:
+    def books(self) -> Books:
         """What its file says."""
-        return self.file
+        return Books((1, len(self.file), 0), self.file)
 
     def birth(self) -> Birth | None:
         """When it was started."""
@@ -109,7 +109,9 @@ class Loop:
     def give(self, **given: Holder) -> None:
         """An Allocate gives these away."""
         now = anyio.current_time()
-        self.reservations.give(given, now, now + self.settings.get().timing.settle)
+        due = now + self.settings.get().timing.settle
+        self.reservations.admit(self.reservations.asker(None), due)
+        self.reservations.give(given, now, due)
 
     def grow_old(self) -> None:
         """As if the kubelet had run for a while."""

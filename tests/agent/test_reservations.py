@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from nodeagent.agent.admission import Admission
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
@@ -23,19 +26,31 @@ def pods(*ids: str) -> dict[str, Holder]:
     return {each: unnamed(A, None) for each in ids}
 
 
+def give(
+    reservations: ReservationBook,
+    holders: Mapping[str, Holder],
+    now: float,
+    until: float,
+    admission: Admission | None = None,
+) -> None:
+    """An Allocate of one pod gives these away."""
+    reservations.admit(admission or Admission("admission"), until)
+    reservations.give(holders, now, until)
+
+
 def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_request_is_marked() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
     assert reservations.withdraw(["b"])
     with pytest.raises(Refused, match="b is being removed"):
-        reservations.give(pods("a", "b"), now=0.0, until=LATER)
+        reservations.give(pods("a", "b"), 0.0, LATER)
     assert snapshots.now.reservations.settling == frozenset()
 
 
 def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with_it() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.give(pods("b"), now=0.0, until=1.0)
+    give(reservations, pods("b"), 0.0, 1.0)
     assert not reservations.withdraw(["a", "b"])
     assert snapshots.now.reservations.withdrawn == frozenset()
     reservations.settle(1.0)
@@ -49,7 +64,7 @@ def test_what_was_restored_can_be_given_away_again() -> None:
     reservations = ReservationBook(snapshots)
     reservations.withdraw(["a", "b"])
     reservations.restore(["a"])
-    reservations.give(pods("a"), now=0.0, until=LATER)
+    give(reservations, pods("a"), 0.0, LATER)
     assert snapshots.now.reservations.settling == frozenset({"a"})
     assert snapshots.now.reservations.withdrawn == frozenset({"b"})
 
@@ -57,10 +72,11 @@ def test_what_was_restored_can_be_given_away_again() -> None:
 def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    assert reservations.next_settled() is None
-    reservations.give(pods("a", "b"), now=0.0, until=1.0)
-    reservations.give(pods("b"), now=0.5, until=3.0)
-    assert reservations.next_settled() == 3.0
+    assert reservations.settles is None
+    one = Admission("one")
+    give(reservations, pods("a", "b"), 0.0, 1.0, one)
+    give(reservations, pods("b"), 0.5, 3.0, one)
+    assert reservations.settles == 3.0
     reservations.settle(2.9)
     assert snapshots.now.reservations.settling == {"a", "b"}
     reservations.settle(3.0)
@@ -71,7 +87,7 @@ def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() 
 def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_it() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.give(pods("a", "b"), now=1.0, until=2.0)
+    give(reservations, pods("a", "b"), 1.0, 2.0)
     assert snapshots.now.reservations.given == pods("a", "b")
     assert reservations.presumed == {}, "it has not settled"
     reservations.named(PodList({"a": POD}, {}), asked=1.5)
@@ -91,8 +107,8 @@ def test_an_allocate_of_another_pod_ends_the_admission_and_frees_what_nobody_got
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
     first = reservations.asker({"ns/one": frozenset()})
-    reservations.admit(first)
-    reservations.give(pods("a"), now=1.0, until=LATER)
+    reservations.admit(first, LATER)
+    reservations.give(pods("a"), 1.0, LATER)
     named: Pods = {"ns/one": frozenset({(A, "a")})}
     assert reservations.asker(named) is first
     assert reservations.asker(None) is not first, "without an answer nobody knows"
@@ -100,7 +116,7 @@ def test_an_allocate_of_another_pod_ends_the_admission_and_frees_what_nobody_got
     assert second is not first
     reservations.named(PodList({}, {"ns/two": frozenset()}), asked=2.0, asker=second)
     assert snapshots.now.reservations.given == {}
-    reservations.admit(second)
+    reservations.admit(second, LATER)
     assert snapshots.now.reservations.settling == frozenset()
 
 
@@ -108,13 +124,13 @@ def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
     nothing: Pods = {"ns/one": frozenset()}
-    reservations.admit(reservations.asker(nothing))
-    reservations.give({"a": unnamed(A, None, "admission 1")}, now=1.0, until=LATER)
+    reservations.admit(reservations.asker(nothing), LATER)
+    reservations.give({"a": unnamed(A, None, "admission 1")}, 1.0, LATER)
     again = reservations.asker(nothing)
     reservations.named(PodList({}, nothing), asked=2.0, asker=again)
-    reservations.admit(again)
+    reservations.admit(again, LATER)
     assert snapshots.now.reservations.given.keys() == {"a"}
-    reservations.give({"b": again.holder(A, None)}, now=2.0, until=LATER)
+    reservations.give({"b": again.holder(A, None)}, 2.0, LATER)
     shown: Pods = {"ns/one": frozenset({(A, "b")})}
     reservations.named(PodList({"b": POD}, shown), asked=3.0, asker=reservations.asker(shown))
     assert snapshots.now.reservations.given == {"a": POD}, "what the kubelet says of one says it of both"
@@ -123,8 +139,8 @@ def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_
 def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.admit(reservations.asker({"ns/one": frozenset()}))
-    reservations.give(pods("a"), now=1.0, until=LATER)
+    reservations.admit(reservations.asker({"ns/one": frozenset()}), LATER)
+    reservations.give(pods("a"), 1.0, LATER)
     shown: Pods = {"ns/one": frozenset({(A, "a")})}
     reservations.named(PodList({"a": POD}, shown), asked=2.0)
     assert snapshots.now.reservations.settling == {"a"}
@@ -135,8 +151,9 @@ def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet(
 def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.give(pods("a"), now=0.0, until=1.0)
-    reservations.give(pods("a"), now=0.0, until=LATER)
+    one = Admission("one")
+    give(reservations, pods("a"), 0.0, 1.0, one)
+    give(reservations, pods("a"), 0.0, LATER, one)
     assert snapshots.version == 1
     reservations.withdraw(["b"])
     reservations.withdraw([])
@@ -145,18 +162,19 @@ def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
 
 def test_the_first_that_settles_is_announced_and_those_after_it_are_not() -> None:
     reservations = ReservationBook(Snapshots(Snapshot()))
-    reservations.give(pods("a"), now=0.0, until=1.0)
-    reservations.give(pods("b"), now=0.0, until=2.0)
+    one = Admission("one")
+    give(reservations, pods("a"), 0.0, 1.0, one)
+    give(reservations, pods("b"), 0.0, 2.0, one)
     assert reservations.began.version == 1
     reservations.settle(2.0)
-    reservations.give(pods("c"), now=0.0, until=3.0)
+    give(reservations, pods("c"), 0.0, 3.0)
     assert reservations.began.version == 2
 
 
 def test_what_settles_at_once_is_presumed_to_be_held_at_the_next_look() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
+    give(reservations, pods("a"), 0.0, 5.0)
     reservations.settle(5.0)
-    reservations.give(pods("a"), now=0.0, until=5.0)
     assert snapshots.now.reservations.settling == frozenset()
     assert reservations.presumed == pods("a")

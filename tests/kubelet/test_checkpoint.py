@@ -20,9 +20,9 @@ R = ResourceName(RESOURCE)
 async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None:
     async with kubelet_with(tmp_path, Plugin(device("a", 1), device("b"))) as kubelet:
         checkpoint = Checkpoint(str(kubelet.paths.plugins / CHECKPOINT))
-        assert checkpoint.read() == ()
+        assert checkpoint.read().entries == ()
         pod = await kubelet.admit(Pod("ns", "p", [{RESOURCE: 2}]))
-        assert set(checkpoint.read()) == {Entry(pod.uid, R, "a", 1), Entry(pod.uid, R, "b", None)}
+        assert set(checkpoint.read().entries) == {Entry(pod.uid, R, "a", 1), Entry(pod.uid, R, "b", None)}
 
 
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(path))
     assert checkpoint.read() is checkpoint.read()
     path.unlink()
-    assert checkpoint.read() == ()
+    assert checkpoint.read().entries == ()
 
 
 def entry(ids: object, **other: object) -> dict[str, object]:
@@ -54,6 +54,6 @@ def test_any_content_is_borne(tmp_path: Path, document: object, expected: tuple[
     path = tmp_path / CHECKPOINT
     text = document if isinstance(document, str) else json.dumps(document)
     path.write_text(text)
-    assert Checkpoint(str(path)).read() == expected
+    assert Checkpoint(str(path)).read().entries == expected
     path.write_bytes(b"\xff" + text.encode())
-    assert Checkpoint(str(path)).read() == ()
+    assert Checkpoint(str(path)).read().entries == ()

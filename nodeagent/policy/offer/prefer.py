@@ -18,6 +18,7 @@ from typing import NamedTuple
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import ResourceName, pci_order
+from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import kinds, units
 
@@ -42,10 +43,11 @@ class Topology(NamedTuple):
 NO_TOPOLOGY = Topology()
 
 
-def topology(device_id: str, resource: ResourceName, snapshot: Snapshot, *, same: bool) -> Topology:
+def topology(device_id: str, resource: Resource, snapshot: Snapshot, *, same: bool) -> Topology:
     """Where a device of this host sits; nowhere, if the host has none of that id.
 
-    ``same``: the pod that is being admitted asks again.
+    ``same``: the pod that is being admitted asks again. A device that turned Unhealthy a moment ago comes
+    last: the kubelet does not know it yet.
     """
     host_device = snapshot.host.device(device_id)
     if host_device is None:
@@ -54,7 +56,10 @@ def topology(device_id: str, resource: ResourceName, snapshot: Snapshot, *, same
     root = "" if function is None else function.pcie_root
     mine = snapshot.reservations.settling if same else frozenset()
     holders = units.holders_in(units.unit_of(host_device), snapshot)
-    return Topology(host_device.group, host_device.numa_node, root, _whose(holders, resource, mine))
+    device = resource.device(device_id)
+    usable = device is not None and device.healthy
+    whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
+    return Topology(host_device.group, host_device.numa_node, root, whose)
 
 
 def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozenset[str]) -> Whose:
