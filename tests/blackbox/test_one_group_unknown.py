@@ -80,15 +80,20 @@ async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what
             await until_health(kubelet, USB, board.usb, "Unhealthy")
 
 
+@pytest.mark.parametrize("since", ["before", "after"])
+@pytest.mark.parametrize("fault", [SILENT, EMPTY])
 async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_says_who_asks(
-    node: Node,
+    node: Node, fault: str, since: str
 ) -> None:
+    """An answer that does not even name the pod that asks tells no more than none."""
     (board,) = boards = usb_boards(node, 1)
     async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
+        if since == "before":
+            kubelet.faults.set(fault, LONG)
         running(await kubelet.admit(pod("one", {GPU: 1})))
-        kubelet.faults.set(SILENT)
+        kubelet.faults.set(fault, LONG)
         assert (await kubelet.admit(pod("other", {USB: 1}))).phase == "Failed"
-        kubelet.faults.clear(SILENT)
+        kubelet.faults.clear(fault)
         assert (await kubelet.admit(pod("another", {USB: 1}))).phase == "Failed"
         await until_health(kubelet, USB, board.usb, "Unhealthy")
 
