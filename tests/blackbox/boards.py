@@ -125,20 +125,24 @@ def apart(*pods: Pod) -> None:
             assert seen.setdefault(group, pod.key) == pod.key, f"group {group}: {seen[group]}, {pod.key}"
 
 
-async def until_all_healthy(kubelet: Kubelet, *resources: str) -> None:
+async def until_all_healthy(kubelet: Kubelet, *resources: str, within: float = PATIENCE) -> None:
     """Wait until every device of these resources is Healthy in the last list."""
 
     def healthy() -> bool:
         told = [text for resource in resources for text in health(kubelet, resource).values()]
         return bool(told) and set(told) == {"Healthy"}
 
-    await kubelet.until(healthy, PATIENCE)
+    await kubelet.until(healthy, within)
 
 
-async def end(kubelet: Kubelet, *pods: Pod) -> None:
-    """Let the pods end, and wait until all that they had, and its siblings, may be given again."""
+async def end(node: Node, kubelet: Kubelet, *pods: Pod) -> None:
+    """Let the pods, the last of the node, end; wait until all that they had, and its siblings, is free again.
+
+    What is Healthy may still be so for the pod that has ended: who holds what must be known as well.
+    """
     for pod in pods:
         kubelet.delete(pod)
+    await node.until_told(lambda told: not told["holders"])
     await until_all_healthy(kubelet, *kubelet.state.table.devices)
 
 

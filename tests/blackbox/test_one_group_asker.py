@@ -67,7 +67,7 @@ async def test_every_container_of_a_pod_may_have_a_sibling_of_what_the_pod_has(
             vm = await kubelet.admit(Pod("ns", f"vm{number}", **SHAPES[shape]))
             running(vm)
             assert len(groups(vm)) == 1
-            await end(kubelet, vm)
+            await end(node, kubelet, vm)
 
 
 @SETTLES
@@ -107,7 +107,7 @@ async def test_what_a_plain_init_container_had_is_not_given_to_another_pod_befor
         assert late.phase == "Failed"
         await until_health(kubelet, USB, boards[0].usb, "Unhealthy")
         await stays(kubelet, lambda: health(kubelet, USB)[boards[0].usb] == "Unhealthy", 1.0)
-        await end(kubelet, first)
+        await end(node, kubelet, first)
 
 
 async def test_a_name_that_comes_again_is_another_pod(node: Node) -> None:

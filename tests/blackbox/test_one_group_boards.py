@@ -46,7 +46,7 @@ async def test_two_pods_at_once_get_a_board_each_ten_times_of_ten(node: Node, se
             await admit_at_once(kubelet, *pods)
             running(*pods)
             apart(*pods)
-            await end(kubelet, *pods)
+            await end(node, kubelet, *pods)
 
 
 @SETTLES
@@ -84,7 +84,7 @@ async def test_one_pod_may_still_have_a_whole_board_by_one_allocate(node: Node) 
             await admit_at_once(kubelet, *pods)
             running(*pods)
             assert [len(groups(each)) for each in pods] == [1, 1]
-            await end(kubelet, *pods)
+            await end(node, kubelet, *pods)
 
 
 async def test_where_nothing_is_to_be_isolated_two_pods_may_share_a_board(node: Node) -> None:
@@ -106,7 +106,7 @@ async def test_a_pod_that_wants_a_gpu_and_its_usb_function_gets_both_from_one_bo
             vm = await kubelet.admit(pod(f"vm{number}", {GPU: 1, USB: 1}))
             running(vm)
             assert len(groups(vm)) == 1
-            await end(kubelet, vm)
+            await end(node, kubelet, vm)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -119,7 +119,7 @@ async def test_two_pods_at_once_get_gpu_and_usb_function_of_a_board_each(node: N
             running(*pods)
             apart(*pods)
             assert [len(groups(each)) for each in pods] == [1, 1]
-            await end(kubelet, *pods)
+            await end(node, kubelet, *pods)
 
 
 @SETTLES
@@ -133,7 +133,7 @@ async def test_a_pod_is_not_led_to_the_board_of_another_while_one_is_free(
             await admit_at_once(kubelet, *pods)
             running(*pods)
             apart(*pods)
-            await end(kubelet, *pods)
+            await end(node, kubelet, *pods)
 
 
 async def preferred(kubelet: Kubelet, resource: str, available: list[str]) -> list[str]:

@@ -196,7 +196,7 @@ async def test_what_a_pod_got_that_was_refused_half_way_is_given_to_the_very_nex
             assert (half.phase, groups(half)) == ("Failed", set())
             following = await kubelet.admit(pod(f"next{number}", {GPU: 1}))
             running(following)
-            await end(kubelet, following)
+            await end(node, kubelet, following)
 
 
 async def test_the_sibling_of_what_a_refused_pod_got_is_given_to_the_very_next_one(node: Node) -> None:
@@ -209,7 +209,7 @@ async def test_the_sibling_of_what_a_refused_pod_got_is_given_to_the_very_next_o
             assert (await kubelet.admit(pod(f"half{number}", {GPU: 1}, {NIC: 1}))).phase == "Failed"
             following = await kubelet.admit(pod(f"next{number}", {USB: 1}))
             running(following)
-            await end(kubelet, following)
+            await end(node, kubelet, following)
 
 
 async def test_a_refused_pod_opens_its_board_to_one_pod_only(node: Node) -> None:

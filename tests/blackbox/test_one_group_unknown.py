@@ -36,7 +36,7 @@ from tests.blackbox.boards import (
 )
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 
-AN_HOUR, LONG = 3600.0, 600.0
+AN_HOUR, LONG, YOUTH = 3600.0, 600.0, 30.0
 SILENT = "pod-resources-exhausted"
 CUT_OFF = "pod-resources-unnamed"
 EMPTY = "pod-resources-empty"
@@ -80,15 +80,20 @@ async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what
             await until_health(kubelet, USB, board.usb, "Unhealthy")
 
 
+@pytest.mark.parametrize("since", ["before", "after"])
+@pytest.mark.parametrize("fault", [SILENT, EMPTY])
 async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_says_who_asks(
-    node: Node,
+    node: Node, fault: str, since: str
 ) -> None:
+    """An answer that does not even name the pod that asks tells no more than none."""
     (board,) = boards = usb_boards(node, 1)
     async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
+        if since == "before":
+            kubelet.faults.set(fault, LONG)
         running(await kubelet.admit(pod("one", {GPU: 1})))
-        kubelet.faults.set(SILENT)
+        kubelet.faults.set(fault, LONG)
         assert (await kubelet.admit(pod("other", {USB: 1}))).phase == "Failed"
-        kubelet.faults.clear(SILENT)
+        kubelet.faults.clear(fault)
         assert (await kubelet.admit(pod("another", {USB: 1}))).phase == "Failed"
         await until_health(kubelet, USB, board.usb, "Unhealthy")
 
@@ -111,7 +116,7 @@ async def test_a_new_daemon_keeps_apart_what_only_the_checkpoint_tells(
             await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 1.0)
             kubelet.faults.clear(outage[0])
             await named(node, board.gpu, first)
-            await end(kubelet, first)
+            await end(node, kubelet, first)
 
 
 async def give_and_kill(node: Node, kubelet: Kubelet, boards: list[Board]) -> Pod:
@@ -174,8 +179,10 @@ async def test_a_stale_entry_of_the_checkpoint_ends_by_itself(node: Node, restar
             if restart != "daemon":
                 kubelet.faults.set(CUT_OFF, 1.0)
                 await kubelet.start()
-            if restart == "kubelet":
-                await until_all_healthy(kubelet, GPU, USB)
+            if (
+                restart == "kubelet"
+            ):  # what a former kubelet has named is doubted as long as this one is young
+                await until_all_healthy(kubelet, GPU, USB, within=YOUTH + PATIENCE)
         if restart != "kubelet":
             async with node.daemon():
                 await all_listed(kubelet, usb_lists(boards))
@@ -210,7 +217,7 @@ async def test_a_file_that_is_no_checkpoint_is_borne(node: Node) -> None:
                     await first_list(kubelet, resource, lists)
                 vm = await kubelet.admit(pod(f"vm{number}", {GPU: 1, USB: 1}))
                 running(vm)
-                await end(kubelet, vm)
+                await end(node, kubelet, vm)
                 assert await daemon.end() == 0
 
 
