@@ -91,14 +91,17 @@ class Inquiry:
             group.cancel_scope.cancel()
 
     async def who_asks(self) -> Admission:
-        """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known."""
+        """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
+
+        One that names nobody is none: whoever is being admitted is always named.
+        """
         asked = anyio.current_time()
         try:
             with anyio.fail_after(INSIDE):
                 answer = await self._kubelet.pods()
         except (KubeletUnavailable, TimeoutError):
             return self._reservations.asker(None)
-        return await self._answered(answer, asked, inside=True)
+        return await self._answered(answer, asked, inside=bool(answer.pods))
 
     async def _settle(self) -> None:
         """While the kubelet takes its time, what has settled is held all the same."""

@@ -45,13 +45,12 @@ class ReservationBook:
     def asker(self, pods: Pods | None) -> Admission:
         """Whose Allocate it is at which the kubelet names these pods: the admission under way, or a new one.
 
-        ``pods`` None: the kubelet was not asked, or did not answer. An answer that names nobody is none, for
-        whoever is being admitted is always named.
+        ``pods`` None: the kubelet was not asked, or did not answer.
         """
-        if pods and self._admission.asks_again(pods, lately=self._settles is not None):
+        if pods is not None and self._admission.asks_again(pods, lately=self._settles is not None):
             self._admission.named(pods)
             return self._admission
-        return Admission(f"admission {next(self._numbers)}", pods or None, self._pods)
+        return Admission(f"admission {next(self._numbers)}", pods, self._pods)
 
     def admit(self, admission: Admission, until: float) -> None:
         """This pod is being admitted: what is left of its groups is open to it until then, at the longest.

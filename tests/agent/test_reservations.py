@@ -72,7 +72,6 @@ def test_what_was_restored_can_be_given_away_again() -> None:
 def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    assert reservations.settles is None
     one = Admission("one")
     give(reservations, pods("a", "b"), 0.0, 1.0, one)
     give(reservations, pods("b"), 0.5, 3.0, one)

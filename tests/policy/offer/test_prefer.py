@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Reservations
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.host import Kind
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.policy.offer import prefer
 from nodeagent.policy.offer.prefer import Topology, Whose
 from tests.policy.samples import GPU, function, host, reserved, snapshot
@@ -68,17 +70,25 @@ def test_the_asker_s_group_comes_first_and_another_pod_s_last() -> None:
 
 def test_whose_a_group_is() -> None:
     here = host(function(A), function(B), function(C, 2))
-    usb = ResourceName("example.com/usb")
 
-    def whose(reservations: Reservations, *, same: bool = True, resource: ResourceName = usb) -> list[Whose]:
+    def whose(reservations: Reservations, *, same: bool = True, name: str = "example.com/usb") -> list[Whose]:
         now = snapshot(here, reservations=reservations)
+        devices = (Device(DeviceId(B)), Device(DeviceId(C)))
+        resource = Resource(ResourceName(name), Kind.PCI, devices)
         return [prefer.topology(each, resource, now, same=same).whose for each in (B, C)]
 
     assert whose(Reservations()) == [Whose.NOBODY, Whose.NOBODY]
     assert whose(reserved([A])) == [Whose.ASKER, Whose.NOBODY]
     assert whose(reserved([A]), same=False) == [Whose.ANOTHER, Whose.NOBODY]
-    assert whose(reserved([A]), resource=ResourceName(GPU)) == [Whose.ANOTHER, Whose.NOBODY]
+    assert whose(reserved([A]), name=GPU) == [Whose.ANOTHER, Whose.NOBODY]
     assert whose(reserved([A], settling=False)) == [Whose.ANOTHER, Whose.NOBODY]
+
+
+def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
+    resource = Resource(
+        ResourceName(GPU), Kind.PCI, (Device(DeviceId(A), Reason(ReasonCode.HELD_OUTSIDE, "")),)
+    )
+    assert prefer.topology(A, resource, snapshot(host(function(A))), same=True).whose is Whose.ANOTHER
 
 
 def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
