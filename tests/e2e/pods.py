@@ -15,7 +15,7 @@ from tests.e2e.api import Api
 PODS = "/api/v1/namespaces/default/pods"
 # The environment is read from /proc, for a shell drops names with a hyphen. A trap makes the stop quick.
 _TELL = "tr '\\0' '\\n' </proc/1/environ; ls -d /dev/vfio/* 2>/dev/null; echo ready"
-_STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
+STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
 LINGER = "trap '' TERM; sleep 100000 & wait"  # until it is killed, at the end of the grace period
 # By these a process of a container says whose it is, also when nobody else knows that pod any more.
 _IDENTITY = {"E2E_POD": "metadata.name", "E2E_UID": "metadata.uid"}
@@ -23,7 +23,7 @@ _IDENTITY = {"E2E_POD": "metadata.name", "E2E_UID": "metadata.uid"}
 Limits = Mapping[str, int]
 
 
-def container(name: str, limits: Limits, *commands: str, then: str = _STAY) -> dict[str, Any]:
+def container(name: str, limits: Limits, *commands: str, then: str = STAY) -> dict[str, Any]:
     """A container that runs the commands, tells what it was given, and stays (or does something else)."""
     script = "\n".join((*commands, _TELL, then))
     return {
