@@ -84,7 +84,7 @@ class Watch:
         self.ending = threading.Event()
         self._directory = kubelet_directory
         self._devices = devices
-        self._lost: frozenset[tuple[str, str]] = frozenset()  # uid, address
+        self._lost: frozenset[tuple[str, str, str]] = frozenset()  # pod, uid if it ran, address
         self._since: dict[str, float] = {}  # uid → when a process of it was seen first
         self._notes: list[tuple[float, str]] = []
 
@@ -104,27 +104,35 @@ class Watch:
             self._since.setdefault(life.uid, time.monotonic())
         for board, owners in seen.shared().items():
             key = f"{board} {' '.join(sorted({owner.partition(' ')[0] for owner in owners}))}"
-            self.shared.setdefault(key, self._told(owners))
+            self.shared.setdefault(key, self._told(board, owners))
 
     def note(self, text: str) -> None:
         """Take down what is done."""
         self._notes.append((time.monotonic(), text))
 
-    def _told(self, owners: set[str]) -> str:
+    def _told(self, board: str, owners: set[str]) -> str:
         now = time.monotonic()
+        pods = {owner.partition(" ")[0] for owner in owners}
+        lost = {
+            f"{address} was lost to {pod}"
+            for pod, _, address in self._lost
+            if pod in pods and board in address
+        }
         runs = (f"{owner} runs for {now - self._since[uid]:.1f} s" for owner, uid in _running(owners))
         named = (f"{owner} is named" for owner in owners if " " not in owner)
         before = (f"{text} {now - at:.1f} s ago" for at, text in self._notes[-_NOTES:])
-        return f"{', '.join((*runs, *named))}; before: {', '.join(before)}"
+        return f"{', '.join((*runs, *named, *sorted(lost)))}; before: {', '.join(before)}"
 
     def _left(self, life: Life) -> Life:
         """Without what is lost to it."""
-        left = (address for address in life.addresses if (life.uid, address) not in self._lost)
+        left = (each for each in life.addresses if (life.pod, life.uid, each) not in self._lost)
         return replace(life, addresses=frozenset(left))
 
     def lose(self, address: str) -> None:
-        """It was unplugged: whoever has it has it no more."""
-        self._lost |= {(life.uid, address) for life in self.sight.lives if address in life.addresses}
+        """It was unplugged: who runs with it has it no more; the kubelet goes on naming the pod."""
+        seen = self.sight
+        self._lost |= {(life.pod, life.uid, address) for life in seen.lives if address in life.addresses}
+        self._lost |= {(pod, "", address) for pod, given in (seen.named or {}).items() if address in given}
 
     def opens_all(self, pod: str, uid: str) -> bool:
         """True if the host shows all as open that the kubelet has given to the pod."""
