@@ -24,7 +24,6 @@ from nodeagent.model.resource import Resource
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, releases
 
-PATIENCE = 9.0  # seconds for the old holder to let go; an Allocate may take ten
 POLL = 0.1  # seconds: closing raises no event
 
 
@@ -44,18 +43,20 @@ class Closing:
         await self._observer.recheck(grants.behind(resource, device_ids, self._offering.decision))
         self._offering.one_turn()
 
-    async def closed(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> None:
+    async def closed(
+        self, resource: Resource, device_ids: Sequence[str], pods: Pods, deadline: float
+    ) -> None:
         """Wait until nothing has these devices open, or their groups, of which none of the pods has any.
 
         :raises Refused: if that takes too long, with the process that has it open.
         :raises KernelRefused: if what has changed could not be read.
         """
-        deadline = anyio.current_time() + PATIENCE
         while opened := await self._opened(resource, device_ids, pods):
             if anyio.current_time() > deadline:
                 raise Refused(
-                    f"{resource.name}: {opened} is still open{await self._by_whom(opened)}",
-                    "the pod that had it is gone, its container is not: look for a VM that does not end",
+                    f"{resource.name}: {opened}: it is open{await self._by_whom(opened)}, "
+                    "and no pod of this node has it",
+                    "the container of a pod that was deleted by force may still run: look for its process",
                 )
             await anyio.sleep(POLL)
             await self.recheck(resource, device_ids)

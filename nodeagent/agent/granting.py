@@ -26,6 +26,8 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants, prefer
 
+PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
+
 
 class Granting:
     """Answers for all resources of the node."""
@@ -56,11 +58,12 @@ class Granting:
         :raises Refused: if one of them cannot be given, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
         """
+        deadline = anyio.current_time() + PATIENCE
         grants.check_listed(self.resource(name), device_ids)
         await self._closing.recheck(self.resource(name), device_ids)
         admission = await self._asker(name, device_ids)
         self._offering.one_turn()
-        await self._closing.closed(self.resource(name), device_ids, admission.pods or {})
+        await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
         self._admit(admission)
         if self.resource(name).cdi:
             grants.check_given(self.resource(name), device_ids)

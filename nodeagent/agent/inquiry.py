@@ -28,6 +28,7 @@ from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, PodList
 
 INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds what
+AGAIN = 0.1  # seconds until it asks once more
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
 
@@ -95,13 +96,16 @@ class Inquiry:
 
         One that names nobody is none: whoever is being admitted is always named.
         """
-        asked = anyio.current_time()
-        try:
-            with anyio.fail_after(INSIDE):
-                answer = await self._kubelet.pods()
-        except (KubeletUnavailable, TimeoutError):
-            return self._reservations.asker(None)
-        return await self._answered(answer, asked, inside=bool(answer.pods))
+        with anyio.move_on_after(INSIDE):
+            while self.possible:
+                asked = anyio.current_time()
+                try:
+                    answer = await self._kubelet.pods()
+                except KubeletUnavailable:  # others may ask so often that the kubelet refuses
+                    await anyio.sleep(AGAIN)
+                else:
+                    return await self._answered(answer, asked, inside=bool(answer.pods))
+        return self._reservations.asker(None)
 
     async def _settle(self) -> None:
         """While the kubelet takes its time, what has settled is held all the same."""
@@ -146,12 +150,12 @@ class Inquiry:
         if asked >= self._taken:
             self._taken = asked
             self._reservations.named(answer, asked, self.doubt.began if doubtful else 0.0, asker)
-            self._take(Allocations(holders, self.doubt.knowledge(asked)), asked)
+            self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, books)
         return asker or self._reservations.asker(None)
 
-    def _take(self, allocations: Allocations, now: float) -> None:
+    def _take(self, allocations: Allocations, now: float, books: Books | None = None) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""
-        self._reservations.settle(now)
+        self._reservations.settle(now, books.possessions if books is not None and books.written else None)
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))

@@ -12,7 +12,7 @@ that was seen once in a life of the kubelet, every entry counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nodeagent.kubelet.checkpoint import Books, Entry, Stamp
@@ -70,7 +70,8 @@ class Known:
             elif self._may_hold(entry):
                 unnamed_entries[entry] = self._unnamed.get(entry, books.written)
         # what the kubelet has struck from its books has let go, too
-        self._named |= _possessions(self._unnamed) - _possessions(books.entries)
+        before = {(entry.resource, entry.device_id) for entry in self._unnamed}
+        self._named |= before - books.possessions
         self._unnamed, self.hinted = unnamed_entries, bool(unnamed_entries)
         self._first = self._first or (books.written,)
         self._trusted = self._trusted or not self.hinted or self._first != (books.written,)
@@ -79,10 +80,6 @@ class Known:
         """False for what is over, and for shares of somebody's device, which have numbers."""
         over = self._owners.get((entry.resource, entry.device_id)) == entry.uid
         return not over and not entry.device_id.isdecimal()
-
-
-def _possessions(entries: Iterable[Entry]) -> set[Possession]:
-    return {(entry.resource, entry.device_id) for entry in entries}
 
 
 def _with_hints(holders: dict[str, Holder], books: Books, hints: list[Entry]) -> dict[str, Holder]:

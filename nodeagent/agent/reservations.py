@@ -18,7 +18,10 @@ from nodeagent.agent.admission import Admission
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
-from nodeagent.model.allocation import Holder, PodList, Pods, Reservations
+from nodeagent.model.allocation import Holder, PodList, Pods, Possession, Reservations
+
+UNFINISHED = 60.0  # seconds that another plugin may take for a container of the pod that is being admitted
+AGAIN = 0.5  # seconds between two looks whether it has answered
 
 
 class _Given(NamedTuple):
@@ -39,6 +42,7 @@ class ReservationBook:
         self._given: dict[str, _Given] = {}
         self._admission = Admission("")  # the last pod that was admitted
         self._settles: float | None = None  # when what is left of its groups is open no more; None: it is not
+        self._opened = 0.0  # when it was given something last
         self._numbers = itertools.count(1)
         self._pods: Pods | None = None  # whom the kubelet named last
 
@@ -55,11 +59,13 @@ class ReservationBook:
     def admit(self, admission: Admission, until: float) -> None:
         """This pod is being admitted: what is left of its groups is open to it until then, at the longest.
 
-        If it is another one than before, what that one got has settled.
+        If it is another one than before, what that one got has settled. What has settled stays so.
         """
         if admission is not self._admission:
             self._end()
             self._admission = admission
+        elif self._settles is None:
+            return
         first, self._settles = self._settles is None, until
         self._publish()
         if first:
@@ -79,15 +85,23 @@ class ReservationBook:
                     "the kubelet's list is renewed; try the pod again",
                 )
         self._admission.gave((holder.resource, device_id) for device_id, holder in holders.items())
-        pod = self._admission.name
+        self._opened, pod = now, self._admission.name
         self._given |= {device_id: _Given(holder, now, due, pod) for device_id, holder in holders.items()}
         self._publish()
 
-    def settle(self, now: float) -> None:
-        """If the time of the admission is over by now, what it got has settled."""
-        if self._settles is not None and self._settles <= now:
+    def settle(self, now: float, books: Collection[Possession] | None = None) -> None:
+        """If the time of the admission is over by now, what it got has settled.
+
+        Unless the kubelet has an answer of ours, and not in its books yet: it enters what a container got
+        when it has asked for all of it, and may wait for another plugin.
+        """
+        if self._settles is None or self._settles > now:
+            return
+        if books is None or self._admission.given <= set(books) or now > self._opened + UNFINISHED:
             self._settles = None
-            self._publish()
+        else:
+            self._settles = now + AGAIN
+        self._publish()
 
     def named(
         self, answer: PodList, asked: float, since: float = 0.0, asker: Admission | None = None

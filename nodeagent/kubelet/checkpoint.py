@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nodeagent.model.allocation import Possession
 from nodeagent.model.ids import ResourceName
 
 Stamp = tuple[int, int, int]
@@ -33,6 +34,11 @@ class Books(NamedTuple):
 
     written: Stamp | None = None
     entries: tuple[Entry, ...] = ()
+
+    @property
+    def possessions(self) -> frozenset[Possession]:
+        """What pods have, whoever they are."""
+        return frozenset((entry.resource, entry.device_id) for entry in self.entries)
 
 
 class Checkpoint:

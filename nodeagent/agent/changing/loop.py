@@ -142,6 +142,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.names,
         snapshot.allocations,
         snapshot.reservations.given,
+        snapshot.reservations.settling,
         snapshot.open,
         snapshot.ledger,
         snapshot.failures,
