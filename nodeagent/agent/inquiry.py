@@ -155,7 +155,7 @@ class Inquiry:
 
     def _take(self, allocations: Allocations, now: float, books: Books | None = None) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""
-        self._reservations.settle(now, books.possessions if books is not None and books.written else None)
+        self._reservations.settle(now, books.settled if books is not None and books.written else None)
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))

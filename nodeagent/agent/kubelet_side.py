@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.closing import Closing
@@ -29,7 +30,8 @@ class PodResources:
         self._path = path
         self._proc = proc
         self._virt_handler = VirtHandler(plugins)
-        self._checkpoint = Checkpoint(f"{plugins}/{CHECKPOINT}")
+        pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
+        self._checkpoint = Checkpoint(f"{plugins}/{CHECKPOINT}", str(pods))
 
     async def pods(self) -> PodList:
         """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""

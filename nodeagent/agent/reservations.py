@@ -92,8 +92,8 @@ class ReservationBook:
     def settle(self, now: float, books: Collection[Possession] | None = None) -> None:
         """If the time of the admission is over by now, what it got has settled.
 
-        Unless the kubelet has an answer of ours, and not in its books yet: it enters what a container got
-        when it has asked for all of it, and may wait for another plugin.
+        Unless by its books the kubelet may still be at it: it enters what a container got when it has asked
+        for all of it, and may wait for another plugin. ``books`` has what is over; None: not known.
         """
         if self._settles is None or self._settles > now:
             return

@@ -9,6 +9,7 @@ PodResources names nobody yet, it is all there is.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,18 +35,32 @@ class Books(NamedTuple):
 
     written: Stamp | None = None
     entries: tuple[Entry, ...] = ()
+    admitted: frozenset[str] | None = None  # uids of pods that the kubelet has begun to start; None: unknown
 
     @property
     def possessions(self) -> frozenset[Possession]:
         """What pods have, whoever they are."""
         return frozenset((entry.resource, entry.device_id) for entry in self.entries)
 
+    @property
+    def settled(self) -> frozenset[Possession]:
+        """What pods have whose admission is over, or that are not known to be in it."""
+        entries = self.entries
+        if self.admitted is not None:
+            entries = tuple(entry for entry in entries if entry.uid in self.admitted)
+        return frozenset((entry.resource, entry.device_id) for entry in entries)
+
 
 class Checkpoint:
-    """The file, read anew when it has changed."""
+    """The file, read anew when it has changed.
 
-    def __init__(self, path: str) -> None:
+    ``pods`` is the directory in which the kubelet makes one for each pod right after its admission
+    (``makePodDataDirs``, called by ``SyncPod`` in pkg/kubelet/kubelet.go).
+    """
+
+    def __init__(self, path: str, pods: str) -> None:
         self._path = path
+        self._pods = pods
         self._books = Books()
 
     def read(self) -> Books:
@@ -53,7 +68,14 @@ class Checkpoint:
         written = _stamp(self._path)
         if written != self._books.written:
             self._books = Books(written, tuple(dict.fromkeys(_entries(self._path))))
-        return self._books
+        return self._books._replace(admitted=self._admitted())
+
+    def _admitted(self) -> frozenset[str] | None:
+        try:
+            with os.scandir(self._pods) as found:
+                return frozenset(each.name for each in found)
+        except OSError:
+            return None
 
 
 def _stamp(path: str) -> Stamp | None:

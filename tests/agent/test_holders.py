@@ -58,7 +58,7 @@ class Kubelet:
 
     def books(self) -> Books:
         """What its file says."""
-        return Books((1, len(self.file), 0), self.file)
+        return Books((1, len(self.file), 0) if self.file else None, self.file)
 
     def birth(self) -> Birth | None:
         """When it was started."""

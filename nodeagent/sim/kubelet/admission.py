@@ -152,6 +152,7 @@ class Admission:
 
     async def _start(self, pod: Pod) -> None:
         pod.phase = "Running"
+        (self._state.paths.pods / pod.uid).mkdir(parents=True, exist_ok=True)
         for _, name, _ in _containers(pod):
             pod.results[name] = result = _result(self._state, pod, name)
             for resource, ids in result.ids.items():

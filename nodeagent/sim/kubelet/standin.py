@@ -167,7 +167,12 @@ class _Run:
 
     async def start(self, age: float) -> None:
         state = self._state
-        for directory in (state.paths.plugins, state.paths.pod_resources, state.paths.registry):
+        for directory in (
+            state.paths.plugins,
+            state.paths.pod_resources,
+            state.paths.registry,
+            state.paths.pods,
+        ):
             directory.mkdir(parents=True, exist_ok=True)
         state.table.load()
         _remove_sockets(state.paths.plugins)

@@ -121,12 +121,15 @@ class Paths(NamedTuple):
     plugins: Path
     pod_resources: Path
     registry: Path
+    pods: Path
 
     @staticmethod
     def below(root: Path) -> Paths:
         """As the kubelet has them."""
         base = root / "var/lib/kubelet"
-        return Paths(root, base / "device-plugins", base / "pod-resources", base / "plugins_registry")
+        return Paths(
+            root, base / "device-plugins", base / "pod-resources", base / "plugins_registry", base / "pods"
+        )
 
 
 @dataclass(slots=True)
