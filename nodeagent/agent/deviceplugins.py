@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.granting import Granting
+from nodeagent.agent.holders import Holders
 from nodeagent.agent.offering import Offering
 from nodeagent.base import log, memory
 from nodeagent.base.errors import Refused
@@ -37,9 +38,10 @@ TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts pi
 class ResourceAnswers:
     """What the kubelet asks about one resource."""
 
-    def __init__(self, name: ResourceName, granting: Granting, listing: Listing) -> None:
+    def __init__(self, name: ResourceName, granting: Granting, holders: Holders, listing: Listing) -> None:
         self._name = name
         self._granting = granting
+        self._holders = holders
         self._listing = listing
 
     @property
@@ -62,9 +64,13 @@ class ResourceAnswers:
         log.event(log.ALLOCATED, resource=self._name, devices=devices)
         return grant
 
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred devices."""
-        return self._granting.prefer(available, must, size)
+        return await self._granting.prefer(self._name, available, must, size)
+
+    async def ready(self) -> None:
+        """Wait, but not long, until the kubelet has said who holds what."""
+        await self._holders.ready()
 
 
 @dataclass(slots=True)
@@ -82,12 +88,14 @@ class DevicePlugins:
         self,
         offering: Offering,
         granting: Granting,
+        holders: Holders,
         cdi: CdiFiles,
         supervisor: Supervisor,
         way: Way,
     ) -> None:
         self._offering = offering
         self._granting = granting
+        self._holders = holders
         self._cdi = cdi
         self._supervisor = supervisor
         self._way = way
@@ -129,6 +137,12 @@ class DevicePlugins:
         for running in self._running.values():
             running.endpoint.hurry(grace)
 
+    def send_again(self) -> None:
+        """Send one list once more: the kubelet writes its checkpoint then."""
+        for running in self._running.values():
+            running.endpoint.listing.send_again()
+            return
+
     async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
         before, self._shown = self._shown, resources
         await self._cdi.follow()
@@ -146,7 +160,7 @@ class DevicePlugins:
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
         listing = Listing(resource.devices)
-        answers = ResourceAnswers(name, self._granting, listing)
+        answers = ResourceAnswers(name, self._granting, self._holders, listing)
         endpoint = Endpoint(name, listing, answers, self._way, self._burst)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()

@@ -2,13 +2,12 @@
 """What an answer of the kubelet proves: for a while after its start it may not know all its pods.
 
 The start is told by the birth of its socket, or by whoever saw a new one come. Times are those of the event
-loop, but for a birth, which is by the clock of then.
+loop.
 """
 
 from __future__ import annotations
 
-import time
-
+from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Knowledge
 
 FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
@@ -19,21 +18,24 @@ class Doubt:
 
     def __init__(self) -> None:
         self.until = 0.0
-        self._born: float | None = None
+        self.began = 0.0  # what was given before that was given by another kubelet
+        self._socket: tuple[int, int] | None = None
         self._trusted = False
 
     def kubelet_changed(self, now: float) -> None:
         """A new kubelet was seen to come."""
-        self.until = max(self.until, now + FRESH_KUBELET)
+        self.began, self.until = now, max(self.until, now + FRESH_KUBELET)
 
-    def answered_by(self, born: float | None, now: float) -> None:
-        """An answer came from the kubelet that was started then; each start is doubted once.
+    def answered_by(self, birth: Birth | None, now: float) -> bool:
+        """An answer came from the kubelet that was started then; True if it is another one than before.
 
-        The clock may have been set back since: a birth in the future is one of now.
+        Each start is doubted once.
         """
-        if born is not None and born != self._born:
-            self.until = max(self.until, now + FRESH_KUBELET - max(time.time() - born, 0.0))
-        self._born = born
+        if birth is None or birth.socket == self._socket:
+            return False
+        self._socket = birth.socket
+        self.until = max(self.until, now + FRESH_KUBELET - birth.age)
+        return True
 
     def covers(self, asked: float) -> bool:
         """True if an answer to a question of that time proves presence only."""

@@ -14,11 +14,15 @@ from nodeagent.base.supervise import Component, Task
 def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
     """The followers. A kubelet is new only if it comes after the start, and so are settings."""
     socket, checkpoint = kubelet.directory.kubelet, kubelet.directory.checkpoint
-    holders = kubelet.holders
+    holders, rewrites = kubelet.holders, kubelet.holders.rewrites.wanted
     return (
         Task("kubelet", partial(socket.follow, kubelet.registrar.seen)),
         Task("new kubelet", partial(socket.follow, lambda _: holders.kubelet_changed(), socket.version)),
         Task("checkpoint", partial(checkpoint.follow, lambda _: holders.ask_soon(), checkpoint.version)),
+        Task(
+            "old checkpoint",
+            partial(rewrites.follow, lambda _: kubelet.plugins.send_again(), rewrites.version),
+        ),
         Task("device nodes", partial(_follow_nodes, core)),
         Task("settings", partial(_follow_settings, core, kubelet)),
     )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handing out: recheck, decide, CDI, grant, reserve. The one way by which a container gets devices.
+"""Handing out: recheck, see who asks, decide, CDI, grant, reserve. The one way to a container's devices.
 
-Knows no protocol of the kubelet: whoever speaks one asks here, and sends what comes back.
+Knows no protocol of the kubelet: whoever speaks one asks here, and sends what comes back. Whether the pod
+that asks may take more of a group is known from the kubelet's PodResources, asked inside the request wherever
+the answer depends on it, and never from a clock.
 """
 
 from __future__ import annotations
@@ -10,17 +12,21 @@ from collections.abc import Sequence
 
 import anyio
 
+from nodeagent.agent.admission import Admission
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.observe import Observer
+from nodeagent.agent.closing import Closing
+from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
-from nodeagent.model.allocation import Grant, Holder, unnamed
+from nodeagent.model.allocation import Grant, Possession
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
+
+PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
 
 
 class Granting:
@@ -28,16 +34,18 @@ class Granting:
 
     def __init__(
         self,
-        observer: Observer,
         offering: Offering,
-        cdi: CdiFiles,
         reservations: ReservationBook,
+        inquiry: Inquiry,
+        closing: Closing,
+        cdi: CdiFiles,
         settings: Latest[Settings],
     ) -> None:
-        self._observer = observer
         self._offering = offering
-        self._cdi = cdi
         self._reservations = reservations
+        self._inquiry = inquiry
+        self._closing = closing
+        self._cdi = cdi
         self._settings = settings
 
     def resource(self, name: ResourceName) -> Resource:
@@ -50,27 +58,61 @@ class Granting:
         :raises Refused: if one of them cannot be given, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
         """
-        grants.check_given(self.resource(name), device_ids)
-        behind = grants.behind(self.resource(name), device_ids, self._offering.decision)
-        await self._observer.recheck(behind)
+        deadline = anyio.current_time() + PATIENCE
+        grants.check_listed(self.resource(name), device_ids)
+        await self._closing.recheck(self.resource(name), device_ids)
+        admission = await self._asker(name, device_ids)
         self._offering.one_turn()
+        await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
+        self._admit(admission)
         if self.resource(name).cdi:
+            grants.check_given(self.resource(name), device_ids)
             await self._cdi.ensure(name, device_ids)
+            self._admit(admission)
         resource = self.resource(name)
         grant = grants.grant(resource, device_ids, self._offering.decision)
-        settled = anyio.current_time() + self._settings.get().timing.settle
-        self._reservations.give({each: _holder(resource, each) for each in device_ids}, settled)
+        self._reserve(resource, device_ids, admission)
         return grant
 
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+    async def prefer(
+        self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
+    ) -> Sequence[str]:
         """The preferred ids of those that are available. :raises Refused: if the request cannot be met."""
         from nodeagent.policy.offer import prefer  # here: not each kubelet asks
 
-        host = self._offering.decision.snapshot.host
-        topologies = {device_id: prefer.topology(device_id, host) for device_id in (*available, *must)}
+        same = False
+        if self._offering.decision.snapshot.reservations.settling:
+            same = bool((await self._inquiry.who_asks()).given)
+        snapshot = self._offering.one_turn().snapshot
+        ids = dict.fromkeys((*available, *must))
+        resource = self.resource(name)
+        topologies = {each: prefer.topology(each, resource, snapshot, same=same) for each in ids}
         return prefer.choose(available, must, size, topologies)
 
+    async def _asker(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
+        """Whose request it is, where that matters: the kubelet is asked for nothing else."""
+        if grants.contended(self.resource(name), device_ids, self._offering.decision):
+            return await self._inquiry.who_asks()
+        return self._reservations.asker(None)
 
-def _holder(resource: Resource, device_id: str) -> Holder:
+    def _admit(self, admission: Admission) -> None:
+        """Decide as it is while this pod is being admitted."""
+        self._reservations.admit(admission, self._settled)
+        self._offering.one_turn()
+
+    def _reserve(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
+        """The ids are the pod's from now on, but for those that the kubelet names: they are their pod's."""
+        shown = frozenset[Possession]().union(*(admission.pods or {}).values())
+        fresh = [each for each in device_ids if (resource.name, each) not in shown]
+        holders = {each: admission.holder(resource.name, _numa(resource, each)) for each in fresh}
+        self._reservations.give(holders, anyio.current_time(), self._settled)
+
+    @property
+    def _settled(self) -> float:
+        """When what is given now has settled."""
+        return anyio.current_time() + self._settings.get().timing.settle
+
+
+def _numa(resource: Resource, device_id: str) -> int | None:
     device = resource.device(device_id)
-    return unnamed(resource.name, None if device is None else device.numa)
+    return None if device is None else device.numa

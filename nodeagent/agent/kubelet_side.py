@@ -3,35 +3,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.closing import Closing
 from nodeagent.agent.core import Core
 from nodeagent.agent.deviceplugins import DevicePlugins
 from nodeagent.agent.granting import Granting
 from nodeagent.agent.holders import Holders
+from nodeagent.agent.inquiry import Inquiry
 from nodeagent.kubelet import podresources
+from nodeagent.kubelet.checkpoint import Books, Checkpoint
 from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.model.allocation import Holder
+from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT, SocketDir
+from nodeagent.kubelet.podresources import Birth, VirtHandler
+from nodeagent.model.allocation import PodList
 from nodeagent.model.shares import DirectoryShare
 
 
-@dataclass(frozen=True, slots=True)
 class PodResources:
-    """The kubelet's PodResources API at a socket."""
+    """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
 
-    path: str
+    def __init__(self, path: str, proc: str, plugins: str) -> None:
+        self._path = path
+        self._proc = proc
+        self._virt_handler = VirtHandler(plugins)
+        pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
+        self._checkpoint = Checkpoint(f"{plugins}/{CHECKPOINT}", str(pods))
 
-    async def holders(self) -> Mapping[str, Holder]:
-        """Device id → holder. :raises KubeletUnavailable: if there is no answer in time."""
-        return await podresources.holders(self.path)
+    async def pods(self) -> PodList:
+        """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
+        return await podresources.pods(self._path, self._virt_handler)
 
-    def born(self) -> float | None:
-        """When the kubelet made the socket, by the clock of then; None without one."""
-        return podresources.born(self.path)
+    def books(self) -> Books:
+        """What the checkpoint says. Blocks on a file."""
+        return self._checkpoint.read()
+
+    def birth(self) -> Birth | None:
+        """When the kubelet was started; None without one."""
+        return podresources.birth(self._path, self._proc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +89,19 @@ def build(core: Core) -> KubeletSide:
         path = root.path(settings.kubelet.plugins_registry_dir)
         registry = SocketDir(path, core.watcher, exclusive=False)
     registrar = Registrar(directory.kubelet_path)
-    kubelet = PodResources(root.path(settings.kubelet.pod_resources))
-    holders = Holders(kubelet, core.snapshots, core.reservations, core.settings, core.releases, core.observer)
+    socket = root.path(settings.kubelet.pod_resources)
+    inquiry = Inquiry(
+        PodResources(socket, root.path("/proc"), directory.path),
+        core.snapshots,
+        core.reservations,
+        core.observer,
+    )
+    holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
-    granting = Granting(core.observer, core.offering, cdi, core.reservations, core.settings)
+    closing = Closing(root, core.observer, core.offering)
+    granting = Granting(core.offering, core.reservations, inquiry, closing, cdi, core.settings)
     way = _way(directory, registry, registrar)
-    plugins = DevicePlugins(core.offering, granting, cdi, core.supervisor, way)
+    plugins = DevicePlugins(core.offering, granting, holders, cdi, core.supervisor, way)
     return KubeletSide(directory, registry, registrar, holders, cdi, plugins)
 
 

@@ -65,4 +65,5 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.names is other.names
         and one.allocations is other.allocations
         and one.reservations.settling is other.reservations.settling
+        and one.reservations.given == other.reservations.given
     )

@@ -126,7 +126,23 @@ def _identity(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
+def peer(path: str | Path) -> int:
+    """The pid of the process that listens at the path; 0 if it is not of our pid namespace.
+
+    :raises OSError: if nobody does.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        with shortened(path) as address:
+            probe.connect(address)
+        return _credentials(probe)[0]
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """Pid, uid and gid of the other end (SO_PEERCRED of unix(7))."""
+    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
+
+
 def is_trusted(sock: socket.socket) -> bool:
-    """True if root or our own user is on the other end (SO_PEERCRED of unix(7): pid, uid, gid)."""
-    _, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return uid in (0, os.geteuid())
+    """True if root or our own user is on the other end."""
+    return _credentials(sock)[1] in (0, os.geteuid())

@@ -40,6 +40,26 @@ def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
+def openers(root: Root, ids: Iterable[str]) -> dict[str, str]:
+    """Those of the mdevs (by UUID) and functions (by address) that are seen to be open, and by which process.
+
+    What cannot be seen is left out: here doubt does not count as in use.
+    """
+    asked: dict[Node, str] = {}
+    for each in ids:
+        if not mdev_uuid(each):
+            asked |= dict.fromkeys(_nodes(root, f"{pci.DEVICES}/{each}"), each)
+        elif isinstance(nodes := _mdev(root, each), tuple):
+            asked |= dict.fromkeys(nodes, each)
+    result: dict[str, str] = {}
+    for process in root.names("/proc") if asked else ():
+        if process.isdecimal():
+            for node in asked.keys() & (_opened_by(root, process) or ()):
+                name = root.text(f"/proc/{process}/comm") or "?"
+                result[asked[node]] = f"process {process} ({name})"
+    return result
+
+
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
     """False: not open; True: taken for open; else the nodes through which it would be.
 
@@ -105,19 +125,21 @@ def _open_nodes(root: Root) -> frozenset[Node] | None:
         return None
     opened: set[Node] = set()
     for process in root.names("/proc"):
-        if process.isdecimal() and not _add_nodes(root.path(f"/proc/{process}/fd"), opened):
-            return None
+        if process.isdecimal():
+            nodes = _opened_by(root, process)
+            if nodes is None:
+                return None
+            opened |= nodes
     return frozenset(opened)
 
 
-def _add_nodes(path: str, opened: set[Node]) -> bool:
-    """Note what one process has open; False if that may not be seen. One that has ended has nothing open."""
+def _opened_by(root: Root, process: str) -> set[Node] | None:
+    """What one process has open; None if that may not be seen. One that has ended has nothing open."""
+    path = root.path(f"/proc/{process}/fd")
     try:
         names = os.listdir(path)
     except PermissionError:
-        return False
+        return None
     except OSError:
-        return True
-    nodes = (_node(f"{path}/{name}") for name in names)
-    opened.update(node for node in nodes if node is not None)
-    return True
+        return set()
+    return {node for name in names if (node := _node(f"{path}/{name}")) is not None}

@@ -1,26 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds which device: the kubelet's PodResources API (podresources v1), all resources in one List.
 
-The answer names the devices of active pods, also those of other device plugins. It may be empty or
-incomplete right after a kubelet start, which its socket tells; what that means is decided by the caller.
+The answer names active pods with their devices, also those of other device plugins. It may be empty or
+incomplete right after a kubelet start; what that means is decided by the caller. Ids are unique within a
+resource only: numbers are shares of somebody's device, but for virt-handler's PCI plugin, whose ids are IOMMU
+groups (``constructDPIdevices`` in its pkg/virt-handler/device-manager/pci_device.go).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.channel import open_channel
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Holder, PodList
 from nodeagent.model.ids import ResourceName
 
 LIST_LIMIT = 5.0  # seconds
 
 
-async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
-    """Device id → holder.
+class VirtHandler:
+    """Which resources virt-handler's own PCI plugin serves: its sockets say so, in the kubelet's directory.
+
+    A kubelet that starts removes them, so what was seen once is remembered.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._seen: set[str] = set()
+
+    def serves(self, resource: str) -> bool:
+        """True if ids of this resource are numbers of IOMMU groups."""
+        if resource not in self._seen:
+            if not os.path.lexists(f"{self._directory}/kubevirt-{resource.replace('/', '-')}.sock"):
+                return False
+            self._seen.add(resource)
+        return True
+
+
+class Birth(NamedTuple):
+    """One start of the kubelet: which, and how many seconds ago."""
+
+    socket: tuple[int, int]  # inode and time of birth in ns of its socket, which it makes anew at each start
+    age: float
+
+
+def birth(path: str, proc: str) -> Birth | None:
+    """When the kubelet at this socket was started; None without one.
+
+    The clock may have been set since the socket was made, so the process itself counts where it can be seen
+    below ``proc``: its start is told in time since the boot.
+    """
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    age = max(time.time() - status.st_mtime, 0.0)
+    by_process = _process_age(path, proc)
+    return Birth((status.st_ino, status.st_mtime_ns), age if by_process is None else min(age, by_process))
+
+
+def _process_age(path: str, proc: str) -> float | None:
+    """Seconds since the start of the process that listens there; None if it cannot be seen."""
+    try:
+        pid = sockets.peer(path)
+        after_name = Path(proc, str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc_pid_stat(5)
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
+
+
+async def pods(path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT) -> PodList:
+    """Who holds what.
 
     :raises KubeletUnavailable: without an answer within ``limit`` seconds.
     """
@@ -30,25 +88,31 @@ async def holders(path: str, limit: float = LIST_LIMIT) -> dict[str, Holder]:
             answer = await v1.PodResourcesListerStub(channel).list(request, timeout=limit)
     except KubeletUnavailable as error:
         raise KubeletUnavailable(f"{path}: {error.what}") from error
-    return dict(_pairs(answer.pod_resources))
+    return _pod_list(answer.pod_resources, virt_handler)
 
 
-def born(path: str) -> float | None:
-    """When the kubelet made the socket, by the clock of then; it does so at each start. None without one."""
-    try:
-        return Path(path).stat().st_mtime
-    except OSError:
-        return None
+def _pod_list(answer: Iterable[v1.PodResources], virt_handler: VirtHandler) -> PodList:
+    holders: dict[str, Holder] = {}
+    named: dict[str, frozenset[tuple[ResourceName, str]]] = {}
+    for pod in answer:
+        found = list(_held(pod))
+        named[f"{pod.namespace}/{pod.name}"] = frozenset((each.resource, name) for name, each in found)
+        holders |= {
+            name: holder
+            for name, holder in found
+            if not name.isdecimal() or virt_handler.serves(holder.resource)
+        }
+    return PodList(holders, named)
 
 
-def _pairs(pods: Iterable[v1.PodResources]) -> Iterable[tuple[str, Holder]]:
-    for pod in pods:
-        for container in pod.containers:
-            for devices in container.devices:
-                numa = _numa(devices.topology)
-                name = ResourceName(devices.resource_name)
-                for device_id in devices.device_ids:
-                    yield device_id, Holder(pod.namespace, pod.name, name, numa)
+def _held(pod: v1.PodResources) -> Iterator[tuple[str, Holder]]:
+    for container in pod.containers:
+        for devices in container.devices:
+            holder = Holder(
+                pod.namespace, pod.name, ResourceName(devices.resource_name), _numa(devices.topology)
+            )
+            for device_id in devices.device_ids:
+                yield device_id, holder
 
 
 def _numa(topology: v1.TopologyInfo | None) -> int | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Allocation: who holds what, and what a container is given.
 
-Holders come from the kubelet's PodResources API alone. A Grant is the answer to one container's request,
-before it is written in the kubelet's wire types.
+Holders come from the kubelet: its PodResources API names them, and its checkpoint hints at more. A Grant is
+the answer to one container's request, before it is written in the kubelet's wire types.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from nodeagent.model.ids import ResourceName
 
@@ -24,14 +25,38 @@ class Holder:
     pod: str
     resource: ResourceName
     numa: int | None = None  # the topology that the kubelet was told of, for an id that has gone since
+    identity: str = ""  # tells pods apart that the kubelet does not name
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
 
+    @property
+    def named(self) -> bool:
+        """True if the kubelet has said who it is."""
+        return bool(self.namespace)
 
-def unnamed(resource: ResourceName, numa: int | None) -> Holder:
+    def is_with(self, other: Holder) -> bool:
+        """True if both are one pod, as far as is known: a pod without a name is no other one."""
+        return (self.namespace, self.pod, self.identity) == (other.namespace, other.pod, other.identity)
+
+
+def unnamed(resource: ResourceName, numa: int | None, identity: str = "") -> Holder:
     """Whoever got a device by an Allocate, until the kubelet says who that is."""
-    return Holder("", UNNAMED, resource, numa)
+    return Holder("", UNNAMED, resource, numa, identity)
+
+
+Possession = tuple[ResourceName, str]
+"""A resource, and the id of one of its devices."""
+
+Pods = Mapping[str, frozenset[Possession]]
+"""``namespace/name`` of each pod that the kubelet names → what it shows of it, of all device plugins."""
+
+
+class PodList(NamedTuple):
+    """One answer of the kubelet to who holds what; ``pods`` has those without devices, too."""
+
+    holders: Mapping[str, Holder]
+    pods: Pods
 
 
 class Knowledge(StrEnum):
@@ -59,12 +84,14 @@ class Allocations:
 class Reservations:
     """Ids under an Allocate or a removal: given or removed, never both.
 
-    ``settling`` were given a moment ago, and their pod may take more of the group. ``withdrawn`` are about to
-    be taken off the host.
+    ``given`` are those that an Allocate gave away and whose holder the kubelet has not named since.
+    ``settling`` were given to the pod that is being admitted: it may take more of the group, of other
+    resources. ``withdrawn`` are about to be taken off the host.
     """
 
     settling: frozenset[str] = frozenset()
     withdrawn: frozenset[str] = frozenset()
+    given: Mapping[str, Holder] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

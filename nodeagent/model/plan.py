@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.model.action import Step
+from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import GroupNumber
 
 
@@ -33,7 +34,7 @@ class Existing:
 
     instance: Instance
     apart: str | None = None
-    holder: str | None = None
+    holder: Holder | None = None
     leaving: bool = False  # its removal is under way already, and waits
 
     @property

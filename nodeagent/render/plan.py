@@ -112,7 +112,7 @@ def _card_document(card: CardSummary) -> dict[str, Any]:
                 "parent": each.instance.parent,
                 "type": each.instance.type_id,
                 "own": each.own,
-                "holder": each.holder,
+                "holder": str(each.holder) if each.holder else None,
                 "leaving": each.leaving,
             }
             for each in card.exists

@@ -18,8 +18,12 @@ import anyio
 import pytest
 
 from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.closing import Closing
 from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
 from nodeagent.agent.granting import Granting
+from nodeagent.agent.holders import Holders
+from nodeagent.agent.inquiry import Inquiry
+from nodeagent.agent.kubelet_side import PodResources
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
@@ -27,6 +31,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.base.supervise import Supervisor
+from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
@@ -80,14 +85,27 @@ class Agent:
         self.offering = Offering(self.snapshots, self.releases)
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
         self.reservations = ReservationBook(self.snapshots)
+        source = PodResources(
+            str(kubelet.paths.pod_resources / "kubelet.sock"), "", str(kubelet.paths.plugins)
+        )
+        self.inquiry = Inquiry(source, self.snapshots, self.reservations, self.eyes.observer)
+        self.holders = Holders(
+            self.inquiry, self.snapshots, self.reservations, self.eyes.settings, self.releases
+        )
         self.granting = Granting(
-            self.eyes.observer, self.offering, self.cdi, self.reservations, self.eyes.settings
+            self.offering,
+            self.reservations,
+            self.inquiry,
+            Closing(Root(host.directory), self.eyes.observer, self.offering),
+            self.cdi,
+            self.eyes.settings,
         )
         self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
         self.way = Fragile(self.directory, Registrar(self.directory.kubelet_path))
         self.plugins = DevicePlugins(
             self.offering,
             self.granting,
+            self.holders,
             self.cdi,
             Supervisor(),
             self.way,
@@ -109,7 +127,7 @@ class Agent:
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        return ResourceAnswers(name, self.granting, listing or Listing())
+        return ResourceAnswers(name, self.granting, self.holders, listing or Listing())
 
     def resource(self, name: ResourceName = GPU) -> Resource:
         return self.offering.resources.get()[name]
@@ -259,7 +277,7 @@ async def test_a_neighbour_that_changed_unseen_is_felt_by_an_allocate(agent: Age
 
 async def test_devices_of_one_group_are_preferred_together(agent: Agent) -> None:
     await with_a_neighbour(agent, vendor="10de", device="1000", pci_class="030200", driver="vfio-pci")
-    assert set(agent.answers().prefer([TWO, ONE, NEIGHBOUR], [], 2)) == {ONE, NEIGHBOUR}
+    assert set(await agent.answers().prefer([TWO, ONE, NEIGHBOUR], [], 2)) == {ONE, NEIGHBOUR}
 
 
 async def test_the_list_knows_of_a_refusal_as_soon_as_it_is_raised(agent: Agent) -> None:
@@ -284,9 +302,9 @@ async def test_a_resource_that_is_gone_refuses_everything(agent: Agent) -> None:
 async def test_shares_of_a_node_are_not_preferred_and_functions_are(agent: Agent) -> None:
     assert agent.answers().preferring
     assert not agent.answers(KVM).preferring
-    assert agent.answers().prefer([ONE, TWO], [TWO], 1) == (TWO,)
+    assert await agent.answers().prefer([ONE, TWO], [TWO], 1) == (TWO,)
     with pytest.raises(Refused, match="exceeds allocation size"):
-        agent.answers().prefer([ONE, TWO], [ONE, TWO], 1)
+        await agent.answers().prefer([ONE, TWO], [ONE, TWO], 1)
 
 
 async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Agent) -> None:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -13,7 +12,8 @@ import anyio
 import pytest
 
 from nodeagent.agent import doubt, holders
-from nodeagent.agent.holders import Holders, Waits
+from nodeagent.agent.holders import Holders, Rewrites, Waits
+from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -21,7 +21,9 @@ from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Timing
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
+from nodeagent.kubelet.checkpoint import Books, Entry
+from nodeagent.kubelet.podresources import Birth
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, PodList, Possession, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
 from tests.agent.parts import settings, until
@@ -37,20 +39,28 @@ class Kubelet:
     def __init__(self, **held: Holder) -> None:
         self.held: dict[str, Holder] = held
         self.silent = False
-        self.started: float | None = time.time() - OLD
+        self.started: Birth | None = Birth((1, 1), OLD)
+        self.file: tuple[Entry, ...] = ()
         self.asked = Latest[tuple[float, ...]](())
         self.answers = anyio.Event()
         self.answers.set()
 
-    async def holders(self) -> Mapping[str, Holder]:
+    async def pods(self) -> PodList:
         """One question."""
         self.asked.set((*self.asked.get(), anyio.current_time()))
         await self.answers.wait()
         if self.silent:
             raise KubeletUnavailable("no answer in time")
-        return dict(self.held)
+        shown: dict[str, frozenset[Possession]] = {}
+        for device_id, holder in self.held.items():
+            shown[str(holder)] = shown.get(str(holder), frozenset()) | {(holder.resource, device_id)}
+        return PodList(dict(self.held), shown)
 
-    def born(self) -> float | None:
+    def books(self) -> Books:
+        """What its file says."""
+        return Books((1, len(self.file), 0) if self.file else None, self.file)
+
+    def birth(self) -> Birth | None:
         """When it was started."""
         return self.started
 
@@ -85,9 +95,8 @@ class Loop:
         self.settings: Latest[Settings] = settings(settle, resync, waiting)
         self.releases = Releases(self.settings)
         self.rescans = Rescans(self.snapshots)
-        self.holders = Holders(
-            kubelet, self.snapshots, self.reservations, self.settings, self.releases, self.rescans
-        )
+        self.inquiry = Inquiry(kubelet, self.snapshots, self.reservations, self.rescans)
+        self.holders = Holders(self.inquiry, self.snapshots, self.reservations, self.settings, self.releases)
 
     @property
     def now(self) -> Allocations:
@@ -99,11 +108,14 @@ class Loop:
 
     def give(self, **given: Holder) -> None:
         """An Allocate gives these away."""
-        self.reservations.give(given, anyio.current_time() + self.settings.get().timing.settle)
+        now = anyio.current_time()
+        due = now + self.settings.get().timing.settle
+        self.reservations.admit(self.reservations.asker(None), due)
+        self.reservations.give(given, now, due)
 
     def grow_old(self) -> None:
         """As if the kubelet had run for a while."""
-        self.holders.doubt.until = 0.0
+        self.inquiry.doubt.until = 0.0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -117,8 +129,8 @@ async def test_an_answer_is_taken_and_an_equal_one_wakes_nobody() -> None:
     kubelet = Kubelet(a=POD)
     loop = Loop(kubelet)
     assert loop.now == Allocations({}, Knowledge.UNKNOWN)
-    await loop.holders.one_turn()
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
     assert loop.snapshots.version == 1
 
@@ -126,16 +138,16 @@ async def test_an_answer_is_taken_and_an_equal_one_wakes_nobody() -> None:
 async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
     kubelet = Kubelet(a=POD)
     loop = Loop(kubelet)
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     kubelet.silent = True
     for _ in range(3):
-        await loop.holders.one_turn()
+        await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.UNKNOWN)
-    errors = [loop.holders.error]
+    errors = [loop.inquiry.error]
     kubelet.silent, kubelet.held = False, {}
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({}, Knowledge.COMPLETE)
-    assert [*errors, loop.holders.error] == ["no answer in time", None]
+    assert [*errors, loop.inquiry.error] == ["no answer in time", None]
     assert said(log.HOLDERS_UNKNOWN) == [{"error": "no answer in time"}]
     assert said(log.HOLDERS_KNOWN) == [{}]
 
@@ -143,54 +155,41 @@ async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
 async def test_a_young_kubelet_proves_only_presence() -> None:
     kubelet = Kubelet(a=POD)
     loop = Loop(kubelet)
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     loop.holders.kubelet_changed()
     kubelet.held = {"b": POD}
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD, "b": POD}, Knowledge.COMPLETE)
     loop.grow_old()
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({"b": POD}, Knowledge.COMPLETE)
 
 
 async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
     kubelet = Kubelet(a=POD)
-    kubelet.started = time.time() - 1.0
+    kubelet.started = Birth((1, 1), 1.0)
     loop = Loop(kubelet)
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.PARTIAL)
-    left = loop.holders.doubt.until - anyio.current_time()
+    left = loop.inquiry.doubt.until - anyio.current_time()
     assert doubt.FRESH_KUBELET - 2 < left < doubt.FRESH_KUBELET, "it is asked when it is old enough"
     loop.grow_old()
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
     loop.holders.kubelet_changed()
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
-
-
-async def test_a_kubelet_from_the_future_is_doubted_no_longer_than_a_young_one() -> None:
-    kubelet = Kubelet(a=POD)
-    kubelet.started = time.time() + 7200  # the clock was set back since
-    loop = Loop(kubelet)
-    await loop.holders.one_turn()
-    assert loop.now.knowledge is Knowledge.PARTIAL
-    loop.grow_old()
-    kubelet.held = {}
-    await loop.holders.one_turn()
-    assert loop.now == Allocations({}, Knowledge.COMPLETE)
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
     loop = Loop(Kubelet(), settle=0.05)
     loop.give(a=POD, b=POD)
     assert loop.settling == {"a", "b"}
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.settling == {"a", "b"}
     await anyio.sleep_until(anyio.current_time() + 0.06)
-    loop.give(c=POD)
-    await loop.holders.one_turn()
-    assert loop.settling == {"c"}
+    await loop.inquiry.ask()
+    assert loop.settling == frozenset()
 
 
 async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
@@ -213,16 +212,16 @@ async def test_what_has_settled_is_held_by_somebody_until_the_kubelet_says_by_wh
     kubelet, somebody = Kubelet(), unnamed(POD.resource, 1)
     kubelet.silent = silent
     loop = Loop(kubelet, settle=0.0)
-    loop.holders.kubelet_changed()
     loop.give(a=somebody)
-    await loop.holders.one_turn()
+    loop.holders.kubelet_changed()
+    await loop.inquiry.ask()
     assert loop.now.holders == {"a": somebody}
     kubelet.silent, kubelet.held = False, {"a": POD}
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now.holders == {"a": POD}
     loop.grow_old()
     kubelet.held = {}
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now.holders == {}
 
 
@@ -238,6 +237,95 @@ async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_
         kubelet.answers.set()
         await until(loop.snapshots, lambda snapshot: snapshot.allocations.complete)
         assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE), "this was asked before"
+
+
+async def test_what_only_the_file_says_is_held_and_the_kubelet_is_to_write_it_anew() -> None:
+    """It writes the file at each list, and not when a pod ends."""
+    kubelet = Kubelet()
+    kubelet.file = (Entry("u", POD.resource, "a", None),)
+    loop = Loop(kubelet)
+    async with loop.running():
+        rewrites = loop.holders.rewrites.wanted
+        await until(loop.snapshots, lambda snapshot: bool(snapshot.allocations.holders))
+        with anyio.fail_after(5):
+            while rewrites.version < 2:
+                await rewrites.newer(rewrites.version)
+        kubelet.file = ()
+        loop.holders.ask_soon()
+        await until(loop.snapshots, lambda snapshot: not snapshot.allocations.holders)
+        await anyio.wait_all_tasks_blocked()
+        assert loop.holders.rewrites.due is None
+
+
+def test_the_kubelet_is_to_write_its_file_again_after_growing_pauses() -> None:
+    rewrites = Rewrites()
+    times = []
+    for now in range(400):
+        before = rewrites.wanted.version
+        rewrites.asked(now / 2, hinted=True)
+        if rewrites.wanted.version != before:
+            times.append(now / 2)
+    pauses = [b - a for a, b in itertools.pairwise(times)]
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    rewrites.asked(500.0, hinted=False)
+    assert rewrites.due is None
+
+
+async def test_the_first_answer_is_waited_for_where_there_is_a_kubelet() -> None:
+    kubelet = Kubelet(a=POD)
+    kubelet.silent = True
+    loop = Loop(kubelet)
+    began = anyio.current_time()
+    await loop.holders.first()
+    assert 0.9 < anyio.current_time() - began < 1.5
+    kubelet.started = None
+    began = anyio.current_time()
+    await loop.holders.first()
+    assert anyio.current_time() - began < 0.1
+
+
+async def test_the_first_list_after_a_new_kubelet_waits_for_its_answer_but_not_for_ever() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    await loop.holders.first()
+    await loop.holders.ready()
+    kubelet.answers = anyio.Event()
+    loop.holders.kubelet_changed()
+    async with loop.running(), anyio.create_task_group() as tasks:
+        began = anyio.current_time()
+        tasks.start_soon(loop.holders.ready)
+        await kubelet.until_asked(2)
+        await anyio.wait_all_tasks_blocked()
+        kubelet.answers.set()
+    assert anyio.current_time() - began < 0.9
+    kubelet.silent = True
+    loop.holders.kubelet_changed()
+    await loop.holders.ready()
+    assert 0.9 < anyio.current_time() - began < 2.0
+
+
+async def test_an_allocate_that_asks_gets_no_answer_of_a_silent_kubelet_in_time() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    first = await loop.inquiry.who_asks()
+    assert first.pods == {"ns/p": frozenset({(POD.resource, "a")})}
+    kubelet.silent = True
+    assert (await loop.inquiry.who_asks()).pods is None
+
+
+async def test_an_older_question_that_is_answered_late_is_dropped() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    kubelet.answers = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loop.inquiry.ask)
+        await kubelet.until_asked(1)
+        kubelet.answers, waiting = anyio.Event(), kubelet.answers
+        kubelet.answers.set()
+        await loop.inquiry.who_asks()
+        kubelet.held = {}
+        waiting.set()
+    assert loop.now.holders == {"a": POD}
 
 
 async def test_questions_are_spaced_however_many_hints_there_are() -> None:
@@ -294,17 +382,17 @@ def test_the_time_of_the_next_question_is_the_first_of_all_that_want_one() -> No
 async def test_the_end_of_the_doubt_is_waited_for() -> None:
     loop = Loop(Kubelet())
     loop.holders.kubelet_changed()
-    left = loop.holders.doubt.until - anyio.current_time()
+    left = loop.inquiry.doubt.until - anyio.current_time()
     assert doubt.FRESH_KUBELET - 1 < left <= doubt.FRESH_KUBELET
 
 
 async def test_a_release_is_looked_at_before_it_is_told() -> None:
     kubelet = Kubelet(a=POD, b=POD)
     loop = Loop(kubelet)
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.rescans.asked == []
     del kubelet.held["a"]
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.rescans.asked == [({"a"}, {"a", "b"})]
     assert set(loop.now.holders) == {"b"}
 
@@ -313,12 +401,12 @@ async def test_an_answer_that_says_the_same_keeps_the_same_objects() -> None:
     """So whoever decides finds out by identity that nothing has changed."""
     kubelet = Kubelet(a=POD, b=POD)
     loop = Loop(kubelet)
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     before = loop.now
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now is before
     kubelet.held = {"a": Holder("ns", "p", ResourceName("example.com/a")), "c": POD}
-    await loop.holders.one_turn()
+    await loop.inquiry.ask()
     assert loop.now.holders["a"] is before.holders["a"]
 
 

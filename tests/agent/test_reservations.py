@@ -3,21 +3,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from nodeagent.agent.admission import Admission
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Holder, unnamed
+from nodeagent.model.allocation import Holder, PodList, Pods, Reservations, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
 
 LATER = 3600.0
+A = ResourceName("example.com/a")
+NOBODY = PodList({}, {})
+POD = Holder("ns", "one", A)
 
 
 def pods(*ids: str) -> dict[str, Holder]:
     """Somebody has each of them."""
-    return {each: unnamed(ResourceName("example.com/a"), None) for each in ids}
+    return {each: unnamed(A, None) for each in ids}
+
+
+def give(
+    reservations: ReservationBook,
+    holders: Mapping[str, Holder],
+    now: float,
+    until: float,
+    admission: Admission | None = None,
+) -> None:
+    """An Allocate of one pod gives these away."""
+    reservations.admit(admission or Admission("admission"), until)
+    reservations.give(holders, now, until)
 
 
 def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_request_is_marked() -> None:
@@ -25,17 +43,19 @@ def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_req
     reservations = ReservationBook(snapshots)
     assert reservations.withdraw(["b"])
     with pytest.raises(Refused, match="b is being removed"):
-        reservations.give(pods("a", "b"), until=LATER)
+        reservations.give(pods("a", "b"), 0.0, LATER)
     assert snapshots.now.reservations.settling == frozenset()
 
 
 def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with_it() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.give(pods("b"), until=1.0)
+    give(reservations, pods("b"), 0.0, 1.0)
     assert not reservations.withdraw(["a", "b"])
     assert snapshots.now.reservations.withdrawn == frozenset()
     reservations.settle(1.0)
+    assert not reservations.withdraw(["a", "b"]), "the kubelet has not said that nobody has it"
+    reservations.named(NOBODY, asked=1.0)
     assert reservations.withdraw(["a", "b"])
 
 
@@ -44,46 +64,95 @@ def test_what_was_restored_can_be_given_away_again() -> None:
     reservations = ReservationBook(snapshots)
     reservations.withdraw(["a", "b"])
     reservations.restore(["a"])
-    reservations.give(pods("a"), until=LATER)
+    give(reservations, pods("a"), 0.0, LATER)
     assert snapshots.now.reservations.settling == frozenset({"a"})
     assert snapshots.now.reservations.withdrawn == frozenset({"b"})
 
 
-def test_the_last_time_of_an_id_counts_and_the_first_of_all_is_told() -> None:
+def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    assert reservations.next_settled() is None
-    reservations.give(pods("a", "b"), until=1.0)
-    reservations.give(pods("b"), until=3.0)
-    assert reservations.next_settled() == 1.0
-    reservations.settle(0.9)
+    one = Admission("one")
+    give(reservations, pods("a", "b"), 0.0, 1.0, one)
+    give(reservations, pods("b"), 0.5, 3.0, one)
+    assert reservations.settles == 3.0
+    reservations.settle(2.9)
+    assert snapshots.now.reservations.settling == {"a", "b"}
+    reservations.settle(3.0)
+    reservations.settle(2.0)
+    assert snapshots.now.reservations.settling == frozenset()
+
+
+def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_it() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    give(reservations, pods("a", "b"), 1.0, 2.0)
+    assert snapshots.now.reservations.given == pods("a", "b")
+    assert reservations.presumed == {}, "it has not settled"
+    reservations.named(PodList({"a": POD}, {}), asked=1.5)
+    assert snapshots.now.reservations.given == pods("b"), "an answer of ours may still be on its way"
     assert snapshots.now.reservations.settling == {"a", "b"}
     reservations.settle(2.0)
-    assert snapshots.now.reservations.settling == {"b"}
-    assert reservations.next_settled() == 3.0
+    assert reservations.presumed == pods("b")
+    reservations.named(NOBODY, asked=1.9)
+    assert reservations.presumed == pods("b"), "asked before it had settled"
+    reservations.named(NOBODY, asked=2.0, since=1.1)
+    assert reservations.presumed == pods("b"), "this kubelet does not know what was given by the last"
+    reservations.named(NOBODY, asked=2.0)
+    assert snapshots.now.reservations == Reservations()
 
 
-def test_what_has_settled_is_presumed_to_be_held_until_the_kubelet_has_named_who_had_it() -> None:
+def test_an_allocate_of_another_pod_ends_the_admission_and_frees_what_nobody_got_after_all() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.give(pods("a"), until=1.0)
-    reservations.give(pods("b"), until=2.0)
-    reservations.settle(1.5)
-    reservations.settle(0.5)
-    assert reservations.presumed == pods("a")
-    assert snapshots.now.reservations.settling == {"b"}
-    reservations.named(0.9)
-    assert reservations.presumed == pods("a")
-    reservations.named(1.9)
-    assert reservations.presumed == {}
-    assert reservations.next_settled() == 2.0
+    first = reservations.asker({"ns/one": frozenset()})
+    reservations.admit(first, LATER)
+    reservations.give(pods("a"), 1.0, LATER)
+    named: Pods = {"ns/one": frozenset({(A, "a")})}
+    assert reservations.asker(named) is first
+    assert reservations.asker(None) is not first, "without an answer nobody knows"
+    second = reservations.asker({"ns/two": frozenset()})
+    assert second is not first
+    reservations.named(PodList({}, {"ns/two": frozenset()}), asked=2.0, asker=second)
+    assert snapshots.now.reservations.given == {}
+    reservations.admit(second, LATER)
+    assert snapshots.now.reservations.settling == frozenset()
+
+
+def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_it_is_admitted() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    nothing: Pods = {"ns/one": frozenset()}
+    reservations.admit(reservations.asker(nothing), LATER)
+    reservations.give({"a": unnamed(A, None, "admission 1")}, 1.0, LATER)
+    again = reservations.asker(nothing)
+    reservations.named(PodList({}, nothing), asked=2.0, asker=again)
+    reservations.admit(again, LATER)
+    assert snapshots.now.reservations.given.keys() == {"a"}
+    reservations.give({"b": again.holder(A, None)}, 2.0, LATER)
+    shown: Pods = {"ns/one": frozenset({(A, "b")})}
+    reservations.named(PodList({"b": POD}, shown), asked=3.0, asker=reservations.asker(shown))
+    assert snapshots.now.reservations.given == {"a": POD}, "what the kubelet says of one says it of both"
+
+
+def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    reservations.admit(reservations.asker({"ns/one": frozenset()}), LATER)
+    reservations.give(pods("a"), 1.0, LATER)
+    shown: Pods = {"ns/one": frozenset({(A, "a")})}
+    reservations.named(PodList({"a": POD}, shown), asked=2.0)
+    assert snapshots.now.reservations.settling == {"a"}
+    reservations.named(PodList({"a": POD}, {**shown, "ns/two": frozenset()}), asked=3.0)
+    assert snapshots.now.reservations.settling == frozenset()
 
 
 def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.give(pods("a"), until=1.0)
-    reservations.give(pods("a"), until=LATER)
+    one = Admission("one")
+    give(reservations, pods("a"), 0.0, 1.0, one)
+    give(reservations, pods("a"), 0.0, LATER, one)
     assert snapshots.version == 1
     reservations.withdraw(["b"])
     reservations.withdraw([])
@@ -92,18 +161,19 @@ def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
 
 def test_the_first_that_settles_is_announced_and_those_after_it_are_not() -> None:
     reservations = ReservationBook(Snapshots(Snapshot()))
-    reservations.give(pods("a"), until=1.0)
-    reservations.give(pods("b"), until=2.0)
+    one = Admission("one")
+    give(reservations, pods("a"), 0.0, 1.0, one)
+    give(reservations, pods("b"), 0.0, 2.0, one)
     assert reservations.began.version == 1
     reservations.settle(2.0)
-    reservations.give(pods("c"), until=3.0)
+    give(reservations, pods("c"), 0.0, 3.0)
     assert reservations.began.version == 2
 
 
 def test_what_settles_at_once_is_presumed_to_be_held_at_the_next_look() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
+    give(reservations, pods("a"), 0.0, 5.0)
     reservations.settle(5.0)
-    reservations.give(pods("a"), until=5.0)
     assert snapshots.now.reservations.settling == frozenset()
     assert reservations.presumed == pods("a")

@@ -59,9 +59,9 @@ class Api:
         """Merge into the object at that path."""
         return json.loads(self.ask("PATCH", path, body, "application/merge-patch+json"))
 
-    def delete(self, path: str) -> None:
-        """Delete the object at that path, with its own grace period."""
-        self.ask("DELETE", path)
+    def delete(self, path: str, grace: int | None = None) -> None:
+        """Delete the object at that path, with its own grace period or with another; 0 is by force."""
+        self.ask("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
 
     def gone(self, path: str) -> bool:
         """True if there is no object at that path."""

@@ -26,8 +26,13 @@ class Cluster:
     """What the tests use of a running cluster. ``host`` is the root directory of the simulated host."""
 
     base: Path
-    api: Api
+    control: ControlPlane
     kubelet: Kubelet
+
+    @property
+    def api(self) -> Api:
+        """The API server."""
+        return self.control.api
 
     @property
     def host(self) -> Path:
@@ -76,7 +81,7 @@ def running(programs: Mapping[str, Path], launcher: Path, runtime: Path | None =
         kubelet.start()
         kubelet.await_ready()
         control.api.until(NODE, _usable, "the Node is Ready and has no taints", 60.0)
-        yield Cluster(base, control.api, kubelet)
+        yield Cluster(base, control, kubelet)
 
 
 def _usable(found: Any) -> bool:

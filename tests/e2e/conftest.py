@@ -13,7 +13,7 @@ import pytest
 
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
-from tests.e2e import building, cluster
+from tests.e2e import boards, building, cluster, waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.namespace import traces
@@ -69,3 +69,4 @@ def pods(running: Cluster, daemon: Daemon) -> Iterator[Pods]:
     yield made
     daemon.send(signal.SIGCONT)  # a kubelet that waits for its answer deletes no pods
     made.close()
+    waiting.until(lambda: not any(boards.lives()), "containers of pods deleted by force have ended")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.e2e import processes, waiting
@@ -86,6 +88,16 @@ class ControlPlane:
             return self.api.ask("GET", "/readyz") == "ok"
         except Answer:
             return False
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """The API server stands still: whoever asks it gets no answer."""
+        (server,) = (process for process in self._processes if process.log.stem == "kube-apiserver")
+        server.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            server.send(signal.SIGCONT)
 
     def close(self) -> None:
         """Stop everything, etcd last."""

@@ -35,6 +35,8 @@ class Kubelet:
         self._health = processes.free_port()
         self.log = namespace.base / "kubelet.log"
         self.directory = namespace.base / "host/var/lib/kubelet"
+        self.static = namespace.base / "static"
+        self.static.mkdir()
         config = namespace.base / "kubelet.json"
         config.write_text(json.dumps(_config(namespace.base, runtime, self._health)))
         self._argv = (
@@ -108,6 +110,7 @@ def _config(base: Path, runtime: Path, health: int) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "nodeStatusUpdateFrequency": "500ms",
+        "staticPodPath": str(base / "static"),
         "volumePluginDir": str(base / "volume-plugins"),
         "topologyManagerPolicy": "best-effort",
         "featureGates": {"ResourceHealthStatus": True},

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 
@@ -15,7 +16,10 @@ from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.model.allocation import Holder
 
+T = TypeVar("T")
+
 LIMIT = 1.0  # seconds for one answer
+_NOBODY = podresources.VirtHandler("/nonexistent")
 
 
 def allocatable(kubelet_directory: Path) -> Counter[str]:
@@ -31,16 +35,37 @@ def allocatable(kubelet_directory: Path) -> Counter[str]:
             counted[devices.resource_name] += len(devices.device_ids)
         return counted
 
-    try:
-        return anyio.run(ask)
-    except KubeletUnavailable as error:
-        raise OSError(error.what) from error
+    return _run(ask)
+
+
+def named(kubelet_directory: Path) -> dict[str, frozenset[str]]:
+    """Pod → ids of its devices, for all pods that the kubelet names; raises OSError as the others do."""
+    path = _socket(kubelet_directory)
+
+    async def ask() -> dict[str, frozenset[str]]:
+        async with open_channel(path) as channel:
+            answer = await v1.PodResourcesListerStub(channel).list(
+                v1.ListPodResourcesRequest(), timeout=LIMIT
+            )
+        return {pod.name: frozenset(_ids(pod)) for pod in answer.pod_resources}
+
+    return _run(ask)
+
+
+def _ids(pod: v1.PodResources) -> Iterator[str]:
+    for container in pod.containers:
+        for devices in container.devices:
+            yield from devices.device_ids
 
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
+    return _run(lambda: podresources.pods(_socket(kubelet_directory), _NOBODY)).holders
+
+
+def _run(ask: Callable[[], Awaitable[T]]) -> T:
     try:
-        return anyio.run(podresources.holders, _socket(kubelet_directory))
+        return anyio.run(ask)
     except KubeletUnavailable as error:
         raise OSError(error.what) from error
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.e2e import image, waiting
+from tests.e2e import image, node, waiting
 from tests.e2e.api import Api
 
 PODS = "/api/v1/namespaces/default/pods"
 # The environment is read from /proc, for a shell drops names with a hyphen. A trap makes the stop quick.
 _TELL = "tr '\\0' '\\n' </proc/1/environ; ls -d /dev/vfio/* 2>/dev/null; echo ready"
-_STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
+STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
+LINGER = "trap '' TERM; sleep 100000 & wait"  # until it is killed, at the end of the grace period
+# By these a process of a container says whose it is, also when nobody else knows that pod any more.
+_IDENTITY = {"E2E_POD": "metadata.name", "E2E_UID": "metadata.uid"}
 
 Limits = Mapping[str, int]
 
 
-def container(name: str, limits: Limits, *commands: str, then: str = _STAY) -> dict[str, Any]:
+def container(name: str, limits: Limits, *commands: str, then: str = STAY) -> dict[str, Any]:
     """A container that runs the commands, tells what it was given, and stays (or does something else)."""
     script = "\n".join((*commands, _TELL, then))
     return {
@@ -27,6 +31,9 @@ def container(name: str, limits: Limits, *commands: str, then: str = _STAY) -> d
         "image": image.NAME,
         "imagePullPolicy": "Never",
         "command": ["/bin/sh", "-c", script],
+        "env": [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in _IDENTITY.items()
+        ],
         "resources": {"limits": {resource: str(count) for resource, count in limits.items()}},
     }
 
@@ -52,6 +59,11 @@ def manifest(
             "containers": list(containers),
         },
     }
+
+
+def bound(pod: Any) -> Any:
+    """The pod without the scheduler: the kubelet has it at once, whatever the Node's counts say."""
+    return {**pod, "spec": {**pod["spec"], "nodeName": node.NAME}}
 
 
 @dataclass(frozen=True)
@@ -121,15 +133,21 @@ class Pods:
         (status,) = self.await_phase(name, "Running")["containerStatuses"]
         return f"{status['containerID']} {status['restartCount']} {status['state']['running']['startedAt']}"
 
-    def delete(self, name: str) -> None:
-        """Delete a pod and wait until it has gone."""
-        path = f"{PODS}/{name}"
-        if not self._api.gone(path):
-            self._api.delete(path)
-        waiting.until(lambda: self._api.gone(path), f"pod {name} has gone", 30.0)
+    def delete(self, *names: str) -> None:
+        """Delete pods and wait until they have gone."""
+        for name in names:
+            if not self._api.gone(f"{PODS}/{name}"):
+                self._api.delete(f"{PODS}/{name}")
+        for name in names:
+            path = f"{PODS}/{name}"
+            waiting.until(partial(self._api.gone, path), f"pod {name} has gone", 30.0)
+            self._names.remove(name)
+
+    def force(self, name: str) -> None:
+        """Delete a pod by force: it is forgotten at once, and its containers end when they end."""
+        self._api.delete(f"{PODS}/{name}", grace=0)
         self._names.remove(name)
 
     def close(self) -> None:
         """Delete all pods that are left."""
-        for name in tuple(self._names):
-            self.delete(name)
+        self.delete(*self._names)

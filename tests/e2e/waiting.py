@@ -12,6 +12,11 @@ T = TypeVar("T")
 INTERVAL = 0.05  # seconds between two looks
 
 
+def pause(seconds: float) -> None:
+    """Let time pass, where time is what is tried out."""
+    time.sleep(seconds)
+
+
 def until(look: Callable[[], T | None], what: str, seconds: float = 20.0) -> T:
     """The first answer of ``look`` that is not None or False; raises AssertionError after the deadline.
 

@@ -174,3 +174,24 @@ async def test_a_vf_on_a_driver_of_the_host_counts_as_used(cards: SimulatedCards
     assert used(cards, NIC) == {NIC}
     cards.host.bind(NIC, None)
     assert used(cards, NIC) == {NIC}, "its enable count is not 0"
+
+
+def openers(cards: SimulatedCards, *ids: str) -> dict[str, str]:
+    return in_use.openers(Root(cards.host.directory), ids)
+
+
+async def test_the_process_that_is_seen_to_have_it_open_is_named(cards: SimulatedCards) -> None:
+    assert openers(cards, ONE, TWO, *VFS) == {}
+    files.link(cards.host.path("/proc/77/fd/9"), str(nodes(cards)[1]))
+    files.write(cards.host.path("/proc/77/comm"), "qemu-system-x86\n")
+    assert list(openers(cards, ONE, TWO, *VFS).values()) == ["process 77 (qemu-system-x86)"]
+
+
+async def test_what_cannot_be_seen_is_nobody_s(cards: SimulatedCards) -> None:
+    closed = cards.host.path("/proc/77/fd")
+    files.directory(closed)
+    os.chmod(closed, 0)
+    assert as_anybody(lambda: set(openers(cards, ONE, TWO))) == set()
+    for node in nodes(cards):
+        node.unlink()
+    assert openers(cards, ONE, "0000:00:00.0") == {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import anyio
+import anyio.lowlevel
 
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.ids import DeviceId
@@ -42,7 +43,11 @@ class Answers:
         envs = (("IDS", ",".join(device_ids)),)
         return Grant(envs, (DeviceNode("/dev/vfio/vfio"),), tuple(f"x/y={each}" for each in device_ids))
 
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+    async def ready(self) -> None:
+        """All that is held is known."""
+        await anyio.lowlevel.checkpoint()
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The last ones first."""
         if self.error is not None:
             raise self.error

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +17,21 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.server import SocketServer
-from nodeagent.model.allocation import Holder
+from nodeagent.kubelet.podresources import VirtHandler
+from nodeagent.model.allocation import Holder, PodList
 from nodeagent.model.ids import ResourceName
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with
 
 LIST = "/v1.PodResourcesLister/List"
+NOBODY = VirtHandler("/nonexistent")
+NO_PROC = "/nonexistent"
+
+
+def socket_of(kubelet: Kubelet) -> str:
+    """The kubelet's PodResources socket."""
+    return str(kubelet.paths.pod_resources / "kubelet.sock")
 
 
 class Raw:
@@ -46,7 +55,7 @@ async def told(directory: Path, answer: bytes | None, limit: float = 5.0) -> dic
     server = SocketServer(directory, "kubelet.sock", [Raw(answer)])
     await server.start()
     try:
-        return await podresources.holders(str(server.path), limit)
+        return dict((await podresources.pods(str(server.path), NOBODY, limit)).holders)
     finally:
         await server.stop(0)
 
@@ -59,7 +68,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
     async with kubelet_with(tmp_path, Plugin(device("a", 0), device("b", 1), device("c"))) as kubelet:
         await kubelet.admit(Pod("ns", "one", [{RESOURCE: 1}, {RESOURCE: 1}]))
         await kubelet.admit(Pod("ns", "two", [{RESOURCE: 1}]))
-        found = await podresources.holders(str(kubelet.paths.pod_resources / "kubelet.sock"))
+        found = (await podresources.pods(socket_of(kubelet), NOBODY)).holders
         assert {name: each.numa for name, each in found.items()} == {"a": 0, "b": 1, "c": None}
         assert sorted(str(each) for each in found.values()) == ["ns/one", "ns/one", "ns/two"]
         assert {each.resource for each in found.values()} == {RESOURCE}
@@ -67,7 +76,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
 
 async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        assert await podresources.holders(str(kubelet.paths.pod_resources / "kubelet.sock")) == {}
+        assert await podresources.pods(socket_of(kubelet), NOBODY) == PodList({}, {})
 
 
 @pytest.mark.parametrize(
@@ -77,12 +86,12 @@ async def test_an_error_of_the_kubelet_keeps_its_text(tmp_path: Path, fault: str
     async with Kubelet(tmp_path) as kubelet:
         kubelet.faults.set(fault)
         with pytest.raises(KubeletUnavailable, match=text):
-            await podresources.holders(str(kubelet.paths.pod_resources / "kubelet.sock"))
+            await podresources.pods(socket_of(kubelet), NOBODY)
 
 
 async def test_an_absent_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match=r"kubelet\.sock: No such file or directory"):
-        await podresources.holders(str(tmp_path / "kubelet.sock"))
+        await podresources.pods(str(tmp_path / "kubelet.sock"), NOBODY)
 
 
 async def test_a_kubelet_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
@@ -108,13 +117,49 @@ async def test_several_numa_nodes_of_one_device_leave_the_first(tmp_path: Path) 
 
 
 async def test_the_socket_tells_when_the_kubelet_was_started(tmp_path: Path) -> None:
-    assert podresources.born(str(tmp_path / "nothing.sock")) is None
+    assert podresources.birth(str(tmp_path / "nothing.sock"), NO_PROC) is None
     async with Kubelet(tmp_path, age=100.0) as kubelet:
-        path = str(kubelet.paths.pod_resources / "kubelet.sock")
-        first = podresources.born(path)
+        first = podresources.birth(socket_of(kubelet), NO_PROC)
         assert first is not None
-        assert 100 <= time.time() - first < 130
+        assert 100 <= first.age < 130
         await kubelet.restart()
-        second = podresources.born(path)
+        second = podresources.birth(socket_of(kubelet), NO_PROC)
         assert second is not None
-        assert time.time() - second < 30
+        assert second.age < 30
+        assert second.socket != first.socket
+
+
+async def test_a_step_of_the_clock_makes_no_young_kubelet_old(tmp_path: Path) -> None:
+    """Its process tells how long it has run in time since the boot; it is this one here."""
+    async with Kubelet(tmp_path, age=7 * 24 * 3600.0) as kubelet:
+        birth = podresources.birth(socket_of(kubelet), "/proc")
+        assert birth is not None
+        assert birth.age < 24 * 3600
+        os.utime(socket_of(kubelet), (time.time() + 7200, time.time() + 7200))
+        birth = podresources.birth(socket_of(kubelet), "/proc")
+        assert birth is not None
+        assert birth.age == 0.0
+
+
+async def test_pods_without_devices_are_named_and_numbers_are_groups_of_virt_handler_alone(
+    tmp_path: Path,
+) -> None:
+    devices = [v1.ContainerDevices("kubevirt.io/gpu", ["12"]), v1.ContainerDevices("rdma/hca", ["12", "13"])]
+    answer = v1.ListPodResourcesResponse(
+        [
+            v1.PodResources("p", "ns", [v1.ContainerResources("c", devices)]),
+            v1.PodResources("q", "ns", [v1.ContainerResources("c")]),
+        ]
+    )
+    (tmp_path / "kubevirt-kubevirt.io-gpu.sock").touch()
+    virt_handler = VirtHandler(str(tmp_path))
+    for _ in range(2):  # a kubelet that starts removes the sockets
+        server = SocketServer(tmp_path, "kubelet.sock", [Raw(bytes(answer))])
+        await server.start()
+        try:
+            found = await podresources.pods(str(server.path), virt_handler)
+        finally:
+            await server.stop(0)
+        assert found.holders == {"12": Holder("ns", "p", ResourceName("kubevirt.io/gpu"))}
+        assert {name: len(shown) for name, shown in found.pods.items()} == {"ns/p": 3, "ns/q": 0}
+        (tmp_path / "kubevirt-kubevirt.io-gpu.sock").unlink(missing_ok=True)

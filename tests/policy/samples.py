@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, unnamed
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
@@ -98,12 +98,18 @@ def snapshot(
     *,
     names: Names | None = None,
     holders: Mapping[str, Holder] | None = None,
-    settling: frozenset[str] = frozenset(),
+    reservations: Reservations | None = None,
     knowledge: Knowledge = Knowledge.COMPLETE,
 ) -> Snapshot:
     """A Snapshot in which the kubelet has told all holders."""
     allocations = Allocations({} if holders is None else holders, knowledge)
-    return Snapshot(here, wish, names or {}, allocations, Reservations(settling))
+    return Snapshot(here, wish, names or {}, allocations, reservations or Reservations())
+
+
+def reserved(ids: Iterable[str], resource: str = GPU, *, settling: bool = True) -> Reservations:
+    """An Allocate has given these away a moment ago, to one pod."""
+    holders = {each: unnamed(ResourceName(resource), None, "admission 1") for each in ids}
+    return Reservations(frozenset(ids) if settling else frozenset(), given=holders)
 
 
 def holders(*device_ids: str, resource: str = GPU, pod: str = "vm") -> Mapping[str, Holder]:

@@ -141,6 +141,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.desired,
         snapshot.names,
         snapshot.allocations,
+        snapshot.reservations.given,
         snapshot.reservations.settling,
         snapshot.open,
         snapshot.ledger,

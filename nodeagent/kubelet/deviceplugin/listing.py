@@ -44,11 +44,17 @@ class Listing:
         self._devices = devices
         self._allocating: Counter[str] = Counter()
         self.cell: Latest[tuple[Device, ...]] = Latest(devices)
+        self.repeats = 0  # how often streams were to send what they have sent
 
     def show(self, devices: tuple[Device, ...]) -> bool:
         """Replace the list; return False if the kubelet need not hear of it."""
         self._devices = devices
         return self._publish()
+
+    def send_again(self) -> None:
+        """Send the list although it is no other: the kubelet writes its checkpoint at each one."""
+        self.repeats += 1
+        self.cell.touch()
 
     @contextlib.contextmanager
     def allocating(self, ids: Sequence[str]) -> Iterator[None]:

@@ -44,7 +44,11 @@ class Answers(Protocol):
         """
         ...
 
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+    async def ready(self) -> None:
+        """Wait, but not long, until what is held is known well enough for a first list."""
+        ...
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred ids.
 
         :raises Refused: for a request that cannot be met.
@@ -84,7 +88,7 @@ class Plugin(v1beta1.DevicePluginBase):
     ) -> v1beta1.PreferredAllocationResponse:
         """One choice per container, in order."""
         return v1beta1.PreferredAllocationResponse(
-            container_responses=[self._preferred(request) for request in message.container_requests]
+            container_responses=[await self._preferred(request) for request in message.container_requests]
         )
 
     async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
@@ -108,17 +112,18 @@ class Plugin(v1beta1.DevicePluginBase):
     async def _list_and_watch(self, stream: Any) -> None:
         await stream.recv_message()
         place, seen = object(), -1
-        before: bytes | None = None
+        before: tuple[bytes, int] | None = None
         self._sent[place] = seen
         self.streamed = True
         self._on_streams()
         try:
+            await self._answers.ready()
             while True:
                 seen, devices = await self._listing.cell.newer(seen)
-                encoded = listing.encode_list(devices)
-                if encoded != before:  # the text of a Reason is not in it, and each list costs an fsync
+                encoded, repeats = listing.encode_list(devices), self._listing.repeats
+                if (encoded, repeats) != before:  # a Reason is not in it, and each list costs an fsync
                     await stream.send_message(encoded)
-                    before = encoded
+                    before = encoded, repeats
                 self._sent[place] = seen
                 self._progress.touch()
         finally:
@@ -126,11 +131,11 @@ class Plugin(v1beta1.DevicePluginBase):
             self._progress.touch()
             self._on_streams()
 
-    def _preferred(
+    async def _preferred(
         self, request: v1beta1.ContainerPreferredAllocationRequest
     ) -> v1beta1.ContainerPreferredAllocationResponse:
         try:
-            chosen = self._answers.prefer(
+            chosen = await self._answers.prefer(
                 request.available_device_ids, request.must_include_device_ids, request.allocation_size
             )
         except Refused as refusal:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import CardTypes, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.plan import Existing, Instance
@@ -129,10 +130,9 @@ def _present(card: Card, snapshot: Snapshot, apart: Mapping[str, str]) -> tuple[
     )
 
 
-def _holder(instance: Instance, snapshot: Snapshot) -> str | None:
+def _holder(instance: Instance, snapshot: Snapshot) -> Holder | None:
     """The pod that holds an instance, by its id or by its IOMMU group."""
-    holder = groups.holder_of(snapshot.allocations.holders, instance.id, instance.group)
-    return None if holder is None else str(holder)
+    return groups.holder_of(snapshot.allocations.holders, instance.id, instance.group)
 
 
 def _made_here(instance: Instance, snapshot: Snapshot) -> bool:

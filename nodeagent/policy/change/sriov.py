@@ -74,7 +74,7 @@ def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
     holder = groups.holder_of(snapshot.allocations.holders, address, group)
     if holder is not None:
         return f"{address} is held by {holder}"
-    if address in snapshot.reservations.settling:
+    if address in snapshot.reservations.given:
         return f"{address} was given to a pod a moment ago"
     if address in snapshot.open or function is None or groups.in_use(function):
         return f"something on this host has {address} open"

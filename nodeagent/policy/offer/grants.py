@@ -14,10 +14,11 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host, HostDevice, Kind
-from nodeagent.model.resource import Iommufd, Resource
+from nodeagent.model.resource import Iommufd, Isolation, Resource
 from nodeagent.policy import naming
-from nodeagent.policy.offer import kinds
+from nodeagent.policy.offer import kinds, units
 from nodeagent.policy.offer.turn import Decision
+from nodeagent.policy.offer.units import Offer
 
 CDI_KIND = "nodeagent.local/vfio"
 
@@ -46,20 +47,47 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 
-def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Any text may come from the kubelet: each id has to be listed, and Healthy.
+def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
+    """Any text may come from the kubelet: each id has to be listed.
 
     :raises Refused: for the first id that is not.
     """
     for device_id in device_ids:
-        device = resource.device(device_id)
-        if device is None:
+        if resource.device(device_id) is None:
             raise Refused(
                 f"{resource.name}: {device_id} is not a device of this node",
                 "the kubelet's list is renewed; try the pod again",
             )
-        if device.reason is not None:
+
+
+def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
+    """Each id has to be listed, and Healthy.
+
+    :raises Refused: for the first id that is not.
+    """
+    check_listed(resource, device_ids)
+    for device_id in device_ids:
+        device = resource.device(device_id)
+        if device is not None and device.reason is not None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
+
+
+def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
+    """True if it matters who asks: of the groups somebody has a part, or another resource offers one."""
+    if resource.isolation is Isolation.NONE:
+        return False
+    for device_id in device_ids:
+        host_device = decision.snapshot.host.device(device_id)
+        if host_device is not None:
+            unit = units.unit_of(host_device)
+            offers = decision.offers.get(unit, ())
+            if units.holders_in(unit, decision.snapshot) or _several(offers):
+                return True
+    return False
+
+
+def _several(offers: Iterable[Offer]) -> bool:
+    return len({offer.match.resource for offer in offers}) > 1
 
 
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:

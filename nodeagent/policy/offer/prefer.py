@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which devices to prefer when the kubelet may choose: a group first, then NUMA node, then PCIe root. Pure.
 
-Devices are picked one after the other. The next one comes from a group that is begun already; else from a
-group that fits wholly into what is still wanted; else from where the fewest devices are left over, so that
-large sets stay together for those who need them. Ties go by the order of the list.
+Devices are picked one after the other. The next one comes from a group of which the same pod has a part; else
+from one that is begun already; else from a group that fits wholly into what is still wanted; else from where
+the fewest devices are left over, so that large sets stay together for those who need them. A group that
+another pod has, or is being given, comes last. Ties go by address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations
@@ -11,33 +12,62 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.host import Host
-from nodeagent.policy.offer import kinds
+from nodeagent.model.allocation import Holder
+from nodeagent.model.ids import ResourceName, pci_order
+from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import kinds, units
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """Where a device sits."""
+class Whose(IntEnum):
+    """Who has something of a device's group, the best first."""
+
+    ASKER = 0  # the pod that asks, of another resource
+    NOBODY = 1
+    ANOTHER = 2
+
+
+class Topology(NamedTuple):
+    """Where a device sits, and among whose."""
 
     group: int | str | None = None
     numa: int | None = None
     root: str = ""
+    whose: Whose = Whose.NOBODY
 
 
 NO_TOPOLOGY = Topology()
 
 
-def topology(device_id: str, host: Host) -> Topology:
-    """Where a device of this host sits; nowhere, if the host has none of that id."""
-    host_device = host.device(device_id)
+def topology(device_id: str, resource: Resource, snapshot: Snapshot, *, same: bool) -> Topology:
+    """Where a device of this host sits; nowhere, if the host has none of that id.
+
+    ``same``: the pod that is being admitted asks again. A device that turned Unhealthy a moment ago comes
+    last: the kubelet does not know it yet.
+    """
+    host_device = snapshot.host.device(device_id)
     if host_device is None:
         return NO_TOPOLOGY
-    function = kinds.of(host_device).function(host_device, host)
+    function = kinds.of(host_device).function(host_device, snapshot.host)
     root = "" if function is None else function.pcie_root
-    return Topology(host_device.group, host_device.numa_node, root)
+    mine = snapshot.reservations.settling if same else frozenset()
+    holders = units.holders_in(units.unit_of(host_device), snapshot)
+    device = resource.device(device_id)
+    usable = device is not None and device.healthy
+    whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
+    return Topology(host_device.group, host_device.numa_node, root, whose)
+
+
+def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozenset[str]) -> Whose:
+    """Of the same resource the asker takes nothing twice of one group."""
+    if not holders:
+        return Whose.NOBODY
+    others = (each not in mine or holder.resource == resource for each, holder in holders.items())
+    return Whose.ANOTHER if any(others) else Whose.ASKER
 
 
 def choose(
@@ -52,7 +82,7 @@ def choose(
     if len(must) > size:
         raise Refused(f"number of MustIncludeDeviceIDs ({len(must)}) exceeds allocation size ({size})")
     included = frozenset(must)
-    left = [device_id for device_id in dict.fromkeys(available) if device_id not in included]
+    left = sorted({*available} - included, key=pci_order)
     pool = _Pool([topologies.get(device_id, NO_TOPOLOGY) for device_id in left])
     for device_id in must:
         pool.begin(topologies.get(device_id, NO_TOPOLOGY))
@@ -85,7 +115,7 @@ class _Pool:
 
     def _line_up(self, position: int, *alike: object) -> None:
         spot = self._spots[position]
-        heapq.heappush(self._rows.setdefault((*alike, spot.numa, spot.root), []), position)
+        heapq.heappush(self._rows.setdefault((*alike, spot.whose, spot.numa, spot.root), []), position)
 
     def begin(self, spot: Topology) -> None:
         """A device at this spot is chosen: what is near to it comes next."""
@@ -122,6 +152,7 @@ class _Pool:
         spot = self._spots[position]
         fresh = spot.group not in self._groups
         return (
+            spot.whose,
             fresh,
             fresh and self._in_group[spot.group] > wanted,
             bool(self._numas) and spot.numa not in self._numas,

@@ -6,7 +6,12 @@ Closing a device raises no event, so who acts on this asks for them from time to
 
 from __future__ import annotations
 
-from nodeagent.model.resource import ReasonCode
+from collections.abc import Iterable, Iterator
+
+from nodeagent.model.allocation import Pods
+from nodeagent.model.host import HostDevice
+from nodeagent.model.resource import Isolation, ReasonCode, Resource
+from nodeagent.policy.offer import units
 from nodeagent.policy.offer.turn import Decision
 
 _ENDS_BY_RELEASE = frozenset(
@@ -29,3 +34,23 @@ def awaited(decision: Decision) -> frozenset[str]:
         members = host.devices_in(host_device.group) if host_device is not None else ()
         ids |= {device_id, *(member.id for member in members)}
     return frozenset(ids)
+
+
+def unaccounted(
+    resource: Resource, device_ids: Iterable[str], decision: Decision, pods: Pods
+) -> Iterator[HostDevice]:
+    """What of the groups of these devices none of the pods shows: it must not be open when they are given.
+
+    After a force deletion the kubelet gives a device away while the old container still has it open.
+    """
+    snapshot = decision.snapshot
+    shown = {device_id for possessions in pods.values() for _, device_id in possessions}
+    for device_id in device_ids:
+        offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
+        if offer is None or host_device is None:
+            continue
+        unit = units.unit_of(host_device)
+        if shown.isdisjoint(units.ids_in(unit, snapshot.host)):
+            alone = resource.isolation is Isolation.NONE
+            members = units.unit_at(unit, snapshot).devices
+            yield from (each for each in members if not alone or each.id in offer.host_devices)

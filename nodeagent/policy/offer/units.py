@@ -79,20 +79,34 @@ def _offers(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> tuple[Of
 
 def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     """All that the health of a unit's devices depends on."""
-    host, allocations = snapshot.host, snapshot.allocations
+    host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
-    ids = _ids(group, devices) if allocations.holders or snapshot.reservations.settling else ()
+    ids = _ids(group, devices) if allocations.holders or reservations.given else ()
     return Unit(
         group=group,
         devices=devices,
         functions=tuple([each for each in devices if isinstance(each, PciFunction)]),
-        holders={each: allocations.holders[each] for each in ids if each in allocations.holders},
+        holders=_holders(ids, snapshot),
         complete=allocations.complete,
-        settling=snapshot.reservations.settling.intersection(ids),
+        settling=reservations.settling.intersection(ids),
         nodes=host.nodes,
         iommu=host.iommu,
     )
+
+
+def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
+    """Who has what of a unit, by id."""
+    group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
+    ids = ids_in(unit_id, snapshot.host) if group is None else _ids(group, ())
+    return _holders(ids, snapshot)
+
+
+def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
+    """Who has these: what an Allocate has given since is newer than the kubelet's answer."""
+    held, given = snapshot.allocations.holders, snapshot.reservations.given
+    holders = ((each, given.get(each) or held.get(each)) for each in ids)
+    return {each: holder for each, holder in holders if holder is not None}
 
 
 def ids_in(unit_id: UnitId, host: Host) -> tuple[str, ...]:

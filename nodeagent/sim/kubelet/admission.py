@@ -3,7 +3,8 @@
 
 Follows Allocate, devicesToAllocate and allocateContainerResources in pkg/kubelet/cm/devicemanager/manager.go
 of Kubernetes 1.36, with their texts. One pod after the other, init containers first, one Allocate per
-container and resource, ids in random order; a failure is final for the pod.
+container and resource, ids in random order, the checkpoint after a container's last; a failure is final for
+the pod.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import anyio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS
+from nodeagent.sim.kubelet import sources
 from nodeagent.sim.kubelet.clients import Client, Clients, go_text
 from nodeagent.sim.kubelet.devices import Held
 from nodeagent.sim.kubelet.state import AllocationSeen, ContainerResult, Pod, State
 
 PRE_START_LIMIT = 30.0
+WRITING = 0.0025  # seconds from the answer to a container's last resource to the new checkpoint
 
 
 class Rejected(Exception):
@@ -52,27 +55,31 @@ class Admission:
         return pod
 
     def free_devices_of_gone_pods(self) -> None:
-        """Lazily, at the next admission or PodResources List: UpdateAllocatedDevices."""
-        active = {pod.uid for pod in self._state.pods.values() if pod.phase != "Failed"}
-        self._state.table.release_all_but(active)
+        """Lazily, at the next admission or PodResources List: UpdateAllocatedDevices.
+
+        Nothing is freed before all sources of pods have been read.
+        """
+        if sources.all_read(self._state):
+            self._state.table.release_all_but({pod.uid for pod in sources.active(self._state)})
 
     def _reject(self, pod: Pod, text: str) -> None:
         pod.phase, pod.reason = "Failed", "UnexpectedAdmissionError"
         pod.message = f"Pod was rejected: Allocate failed due to {text}, which is unexpected"
-        self.free_devices_of_gone_pods()
 
     async def _allocate(self, pod: Pod) -> None:
         """Init containers first; what plain ones had may be used again, what sidecars have may not."""
         reusable: dict[str, set[str]] = {}
         for role, name, limits in _containers(pod):
-            wishes = list(limits.items())
+            # a resource that no plugin ever listed: the pod runs without, as with nodeName set
+            wishes = [wish for wish in limits.items() if self._state.table.known(wish[0])]
             self._state.random.shuffle(wishes)
             for resource, count in wishes:
-                if not self._state.table.known(resource):
-                    continue  # no plugin ever listed it: the pod runs without, as with nodeName set
                 ids = await self._allocate_one(pod, name, resource, count, reusable)
                 again = reusable.setdefault(resource, set())
                 again.update(ids) if role == "init" else again.difference_update(ids)
+            if wishes:
+                await anyio.sleep(WRITING)
+                self._state.table.save()
 
     async def _allocate_one(
         self, pod: Pod, name: str, resource: str, count: int, reusable: dict[str, set[str]]
@@ -80,7 +87,6 @@ class Admission:
         ids = await self._choose(resource, count, reusable.get(resource, set()))
         response = await self._call(resource, ids)
         self._state.table.held.append(Held(pod.uid, name, resource, ids, bytes(response)))
-        self._state.table.save()
         return ids
 
     async def _choose(self, resource: str, count: int, reusable: set[str]) -> tuple[str, ...]:
@@ -110,11 +116,16 @@ class Admission:
         wanted: list[str] = []
         endpoint = self._clients.endpoints[resource]
         if endpoint.options.get_preferred_allocation_available:
-            wanted = await _ask_preference(endpoint, sorted(free | set(must)), must, count)
-        rest = sorted(free)
-        self._state.random.shuffle(rest)
+            wanted = await _ask_preference(endpoint, self._shuffled(free | set(must)), must, count)
+        rest = self._shuffled(free)
         usable = [name for name in dict.fromkeys([*wanted, *rest]) if name in free]
         return usable[: count - len(must)]
+
+    def _shuffled(self, ids: set[str]) -> list[str]:
+        """In random order, as sets.UnsortedList gives them."""
+        names = sorted(ids)
+        self._state.random.shuffle(names)
+        return names
 
     async def _call(self, resource: str, ids: tuple[str, ...]) -> v1beta1.ContainerAllocateResponse:
         """One Allocate. :raises Rejected: with the plugin's text."""
@@ -141,6 +152,7 @@ class Admission:
 
     async def _start(self, pod: Pod) -> None:
         pod.phase = "Running"
+        (self._state.paths.pods / pod.uid).mkdir(parents=True, exist_ok=True)
         for _, name, _ in _containers(pod):
             pod.results[name] = result = _result(self._state, pod, name)
             for resource, ids in result.ids.items():

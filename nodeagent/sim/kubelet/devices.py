@@ -3,7 +3,8 @@
 
 Follows pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36: a list replaces the whole table of its
 resource, only ``Healthy`` is healthy, a lost plugin makes all unhealthy at once and is forgotten five
-minutes later, and what pods hold survives a restart in ``kubelet_internal_checkpoint``. Knows no gRPC.
+minutes later, and what pods hold survives a restart in ``kubelet_internal_checkpoint``. That file is written
+after each list and after each container that got devices, and only then. Knows no gRPC.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class DeviceTable:
         self.stopped.pop(resource, None)
 
     def update(self, resource: str, devices: Iterable[SeenDevice]) -> None:
-        """Replace the table of the resource; of equal ids the last wins."""
+        """Replace the table of the resource, and write the checkpoint; of equal ids the last wins."""
         table = {device.id: device for device in devices}
         self.devices[resource] = table
         self.healthy[resource] = {name for name, device in table.items() if device.healthy}
@@ -101,11 +102,8 @@ class DeviceTable:
         return any(device.nodes for device in self.devices.get(resource, {}).values())
 
     def release_all_but(self, uids: set[str]) -> None:
-        """Free what belongs to pods that are gone."""
-        kept = [held for held in self.held if held.pod_uid in uids]
-        if len(kept) != len(self.held):
-            self.held = kept
-            self.save()
+        """Free what belongs to pods that are gone; the checkpoint names them until its next write."""
+        self.held = [held for held in self.held if held.pod_uid in uids]
 
     def save(self) -> None:
         """Write the checkpoint: a temporary ``.NNN`` beside it, then rename."""

@@ -2,7 +2,8 @@
 """The stand-in kubelet's PodResources service (v1): who holds what.
 
 Follows pkg/kubelet/apis/podresources of Kubernetes 1.36: active pods only, plain init containers left
-out, one entry per device and NUMA node, and a List frees the devices of pods that are gone.
+out, one entry per device and NUMA node, and a List frees the devices of pods that are gone. Which pods it
+knows is in ``sources``.
 """
 
 from __future__ import annotations
@@ -14,27 +15,23 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nodeagent.kubelet.api.podresources import v1
+from nodeagent.sim.kubelet import sources
 from nodeagent.sim.kubelet.admission import Admission
 from nodeagent.sim.kubelet.state import Pod, State
 
 
 class PodResources(v1.PodResourcesListerBase):
-    """Faults: ``pod-resources-exhausted`` (any value), ``pod-resources-delay`` and
-    ``pod-resources-empty`` (seconds, the latter after a start)."""
+    """Faults: ``pod-resources-exhausted`` (any value), ``pod-resources-delay`` (seconds)."""
 
     def __init__(self, state: State, admission: Admission) -> None:
         self._state = state
         self._admission = admission
 
     async def list(self, message: v1.ListPodResourcesRequest) -> v1.ListPodResourcesResponse:
-        """All active pods; none while the pod sources have not been read."""
+        """All active pods of the sources that have been read."""
         await self._faults()
-        empty = self._state.faults.get("pod-resources-empty")
-        if empty is not None and anyio.current_time() - self._state.life.started < empty:
-            return v1.ListPodResourcesResponse()
         self._admission.free_devices_of_gone_pods()
-        active = [pod for pod in self._state.pods.values() if pod.phase != "Failed"]
-        return v1.ListPodResourcesResponse([self._pod(pod) for pod in active])
+        return v1.ListPodResourcesResponse([self._pod(pod) for pod in sources.named(self._state)])
 
     async def get_allocatable_resources(
         self, message: v1.AllocatableResourcesRequest

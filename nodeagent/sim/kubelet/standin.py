@@ -50,7 +50,7 @@ class Kubelet:
     (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
     ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and
     listen), ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
-    ``pod-resources-empty`` (seconds).
+    ``pod-resources-empty`` (seconds), ``pod-resources-unnamed`` (seconds, or keys of pods: see ``sources``).
     """
 
     def __init__(
@@ -111,7 +111,11 @@ class Kubelet:
         return await _alive(self._run).admission.admit(pod)
 
     def delete(self, pod: Pod) -> None:
-        """The pod and its containers are gone; its devices are freed lazily."""
+        """The pod is forgotten: no List names it any more, and the next pod may get its devices.
+
+        Its containers are the host's business: of a graceful end they are closed before, of a forced
+        deletion seconds later.
+        """
         self.state.pods.pop(pod.key, None)
         self.state.changed()
 
@@ -163,7 +167,12 @@ class _Run:
 
     async def start(self, age: float) -> None:
         state = self._state
-        for directory in (state.paths.plugins, state.paths.pod_resources, state.paths.registry):
+        for directory in (
+            state.paths.plugins,
+            state.paths.pod_resources,
+            state.paths.registry,
+            state.paths.pods,
+        ):
             directory.mkdir(parents=True, exist_ok=True)
         state.table.load()
         _remove_sockets(state.paths.plugins)
@@ -177,6 +186,7 @@ class _Run:
             _make_older(self._resources.path, age)
             await self._resources.start()
         state.life.crashed, state.life.running, state.life.started = None, True, anyio.current_time()
+        state.life.inherited = frozenset(pod.uid for pod in state.pods.values())
         self._outer.start_soon(self._watch, name="plugin watcher")
         state.changed()
 

@@ -121,20 +121,27 @@ class Paths(NamedTuple):
     plugins: Path
     pod_resources: Path
     registry: Path
+    pods: Path
 
     @staticmethod
     def below(root: Path) -> Paths:
         """As the kubelet has them."""
         base = root / "var/lib/kubelet"
-        return Paths(root, base / "device-plugins", base / "pod-resources", base / "plugins_registry")
+        return Paths(
+            root, base / "device-plugins", base / "pod-resources", base / "plugins_registry", base / "pods"
+        )
 
 
 @dataclass(slots=True)
 class Life:
-    """Whether the kubelet runs, since when (the loop's time), and why the real one would have died, if so."""
+    """Whether the kubelet runs, since when (the loop's time), and why the real one would have died, if so.
+
+    ``inherited``: the UIDs of the pods that were there when it started; it hears of them from the API server.
+    """
 
     running: bool = field(default=False, init=False)
     started: float = field(default=0.0, init=False)
+    inherited: frozenset[str] = field(default=frozenset(), init=False)
     crashed: str | None = field(default=None, init=False)
 
 

@@ -44,7 +44,7 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
         assert changing.status.late == ()
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, until=math.inf)
+                changing.reservations.give({first: POD}, now=0.0, due=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)
             assert changing.status.under_way == ()
@@ -67,7 +67,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.reservations.give({fresh: POD}, until=math.inf)
+        changing.reservations.give({fresh: POD}, now=0.0, due=math.inf)
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
@@ -91,7 +91,7 @@ async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_de
         for _ in range(checkpoints):
             await anyio.lowlevel.checkpoint()
         try:
-            changing.reservations.give({second: POD}, until=math.inf)
+            changing.reservations.give({second: POD}, now=0.0, due=math.inf)
         except Refused:
             await changing.until_counts()
         else:
@@ -113,13 +113,13 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             await changing.until(lambda: len(changing.status.late) == 1)
             await changing.until(lambda: not changing.loop.working)
             with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, until=math.inf)
+                changing.reservations.give({first: POD}, now=0.0, due=math.inf)
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, until=math.inf)
+                changing.reservations.give({first: POD}, now=0.0, due=math.inf)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)
-            changing.reservations.give({first: POD}, until=math.inf)
+            changing.reservations.give({first: POD}, now=0.0, due=math.inf)
             os.close(reader)
 
 

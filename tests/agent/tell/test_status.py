@@ -60,7 +60,7 @@ async def still(host: SimulatedHost) -> AsyncIterator[Still]:
         still = Still(host)
         still.daemon.kubelet.open()
         await still.scan()
-        await still.daemon.kubelet.holders.one_turn()
+        await still.daemon.kubelet.holders.first()
         still.daemon.core.offering.one_turn()
         yield still
         still.daemon.kubelet.close()
@@ -119,7 +119,7 @@ async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: S
     host.write_file("/etc/nodeagent/config.yaml", "nonsense: 1")
     await daemon.config.one_turn()
     os.unlink(daemon.core.root.path(daemon.core.settings.get().kubelet.pod_resources))
-    await daemon.kubelet.holders.one_turn()
+    await daemon.kubelet.holders.first()
     os.unlink(daemon.kubelet.directory.kubelet_path)
     daemon.kubelet.directory.scan()
     status = still.status

@@ -76,3 +76,12 @@ async def test_an_unknown_id_is_not_made_up() -> None:
     with shown.allocating(["stranger"]):
         shown.show(())
         assert shown.cell.get() == ()
+
+
+def test_a_list_that_is_to_be_sent_again_wakes_its_streams() -> None:
+    listing = Listing((device("a"),))
+    seen = listing.cell.version
+    listing.send_again()
+    assert listing.cell.version != seen
+    assert listing.cell.get() == (device("a"),)
+    assert listing.repeats == 1

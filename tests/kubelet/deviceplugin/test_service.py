@@ -108,6 +108,14 @@ async def test_a_stream_starts_with_the_list_and_hears_of_changes_only(peer: Pee
         assert await until(seen, 2) == [(("a", "Healthy"), ("b", "Unhealthy")), (("a", "Healthy"),)]
 
 
+async def test_a_list_can_be_sent_again_though_it_is_the_same(peer: Peer) -> None:
+    """The kubelet writes its checkpoint at each one."""
+    async with watcher(peer) as seen:
+        await until(seen, 1)
+        peer.listing.send_again()
+        assert len(set(await until(seen, 2))) == 1
+
+
 async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -> None:
     async with watcher(peer) as seen:
         await until(seen, 1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.action import CreateMdev, RemoveMdev, SetVgpuType
-from nodeagent.model.allocation import Allocations, Knowledge, Reservations
+from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.plan import Plan
 from nodeagent.policy.change import ownership
@@ -22,6 +22,7 @@ from tests.policy.change.splitting import (
     t4,
     wanted,
 )
+from tests.policy.samples import reserved
 
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
@@ -142,9 +143,8 @@ def test_nothing_is_removed_that_something_on_the_host_has_open() -> None:
 def test_what_was_given_to_a_pod_a_moment_ago_is_told_as_that_and_stays() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("228"))
-    given, _ = kernel.instances
-    settling = Reservations(settling=frozenset({given}))
-    plan = planned(kernel, wanted("222"), reservations=settling, open=frozenset({given}))
+    first, _ = kernel.instances
+    plan = planned(kernel, wanted("222"), reservations=reserved([first]), open=frozenset({first}))
     assert [waiting.why.partition("; ")[2] for waiting in plan.waiting] == [
         "it was given to a pod a moment ago"
     ]

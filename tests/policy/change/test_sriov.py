@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from nodeagent.model.action import SetNumVfs
-from nodeagent.model.allocation import Allocations, Knowledge, Reservations
+from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import sriov
-from tests.policy.samples import function, holders, host
+from tests.policy.samples import function, holders, host, reserved
 
 PF = PciAddress("0000:3b:00.0")
 VF = PciAddress("0000:3b:00.2")
 RULES = (SriovRule((PciSelector(addresses=("0000:3b:*",)),), 8),)
 KNOWN = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE))
-GIVEN = replace(KNOWN, reservations=Reservations(frozenset({VF})), open=frozenset({VF}))
+GIVEN = replace(KNOWN, reservations=reserved([VF]), open=frozenset({VF}))
 
 
 def physical(*vfs: PciFunction, **other: Any) -> Host:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Holder, unnamed
 from nodeagent.model.host import Group, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
@@ -123,10 +123,32 @@ def test_a_held_device_stays_as_it_is_and_the_others_wait_for_its_release() -> N
     assert code(SIBLING, functions=opened, holders=holders(A)) is ReasonCode.GROUP_HELD
 
 
-def test_a_moment_after_an_allocate_the_group_is_still_open_to_the_same_pod() -> None:
-    settling = {"holders": holders(A), "settling": frozenset({A})}
-    assert code(SIBLING, **settling) is None
-    assert code(SIBLING, functions=(CARD._replace(enable=1), SIBLING), settling=frozenset({A})) is None
+def test_the_group_is_still_open_to_the_pod_that_is_being_admitted_for_what_it_has_not_got() -> None:
+    admitted = {"holders": holders(A), "settling": frozenset({A})}
+    assert code(SIBLING, Use(resource="example.com/usb"), **admitted) is None
+    assert code(SIBLING, Use(resource=GPU), **admitted) is ReasonCode.GROUP_HELD
+    opened = (CARD._replace(enable=1), SIBLING)
+    assert code(SIBLING, Use(resource="example.com/usb"), functions=opened, **admitted) is None
+
+
+def test_two_pods_in_one_group_are_both_named_and_neither_gets_more_of_it() -> None:
+    both = {**holders(A, pod="one"), **holders(B, pod="two")}
+    for found, text in ((CARD, "held by ns/one, while ns/two has 0000:65:00.1"), (SIBLING, "held by ns/two")):
+        told = reason(found, Use(resource=GPU), holders=both)
+        assert told is not None
+        assert told.code is ReasonCode.GROUP_HELD
+        assert told.what.startswith(text)
+    assert code(CARD, Use(Isolation.NONE, resource=GPU), holders=both) is None
+    assert code(CARD, Use(resource=GPU), holders=holders(A, B)) is None
+
+
+def test_pods_without_a_name_are_told_apart_by_their_admission() -> None:
+    one, two = (
+        unnamed(ResourceName(GPU), None, "admission 1"),
+        unnamed(ResourceName(GPU), None, "admission 2"),
+    )
+    assert code(CARD, Use(resource=GPU), holders={A: one, B: two}) is ReasonCode.GROUP_HELD
+    assert code(CARD, Use(resource=GPU), holders={A: one, B: one}) is None
 
 
 def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time() -> None:
@@ -151,7 +173,6 @@ def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
     bundle = Use(Isolation.BUNDLE, resource=GPU, host_devices=(A, B))
     opened = (CARD._replace(enable=1), SIBLING._replace(enable=1))
     assert {code(each, bundle, functions=opened, holders=holders(A)) for each in opened} == {None}
-    assert {code(each, bundle, functions=opened, settling=frozenset({A})) for each in opened} == {None}
     assert {code(each, bundle, functions=opened) for each in opened} == {ReasonCode.HELD_OUTSIDE}
     elsewhere = holders("0000:65:00.2", resource="example.com/audio")
     assert code(CARD, bundle, holders=elsewhere) is ReasonCode.GROUP_HELD

@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import Reservations
+from nodeagent.model.host import Kind
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.policy.offer import prefer
-from nodeagent.policy.offer.prefer import Topology
+from nodeagent.policy.offer.prefer import Topology, Whose
+from tests.policy.samples import GPU, function, host, reserved, snapshot
 
+A, B, C = "0000:65:00.0", "0000:65:00.1", "0000:67:00.0"
 FOUR = {f"g{number}": Topology(number, number // 2) for number in range(4)}
 
 
@@ -41,7 +49,46 @@ def test_a_group_that_is_begun_is_completed_before_anything_else() -> None:
 def test_a_single_device_is_taken_where_it_breaks_no_pair() -> None:
     topologies = {"a": Topology(1, 0), "b": Topology(1, 0), "c": Topology(2, 0)}
     assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("c",)
-    assert prefer.choose(["c", "a", "b"], [], 2, topologies) == ("c", "a")
+
+
+def test_ties_go_by_address_whatever_the_order_of_the_kubelet_s_list() -> None:
+    topologies = {each: Topology(number, 0) for number, each in enumerate("abc")}
+    for available in itertools.permutations("abc"):
+        assert prefer.choose(available, [], 2, topologies) == ("a", "b")
+
+
+def test_the_asker_s_group_comes_first_and_another_pod_s_last() -> None:
+    topologies = {
+        "a": Topology(1, 0, whose=Whose.ANOTHER),
+        "b": Topology(2, 0),
+        "c": Topology(3, 1, whose=Whose.ASKER),
+    }
+    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("c",)
+    assert prefer.choose(["a", "b"], [], 1, topologies) == ("b",)
+    assert prefer.choose(["a"], [], 1, topologies) == ("a",)
+
+
+def test_whose_a_group_is() -> None:
+    here = host(function(A), function(B), function(C, 2))
+
+    def whose(reservations: Reservations, *, same: bool = True, name: str = "example.com/usb") -> list[Whose]:
+        now = snapshot(here, reservations=reservations)
+        devices = (Device(DeviceId(B)), Device(DeviceId(C)))
+        resource = Resource(ResourceName(name), Kind.PCI, devices)
+        return [prefer.topology(each, resource, now, same=same).whose for each in (B, C)]
+
+    assert whose(Reservations()) == [Whose.NOBODY, Whose.NOBODY]
+    assert whose(reserved([A])) == [Whose.ASKER, Whose.NOBODY]
+    assert whose(reserved([A]), same=False) == [Whose.ANOTHER, Whose.NOBODY]
+    assert whose(reserved([A]), name=GPU) == [Whose.ANOTHER, Whose.NOBODY]
+    assert whose(reserved([A], settling=False)) == [Whose.ANOTHER, Whose.NOBODY]
+
+
+def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
+    resource = Resource(
+        ResourceName(GPU), Kind.PCI, (Device(DeviceId(A), Reason(ReasonCode.HELD_OUTSIDE, "")),)
+    )
+    assert prefer.topology(A, resource, snapshot(host(function(A))), same=True).whose is Whose.ANOTHER
 
 
 def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:

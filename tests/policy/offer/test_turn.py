@@ -13,7 +13,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
-from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, snapshot
+from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, reserved, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ALL = Desired()  # discovery alone
@@ -179,12 +179,17 @@ def test_a_holder_is_felt_by_the_whole_group_and_nowhere_else() -> None:
     assert listed(by_number) == {A: None, B: None, C: ReasonCode.GROUP_HELD}
 
 
-def test_a_group_may_be_shared_by_one_pod_until_it_has_settled() -> None:
+def test_the_pod_that_is_being_admitted_may_take_more_of_a_group_but_of_no_resource_twice() -> None:
     here = host(function(A), function(B))
-    decision = turn.first(snapshot(here, holders=holders(A), settling=frozenset({A})))
-    assert listed(decision) == {A: None, B: None}
-    settled = turn.following(decision, snapshot(here, holders=decision.snapshot.allocations.holders))
-    assert listed(settled) == {A: None, B: ReasonCode.GROUP_HELD}
+    free = turn.first(snapshot(here))
+    other = turn.following(free, snapshot(here, reservations=reserved([A], "example.com/usb")))
+    assert listed(other) == {A: ReasonCode.GROUP_HELD, B: None}, "as another resource"
+    same = turn.following(other, snapshot(here, reservations=reserved([A])))
+    assert listed(same) == {A: None, B: ReasonCode.GROUP_HELD}
+    settled = turn.following(
+        free, snapshot(here, reservations=reserved([A], "example.com/usb", settling=False))
+    )
+    assert listed(settled) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.GROUP_HELD}
 
 
 def test_a_node_comes_and_goes_with_its_path() -> None:

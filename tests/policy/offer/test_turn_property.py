@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, unnamed
 from nodeagent.model.desired import (
     Desired,
     Discovery,
@@ -123,8 +123,16 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
     if what in ("holders", "knowledge"):
         return replace(before, allocations=replace(before.allocations, **{what: value}))
     if what == "settling":
-        return replace(before, reservations=Reservations(value))
+        ids, others, resource = value
+        return replace(before, reservations=_reservations(ids, others, resource))
     return replace(before, **{what: value})
+
+
+def _reservations(ids: frozenset[str], others: frozenset[str], resource: str) -> Reservations:
+    """Some were given to the pod that is being admitted, some to the one before."""
+    admitted = {each: unnamed(ResourceName(resource), None, "admission 2") for each in ids}
+    earlier = {each: unnamed(ResourceName(resource), 1, "admission 1") for each in others}
+    return Reservations(ids, given={**earlier, **admitted})
 
 
 def rebuilt(
@@ -169,7 +177,14 @@ steps = st.one_of(
     st.tuples(st.just("iommu"), st.booleans()),
     st.tuples(st.just("numa_nodes"), st.frozensets(st.integers(0, 1))),
     st.tuples(st.just("holders"), holdings),
-    st.tuples(st.just("settling"), st.frozensets(st.sampled_from(HELD), max_size=2)),
+    st.tuples(
+        st.just("settling"),
+        st.tuples(
+            st.frozensets(st.sampled_from(HELD), max_size=2),
+            st.frozensets(st.sampled_from(HELD), max_size=2),
+            st.sampled_from(NAMES),
+        ),
+    ),
     st.tuples(st.just("knowledge"), st.sampled_from(Knowledge)),
     st.tuples(st.just("desired"), wishes),
     st.tuples(st.just("names"), st.sampled_from([{}, {"10de": "NVIDIA Corporation"}])),

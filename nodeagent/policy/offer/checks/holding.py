@@ -11,21 +11,42 @@ from nodeagent.policy.offer.checks.inputs import Unit, Use
 
 
 def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
-    """A pod has the device under another resource, or another device of the group."""
+    """A pod has the device under another resource, or another device of the group.
+
+    The pod that is being admitted may take more of the group, but of no resource twice: the kubelet asks once
+    for each container and resource, and VFIO lets one process open a group.
+    """
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
-    if own is not None:
-        return _held_as_another(own) if use.resource not in ("", own.resource) else None
+    if own is not None and use.resource not in ("", own.resource):
+        return _held_as_another(own)
     if use.isolation is Isolation.NONE:
         return None
     for device_id, holder in unit.holders.items():
-        if device_id not in unit.settling:
-            return Reason(
-                ReasonCode.GROUP_HELD,
-                f"IOMMU group held by {holder}, which has {device_id}",
-                "it becomes available when that pod ends",
-            )
+        if device_id == own_id or (own is not None and holder.is_with(own)):
+            continue
+        if own is not None:
+            return _held_by_two(own, holder, device_id)
+        if device_id not in unit.settling or holder.resource == use.resource:
+            return _held_by(holder, device_id)
     return None
+
+
+def _held_by(holder: Holder, device_id: str) -> Reason:
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"IOMMU group held by {holder}, which has {device_id}",
+        "it becomes available when that pod ends",
+    )
+
+
+def _held_by_two(own: Holder, other: Holder, device_id: str) -> Reason:
+    """Given before it could be known: only one of them can use the group."""
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"held by {own}, while {other} has {device_id} of its IOMMU group: only one of them can use it",
+        "it ends when one of the two ends; what comes in its place is given another group, if one is free",
+    )
 
 
 def _held_as_another(holder: Holder) -> Reason:
@@ -54,8 +75,7 @@ def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
 
 def _accounted(member: PciFunction, unit: Unit, use: Use) -> bool:
     """True if a pod has the function; with one of a bundle it has all of it."""
-    ids = (member.address, use.device_id(member))
-    return any(device_id in unit.holders or device_id in unit.settling for device_id in ids)
+    return member.address in unit.holders or use.device_id(member) in unit.holders
 
 
 def _held_outside(member: PciFunction, function: PciFunction) -> Reason:

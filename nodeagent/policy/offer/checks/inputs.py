@@ -26,7 +26,7 @@ class Unit(NamedTuple):
     functions: tuple[PciFunction, ...] = ()  # those of the devices that are PCI functions
     holders: Mapping[str, Holder] = MappingProxyType({})
     complete: bool = False  # False: the absence of a holder proves nothing
-    settling: frozenset[str] = frozenset()  # ids allocated a moment ago: their pod may take more
+    settling: frozenset[str] = frozenset()  # given to the pod that is being admitted: it may take more
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before a device is given: is it closed by whoever had it? Released is what the host shows.
+
+After a force deletion the kubelet forgets a pod seconds before its container ends, and gives the same device
+to the next one at once. What can be seen: the kernel's count of opens of a VFIO function, and which processes
+have the nodes of an mdev or a vendor's vGPU. What cannot be seen does not stop anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from nodeagent.agent.observe import Observer
+from nodeagent.agent.offering import Offering
+from nodeagent.base import threads
+from nodeagent.base.errors import Refused
+from nodeagent.kernel import in_use
+from nodeagent.kernel.root import Root
+from nodeagent.model.allocation import Pods
+from nodeagent.model.host import PciFunction
+from nodeagent.model.resource import Resource
+from nodeagent.policy import groups
+from nodeagent.policy.offer import grants, releases
+
+POLL = 0.1  # seconds: closing raises no event
+
+
+class Closing:
+    """Waits until what is to be given is closed."""
+
+    def __init__(self, root: Root, observer: Observer, offering: Offering) -> None:
+        self._root = root
+        self._observer = observer
+        self._offering = offering
+
+    async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """Read again all that decides about these devices, and decide.
+
+        :raises KernelRefused: if what has changed could not be read.
+        """
+        await self._observer.recheck(grants.behind(resource, device_ids, self._offering.decision))
+        self._offering.one_turn()
+
+    async def closed(
+        self, resource: Resource, device_ids: Sequence[str], pods: Pods, deadline: float
+    ) -> None:
+        """Wait until nothing has these devices open, or their groups, of which none of the pods has any.
+
+        :raises Refused: if that takes too long, with the process that has it open.
+        :raises KernelRefused: if what has changed could not be read.
+        """
+        while opened := await self._opened(resource, device_ids, pods):
+            if anyio.current_time() > deadline:
+                raise Refused(
+                    f"{resource.name}: {opened}: it is open{await self._by_whom(opened)}, "
+                    "and no pod of this node has it",
+                    "the container of a pod that was deleted by force may still run: look for its process",
+                )
+            await anyio.sleep(POLL)
+            await self.recheck(resource, device_ids)
+
+    async def _opened(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> str | None:
+        """One of the devices, or of what shares their groups, that is open; None if all is closed."""
+        uncounted: list[str] = []
+        for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
+            if not isinstance(member, PciFunction) or groups.takes_vgpu(member):
+                uncounted.append(member.id)
+            elif groups.in_use(member):
+                return member.id
+        if not uncounted:
+            return None
+        return next(iter(await threads.call(in_use.openers, self._root, uncounted)), None)
+
+    async def _by_whom(self, device_id: str) -> str:
+        openers = await threads.call(in_use.openers, self._root, [device_id])
+        return f" in {openers[device_id]}" if device_id in openers else ""

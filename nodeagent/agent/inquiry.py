@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One question to the kubelet: who holds what, and what its answer is worth. Writes ``allocations``.
+
+Questions may overlap, for an Allocate asks by itself; an answer to an older one than was taken is dropped. No
+answer is no news: what was held stays held. Right after a kubelet's start even an answer proves only
+presence; it is told as partial if there was no better one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import anyio
+
+from nodeagent.agent.admission import Admission
+from nodeagent.agent.doubt import Doubt
+from nodeagent.agent.known import Known
+from nodeagent.agent.releases import Rescans
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.kubelet.checkpoint import Books
+from nodeagent.kubelet.podresources import Birth
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, PodList
+
+INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds what
+AGAIN = 0.1  # seconds until it asks once more
+SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
+
+
+class PodResources(Protocol):
+    """What the kubelet tells of holders."""
+
+    async def pods(self) -> PodList:
+        """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
+        ...
+
+    def books(self) -> Books:
+        """What its checkpoint says. Blocks on a file."""
+        ...
+
+    def birth(self) -> Birth | None:
+        """When the kubelet that answers was started; None if there is none."""
+        ...
+
+
+class Inquiry:
+    """Asks, and takes the answers for what they are worth."""
+
+    def __init__(
+        self, kubelet: PodResources, snapshots: Snapshots, reservations: ReservationBook, rescans: Rescans
+    ) -> None:
+        """``rescans`` is asked for ids that nobody holds any more, before this is told.
+
+        Closing a device has no event: who was told of the release first would find it still open.
+        """
+        self.error: str | None = None
+        self.doubt = Doubt()
+        self.failures: Latest[int] = Latest(-1)  # questions since the last one with an answer; -1: none yet
+        self._kubelet = kubelet
+        self._snapshots = snapshots
+        self._reservations = reservations
+        self._rescans = rescans
+        self._known = Known()
+        self._taken = 0.0  # when the newest question that was answered was asked
+
+    @property
+    def possible(self) -> bool:
+        """True if there is a kubelet that could answer."""
+        return self._kubelet.birth() is not None
+
+    @property
+    def hinted(self) -> bool:
+        """True if the kubelet's file says more than its last answer, and may be old."""
+        return self._known.hinted
+
+    def kubelet_changed(self) -> None:
+        """A new kubelet is there: for a while it may not name all holders."""
+        self.doubt.kubelet_changed(anyio.current_time())
+        self._known.new_kubelet()
+        self.failures.set(-1)
+
+    async def ask(self) -> None:
+        """Ask once."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._settle, name="what settles meanwhile")
+            await self._ask(anyio.current_time())
+            group.cancel_scope.cancel()
+
+    async def who_asks(self) -> Admission:
+        """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
+
+        One that names nobody is none: whoever is being admitted is always named.
+        """
+        with anyio.move_on_after(INSIDE):
+            while self.possible:
+                asked = anyio.current_time()
+                try:
+                    answer = await self._kubelet.pods()
+                except KubeletUnavailable:  # others may ask so often that the kubelet refuses
+                    await anyio.sleep(AGAIN)
+                else:
+                    return await self._answered(answer, asked, inside=bool(answer.pods))
+        return self._reservations.asker(None)
+
+    async def _settle(self) -> None:
+        """While the kubelet takes its time, what has settled is held all the same."""
+        while True:
+            await anyio.sleep(SLOW)
+            self._take(self._snapshots.now.allocations, anyio.current_time())
+
+    async def _ask(self, asked: float) -> None:
+        try:
+            answer = await self._kubelet.pods()
+        except KubeletUnavailable as error:
+            await self._silent(error, asked)
+        else:
+            if self.error is not None:
+                log.event(log.HOLDERS_KNOWN)
+            self.error = None
+            await self._answered(answer, asked, inside=False)
+            self.failures.set(0)
+
+    async def _silent(self, error: KubeletUnavailable, asked: float) -> None:
+        if self.error is None:
+            log.event(log.HOLDERS_UNKNOWN, error=error.what)
+        self.error = error.what
+        books = await threads.call(self._kubelet.books)
+        holders = self._known.silent(self._before, books)
+        self._take(Allocations(holders, Knowledge.UNKNOWN), asked)
+        self.failures.set(max(self.failures.get(), 0) + 1)
+
+    @property
+    def _before(self) -> Mapping[str, Holder]:
+        return self._snapshots.now.allocations.holders
+
+    async def _answered(self, answer: PodList, asked: float, *, inside: bool) -> Admission:
+        books = await threads.call(self._kubelet.books)
+        if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
+            self._known.new_kubelet()
+        doubtful = self.doubt.covers(asked)
+        holders = self._known.answered(answer.holders, self._before, books, doubtful=doubtful)
+        if released := self._before.keys() - holders.keys():
+            await self._rescans.refresh(released)
+        asker = self._reservations.asker(answer.pods) if inside else None
+        if asked >= self._taken:
+            self._taken = asked
+            self._reservations.named(answer, asked, self.doubt.began if doubtful else 0.0, asker)
+            self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, books)
+        return asker or self._reservations.asker(None)
+
+    def _take(self, allocations: Allocations, now: float, books: Books | None = None) -> None:
+        """Publish these; what has settled by then is held, also where no pod is named."""
+        self._reservations.settle(now, books.settled if books is not None and books.written else None)
+        if presumed := self._reservations.presumed:
+            allocations = replace(allocations, holders={**allocations.holders, **presumed})
+        self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))

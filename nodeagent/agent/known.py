@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of holders over the lives of the kubelet: its answers, what it said before, and its file.
+
+Unknown is held. A kubelet that was just started, or has no way to its API server, names too few pods; so what
+was held stays held, and the checkpoint adds what the kubelet has in its books. But who was named in this life
+of the kubelet and is named no more has let go, however young it is, and whatever the file still says.
+
+The file is written at allocations and at lists, not when a pod ends. So an entry whose pod is not named
+proves something only if the file was written after an answer without it: an answer frees what is over. Until
+that was seen once in a life of the kubelet, every entry counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nodeagent.kubelet.checkpoint import Books, Entry, Stamp
+from nodeagent.model.allocation import Holder, Possession, unnamed
+
+
+class Known:
+    """The memory of one daemon."""
+
+    def __init__(self) -> None:
+        self.hinted = False  # the file names somebody whom the kubelet did not
+        self._named: set[Possession] = set()  # in this life of the kubelet, as all that follows; or struck
+        self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
+        self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
+        self._first: tuple[Stamp | None] | None = None  # the file at the first answer
+        self._trusted = False  # the file was written after an answer
+
+    def new_kubelet(self) -> None:
+        """A kubelet was started: it has not named anybody yet."""
+        self._named.clear()
+        self._owners.clear()
+        self._unnamed.clear()
+        self._first, self._trusted = None, False
+
+    def answered(
+        self, answer: Mapping[str, Holder], before: Mapping[str, Holder], books: Books, *, doubtful: bool
+    ) -> dict[str, Holder]:
+        """Who holds what after this answer; if it is ``doubtful``, who did before may do so unnamed."""
+        self._learn(answer, books)
+        remembered = {
+            device_id: holder
+            for device_id, holder in before.items()
+            if doubtful and holder.named and (holder.resource, device_id) not in self._named
+        }
+        known = {device_id: _same(before.get(device_id), holder) for device_id, holder in answer.items()}
+        hints = [
+            each
+            for each in self._unnamed
+            if doubtful or not self._trusted or self._unnamed[each] != books.written
+        ]
+        return _with_hints({**remembered, **known}, books, hints)
+
+    def silent(self, before: Mapping[str, Holder], books: Books) -> dict[str, Holder]:
+        """Who holds what without an answer: whoever did, and who is in the file."""
+        hints = [each for each in books.entries if self._may_hold(each)]
+        return _with_hints(dict(before), books, hints)
+
+    def _learn(self, answer: Mapping[str, Holder], books: Books) -> None:
+        """Note who is named, whose entries these are, and which entries nobody is named for."""
+        self._named |= {(holder.resource, device_id) for device_id, holder in answer.items()}
+        unnamed_entries: dict[Entry, Stamp | None] = {}
+        for entry in books.entries:
+            if _names(answer, entry):
+                self._owners[entry.resource, entry.device_id] = entry.uid
+            elif self._may_hold(entry):
+                unnamed_entries[entry] = self._unnamed.get(entry, books.written)
+        # what the kubelet has struck from its books has let go, too
+        before = {(entry.resource, entry.device_id) for entry in self._unnamed}
+        self._named |= before - books.possessions
+        self._unnamed, self.hinted = unnamed_entries, bool(unnamed_entries)
+        self._first = self._first or (books.written,)
+        self._trusted = self._trusted or not self.hinted or self._first != (books.written,)
+
+    def _may_hold(self, entry: Entry) -> bool:
+        """False for what is over, and for shares of somebody's device, which have numbers."""
+        over = self._owners.get((entry.resource, entry.device_id)) == entry.uid
+        return not over and not entry.device_id.isdecimal()
+
+
+def _with_hints(holders: dict[str, Holder], books: Books, hints: list[Entry]) -> dict[str, Holder]:
+    """The holders with those of the hints added; another device of a pod may tell its name."""
+    names = {entry.uid: holders[entry.device_id] for entry in books.entries if _names(holders, entry)}
+    for entry in hints:
+        holders.setdefault(entry.device_id, _of_entry(entry, names.get(entry.uid)))
+    return holders
+
+
+def _names(holders: Mapping[str, Holder], entry: Entry) -> bool:
+    holder = holders.get(entry.device_id)
+    return holder is not None and holder.named and holder.resource == entry.resource
+
+
+def _of_entry(entry: Entry, named: Holder | None) -> Holder:
+    if named is not None:
+        return replace(named, resource=entry.resource, numa=entry.numa)
+    return unnamed(entry.resource, entry.numa, f"uid {entry.uid}")
+
+
+def _same(before: Holder | None, now: Holder) -> Holder:
+    """The known object where it says the same: readers find by identity what has changed."""
+    return before if before is not None and before == now else now

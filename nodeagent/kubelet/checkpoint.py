@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device manager's checkpoint: which ids pods hold, as the kubelet wrote it last. Read, never written.
+
+It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is borne. It is written at allocations
+and at each list message, not when a pod ends; so it may name pods that have ended, and is a hint only. Where
+PodResources names nobody yet, it is all there is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nodeagent.model.allocation import Possession
+from nodeagent.model.ids import ResourceName
+
+Stamp = tuple[int, int, int]
+"""Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
+
+
+class Entry(NamedTuple):
+    """One id that one pod holds; ``numa`` is what the kubelet was told of its topology."""
+
+    uid: str
+    resource: ResourceName
+    device_id: str
+    numa: int | None
+
+
+class Books(NamedTuple):
+    """What the file says, and when it was written; no stamp if there is none."""
+
+    written: Stamp | None = None
+    entries: tuple[Entry, ...] = ()
+    admitted: frozenset[str] | None = None  # uids of pods that the kubelet has begun to start; None: unknown
+
+    @property
+    def possessions(self) -> frozenset[Possession]:
+        """What pods have, whoever they are."""
+        return frozenset((entry.resource, entry.device_id) for entry in self.entries)
+
+    @property
+    def settled(self) -> frozenset[Possession]:
+        """What pods have whose admission is over, or that are not known to be in it."""
+        entries = self.entries
+        if self.admitted is not None:
+            entries = tuple(entry for entry in entries if entry.uid in self.admitted)
+        return frozenset((entry.resource, entry.device_id) for entry in entries)
+
+
+class Checkpoint:
+    """The file, read anew when it has changed.
+
+    ``pods`` is the directory in which the kubelet makes one for each pod right after its admission
+    (``makePodDataDirs``, called by ``SyncPod`` in pkg/kubelet/kubelet.go).
+    """
+
+    def __init__(self, path: str, pods: str) -> None:
+        self._path = path
+        self._pods = pods
+        self._books = Books()
+
+    def read(self) -> Books:
+        """What it says now; nothing if it cannot be read. Blocks on a file."""
+        written = _stamp(self._path)
+        if written != self._books.written:
+            self._books = Books(written, tuple(dict.fromkeys(_entries(self._path))))
+        return self._books._replace(admitted=self._admitted())
+
+    def _admitted(self) -> frozenset[str] | None:
+        try:
+            with os.scandir(self._pods) as found:
+                return frozenset(each.name for each in found)
+        except OSError:
+            return None
+
+
+def _stamp(path: str) -> Stamp | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _entries(path: str) -> Iterator[Entry]:
+    try:
+        document = json.loads(Path(path).read_bytes())
+        pods = document["Data"]["PodDeviceEntries"] or ()
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    for pod in pods:
+        try:
+            yield from _of_pod(pod)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            continue
+
+
+def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
+    """By NUMA node, which is "-1" for an id without topology; a list before Kubernetes 1.20."""
+    by_node = pod["DeviceIDs"]
+    if isinstance(by_node, list):
+        by_node = {"-1": by_node}
+    for node, ids in by_node.items():
+        numa = int(node)
+        for device_id in ids:
+            yield Entry(
+                str(pod["PodUID"]),
+                ResourceName(pod["ResourceName"]),
+                str(device_id),
+                numa if numa >= 0 else None,
+            )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another vendor's plugin on the same node: given ids, an Allocate that takes its time or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.sim.kubelet.standin import Kubelet
+from tests.blackbox.harness import PATIENCE
+from tests.sim import plugin
+
+NIC = "vendor.example/nic"
+
+
+class Foreign(plugin.Plugin):
+    """As ``plugin.Plugin``; each Allocate takes ``takes`` seconds before it is granted or refused."""
+
+    takes = 0.0
+
+    async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
+        """After its time."""
+        await anyio.sleep(self.takes)
+        return await super().allocate(message)
+
+
+@asynccontextmanager
+async def serving(
+    kubelet: Kubelet,
+    *ids: str,
+    resource: str = NIC,
+    takes: float = 0.0,
+    refusal: str = "",
+    socket: str = "foreign.sock",
+) -> AsyncIterator[Foreign]:
+    """The plugin, when the kubelet has its list. Its ``gate`` holds every Allocate back while it is shut."""
+    made = Foreign(*map(plugin.device, ids))
+    made.takes = takes
+    made.refusal = plugin.refused(refusal) if refusal else None
+    async with plugin.served(kubelet, made, socket):
+        await plugin.register(kubelet, socket, resource)
+        await kubelet.until_listed(resource, len(ids), PATIENCE)
+        yield made

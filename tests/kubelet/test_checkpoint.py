@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet's checkpoint: what the stand-in writes, what old kubelets wrote, and any garbage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
+from nodeagent.model.ids import ResourceName
+from nodeagent.sim.kubelet.state import Pod
+from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with
+
+R = ResourceName(RESOURCE)
+NO_PODS = "/nonexistent"
+
+
+async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None:
+    async with kubelet_with(tmp_path, Plugin(device("a", 1), device("b"))) as kubelet:
+        checkpoint = Checkpoint(str(kubelet.paths.plugins / CHECKPOINT), str(kubelet.paths.pods))
+        assert checkpoint.read().entries == ()
+        pod = await kubelet.admit(Pod("ns", "p", [{RESOURCE: 2}]))
+        assert set(checkpoint.read().entries) == {Entry(pod.uid, R, "a", 1), Entry(pod.uid, R, "b", None)}
+
+
+def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
+    checkpoint = Checkpoint(str(path), NO_PODS)
+    assert checkpoint.read().entries is checkpoint.read().entries
+    path.unlink()
+    assert checkpoint.read().entries == ()
+
+
+def entry(ids: object, **other: object) -> dict[str, object]:
+    return {"PodUID": "u", "ContainerName": "c", "ResourceName": RESOURCE, "DeviceIDs": ids, **other}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"Data": {"PodDeviceEntries": [entry(["a"])]}}, (Entry("u", R, "a", None),)),
+        ({"Data": {"PodDeviceEntries": [entry(7), entry({"0": ["a"]})]}}, (Entry("u", R, "a", 0),)),
+        ({"Data": {"PodDeviceEntries": ["?", entry({"x": ["a"]}), {}]}}, ()),
+        ({"Data": {"PodDeviceEntries": None}}, ()),
+        ({"Data": []}, ()),
+        ([], ()),
+        ("no JSON at all", ()),
+    ],
+)
+def test_any_content_is_borne(tmp_path: Path, document: object, expected: tuple[Entry, ...]) -> None:
+    path = tmp_path / CHECKPOINT
+    text = document if isinstance(document, str) else json.dumps(document)
+    path.write_text(text)
+    assert Checkpoint(str(path), NO_PODS).read().entries == expected
+    path.write_bytes(b"\xff" + text.encode())
+    assert Checkpoint(str(path), NO_PODS).read().entries == ()
+
+
+def test_what_a_pod_has_that_is_still_being_admitted_is_not_settled(tmp_path: Path) -> None:
+    """The kubelet makes the directory of a pod right after its admission."""
+    path, pods = tmp_path / CHECKPOINT, tmp_path / "pods"
+    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
+    checkpoint = Checkpoint(str(path), str(pods))
+    assert checkpoint.read().settled == {(R, "a")}, "pods cannot be seen"
+    pods.mkdir()
+    assert checkpoint.read().settled == set()
+    assert checkpoint.read().possessions == {(R, "a")}
+    (pods / "u").mkdir()
+    assert checkpoint.read().settled == {(R, "a")}
