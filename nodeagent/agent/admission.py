@@ -7,11 +7,15 @@ from two answers of the kubelet; without them it counts as another pod's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
 
 from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.policy.offer.admission import Asker, asker, owners_of
+
+UNFINISHED = 60.0  # seconds that another plugin may take for a container of the pod that is being admitted
+AGAIN = 0.5  # seconds between two looks whether it has answered
 
 
 class Admission:
@@ -53,6 +57,66 @@ class Admission:
             return unnamed(resource, numa, self.identity)
         namespace, name = owners[0].split("/", 1)
         return Holder(namespace, name, resource, numa)
+
+
+class Admissions:
+    """The admission under way, or the last one. Times are those of the event loop, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = Admission("")
+        self.settles: float | None = None  # when what is left of its groups is open no more; None: it is not
+        self._given_at = 0.0
+        self._named: Pods | None = None  # whom the kubelet named last
+        self._numbers = itertools.count(1)
+
+    @property
+    def settling(self) -> frozenset[str]:
+        """What was given to the pod that is being admitted: it may take more of the groups."""
+        return frozenset[str]() if self.settles is None else frozenset(each for _, each in self.now.given)
+
+    def asker(self, pods: Pods | None) -> Admission:
+        """Whose Allocate it is at which the kubelet names these pods: the admission under way, or a new one.
+
+        ``pods`` None: the kubelet was not asked, or did not answer.
+        """
+        if pods is not None and self.now.asks_again(pods, lately=self.settles is not None):
+            self.now.named(pods)
+            return self.now
+        return Admission(f"admission {next(self._numbers)}", pods, self._named)
+
+    def begin(self, admission: Admission, until: float) -> bool:
+        """This pod is being admitted: its groups are open to it until then, at the longest.
+
+        What has settled stays so. True if another admission is over with it.
+        """
+        other = admission is not self.now
+        if other or self.settles is not None:
+            self.now, self.settles = admission, until
+        return other
+
+    def gave(self, possessions: Iterable[Possession], now: float) -> None:
+        """An Allocate has given these to the pod."""
+        self.now.gave(possessions)
+        self._given_at = now
+
+    def named(self, pods: Pods) -> bool:
+        """The kubelet names these; True if the admission under way is over, as they show."""
+        self._named = pods
+        over = self.settles is not None and self.now.ended_by(pods)
+        if over:
+            self.settles = None
+        return over
+
+    def settle(self, now: float, books: Collection[Possession] | None) -> None:
+        """If its time is over by now, what it got has settled.
+
+        Unless by its books the kubelet may still be at it: it enters what a container got when it has asked
+        for all of it, and may wait for another plugin. ``books`` has what is over; None: not known.
+        """
+        if self.settles is None or self.settles > now:
+            return
+        over = books is None or self.now.given <= set(books) or now > self._given_at + UNFINISHED
+        self.settles = None if over else now + AGAIN
 
 
 def _new(before: Pods, now: Pods) -> str | None:

@@ -93,7 +93,7 @@ class Granting:
         """Whose request it is, where that matters: the kubelet is asked for nothing else."""
         if grants.contended(self.resource(name), device_ids, self._offering.decision):
             return await self._inquiry.who_asks()
-        return self._reservations.asker(None)
+        return self._reservations.admissions.asker(None)
 
     def _admit(self, admission: Admission) -> None:
         """Decide as it is while this pod is being admitted."""

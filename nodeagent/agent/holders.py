@@ -150,7 +150,7 @@ class Holders:
             waits = Waits(
                 asked,
                 max(self._inquiry.failures.get(), 0),
-                self._reservations.settles,
+                self._reservations.admissions.settles,
                 bool(self._releases.awaited.get()),
                 self._inquiry.doubt.until,
                 self.rewrites.due,

@@ -105,7 +105,7 @@ class Inquiry:
                     await anyio.sleep(AGAIN)
                 else:
                     return await self._answered(answer, asked, inside=bool(answer.pods))
-        return self._reservations.asker(None)
+        return self._reservations.admissions.asker(None)
 
     async def _settle(self) -> None:
         """While the kubelet takes its time, what has settled is held all the same."""
@@ -146,12 +146,12 @@ class Inquiry:
         holders = self._known.answered(answer.holders, self._before, books, doubtful=doubtful)
         if released := self._before.keys() - holders.keys():
             await self._rescans.refresh(released)
-        asker = self._reservations.asker(answer.pods) if inside else None
+        asker = self._reservations.admissions.asker(answer.pods) if inside else None
         if asked >= self._taken:
             self._taken = asked
             self._reservations.named(answer, asked, self.doubt.began if doubtful else 0.0, asker)
             self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, books)
-        return asker or self._reservations.asker(None)
+        return asker or self._reservations.admissions.asker(None)
 
     def _take(self, allocations: Allocations, now: float, books: Books | None = None) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""

@@ -110,7 +110,7 @@ class Loop:
         """An Allocate gives these away."""
         now = anyio.current_time()
         due = now + self.settings.get().timing.settle
-        self.reservations.admit(self.reservations.asker(None), due)
+        self.reservations.admit(self.reservations.admissions.asker(None), due)
         self.reservations.give(given, now, due)
 
     def grow_old(self) -> None:

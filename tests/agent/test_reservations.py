@@ -75,7 +75,7 @@ def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() 
     one = Admission("one")
     give(reservations, pods("a", "b"), 0.0, 1.0, one)
     give(reservations, pods("b"), 0.5, 3.0, one)
-    assert reservations.settles == 3.0
+    assert reservations.admissions.settles == 3.0
     reservations.settle(2.9)
     assert snapshots.now.reservations.settling == {"a", "b"}
     reservations.settle(3.0)
@@ -105,13 +105,13 @@ def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_
 def test_an_allocate_of_another_pod_ends_the_admission_and_frees_what_nobody_got_after_all() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    first = reservations.asker({"ns/one": frozenset()})
+    first = reservations.admissions.asker({"ns/one": frozenset()})
     reservations.admit(first, LATER)
     reservations.give(pods("a"), 1.0, LATER)
     named: Pods = {"ns/one": frozenset({(A, "a")})}
-    assert reservations.asker(named) is first
-    assert reservations.asker(None) is not first, "without an answer nobody knows"
-    second = reservations.asker({"ns/two": frozenset()})
+    assert reservations.admissions.asker(named) is first
+    assert reservations.admissions.asker(None) is not first, "without an answer nobody knows"
+    second = reservations.admissions.asker({"ns/two": frozenset()})
     assert second is not first
     reservations.named(PodList({}, {"ns/two": frozenset()}), asked=2.0, asker=second)
     assert snapshots.now.reservations.given == {}
@@ -123,22 +123,22 @@ def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
     nothing: Pods = {"ns/one": frozenset()}
-    reservations.admit(reservations.asker(nothing), LATER)
+    reservations.admit(reservations.admissions.asker(nothing), LATER)
     reservations.give({"a": unnamed(A, None, "admission 1")}, 1.0, LATER)
-    again = reservations.asker(nothing)
+    again = reservations.admissions.asker(nothing)
     reservations.named(PodList({}, nothing), asked=2.0, asker=again)
     reservations.admit(again, LATER)
     assert snapshots.now.reservations.given.keys() == {"a"}
     reservations.give({"b": again.holder(A, None)}, 2.0, LATER)
     shown: Pods = {"ns/one": frozenset({(A, "b")})}
-    reservations.named(PodList({"b": POD}, shown), asked=3.0, asker=reservations.asker(shown))
+    reservations.named(PodList({"b": POD}, shown), asked=3.0, asker=reservations.admissions.asker(shown))
     assert snapshots.now.reservations.given == {"a": POD}, "what the kubelet says of one says it of both"
 
 
 def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    reservations.admit(reservations.asker({"ns/one": frozenset()}), LATER)
+    reservations.admit(reservations.admissions.asker({"ns/one": frozenset()}), LATER)
     reservations.give(pods("a"), 1.0, LATER)
     shown: Pods = {"ns/one": frozenset({(A, "a")})}
     reservations.named(PodList({"a": POD}, shown), asked=2.0)
