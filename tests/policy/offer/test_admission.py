@@ -40,5 +40,5 @@ CASES: list[tuple[str, Pods, Pods, Asker]] = [
 @pytest.mark.parametrize(
     ("before", "now", "expected"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
-def test_who_asks(before: Pods, now: Pods, expected: Asker) -> None:
+def test_the_names_and_what_they_show_tell_who_asks(before: Pods, now: Pods, expected: Asker) -> None:
     assert asker(before, now, GIVEN) is expected

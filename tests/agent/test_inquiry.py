@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an answer of the kubelet is worth: doubt, silence, and questions that overlap."""
+
+from __future__ import annotations
+
+import anyio
+
+from nodeagent.agent import doubt
+from nodeagent.base import log
+from nodeagent.kubelet.podresources import Birth
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
+from nodeagent.model.ids import ResourceName
+from tests.agent.asking import POD, Kubelet, Loop
+from tests.conftest import Said
+
+
+async def test_an_answer_is_taken_and_an_equal_one_wakes_nobody() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    assert loop.now == Allocations({}, Knowledge.UNKNOWN)
+    await loop.inquiry.ask()
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
+    assert loop.snapshots.version == 1
+
+
+async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    kubelet.silent = True
+    for _ in range(3):
+        await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.UNKNOWN)
+    errors = [loop.inquiry.error]
+    kubelet.silent, kubelet.held = False, {}
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({}, Knowledge.COMPLETE)
+    assert [*errors, loop.inquiry.error] == ["no answer in time", None]
+    assert said(log.HOLDERS_UNKNOWN) == [{"error": "no answer in time"}]
+    assert said(log.HOLDERS_KNOWN) == [{}]
+
+
+async def test_a_young_kubelet_proves_only_presence() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    loop.holders.kubelet_changed()
+    kubelet.held = {"b": POD}
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD, "b": POD}, Knowledge.COMPLETE)
+    loop.grow_old()
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"b": POD}, Knowledge.COMPLETE)
+
+
+async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
+    kubelet = Kubelet(a=POD)
+    kubelet.started = Birth((1, 1), 1.0)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.PARTIAL)
+    left = loop.inquiry.doubt.until - anyio.current_time()
+    assert doubt.FRESH_KUBELET - 2 < left < doubt.FRESH_KUBELET, "it is asked when it is old enough"
+    loop.grow_old()
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
+    loop.holders.kubelet_changed()
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
+
+
+async def test_what_has_settled_is_held_by_somebody_until_the_kubelet_says_by_whom(silent: bool) -> None:
+    """No answer, or one of a young kubelet, does not say that nobody has it."""
+    kubelet, somebody = Kubelet(), unnamed(POD.resource, 1)
+    kubelet.silent = silent
+    loop = Loop(kubelet, settle=0.0)
+    loop.give(a=somebody)
+    loop.holders.kubelet_changed()
+    await loop.inquiry.ask()
+    assert loop.now.holders == {"a": somebody}
+    kubelet.silent, kubelet.held = False, {"a": POD}
+    await loop.inquiry.ask()
+    assert loop.now.holders == {"a": POD}
+    loop.grow_old()
+    kubelet.held = {}
+    await loop.inquiry.ask()
+    assert loop.now.holders == {}
+
+
+async def test_an_allocate_that_asks_gets_no_answer_of_a_silent_kubelet_in_time() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    first = await loop.inquiry.who_asks()
+    assert first.pods == {"ns/p": frozenset({(POD.resource, "a")})}
+    kubelet.silent = True
+    assert (await loop.inquiry.who_asks()).pods is None
+
+
+async def test_an_older_question_that_is_answered_late_is_dropped() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    kubelet.answers = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loop.inquiry.ask)
+        await kubelet.until_asked(1)
+        kubelet.answers, waiting = anyio.Event(), kubelet.answers
+        kubelet.answers.set()
+        await loop.inquiry.who_asks()
+        kubelet.held = {}
+        waiting.set()
+    assert loop.now.holders == {"a": POD}
+
+
+async def test_the_end_of_the_doubt_is_waited_for() -> None:
+    loop = Loop(Kubelet())
+    loop.holders.kubelet_changed()
+    left = loop.inquiry.doubt.until - anyio.current_time()
+    assert doubt.FRESH_KUBELET - 1 < left <= doubt.FRESH_KUBELET
+
+
+async def test_a_release_is_looked_at_before_it_is_told() -> None:
+    kubelet = Kubelet(a=POD, b=POD)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    assert loop.rescans.asked == []
+    del kubelet.held["a"]
+    await loop.inquiry.ask()
+    assert loop.rescans.asked == [({"a"}, {"a", "b"})]
+    assert set(loop.now.holders) == {"b"}
+
+
+async def test_an_answer_that_says_the_same_keeps_the_same_objects() -> None:
+    """So whoever decides finds out by identity that nothing has changed."""
+    kubelet = Kubelet(a=POD, b=POD)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    before = loop.now
+    await loop.inquiry.ask()
+    assert loop.now is before
+    kubelet.held = {"a": Holder("ns", "p", ResourceName("example.com/a")), "c": POD}
+    await loop.inquiry.ask()
+    assert loop.now.holders["a"] is before.holders["a"]
