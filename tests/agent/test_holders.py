@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 
 import anyio
-import pytest
 
 from nodeagent.agent import holders
 from nodeagent.agent.holders import Rewrites, Waits
@@ -42,7 +41,6 @@ async def test_an_allocate_is_asked_about_once_when_it_has_settled() -> None:
     assert 0.5 <= times[0] < 0.8
 
 
-@pytest.mark.parametrize("silent", [True, False])
 async def test_an_answer_that_takes_long_does_not_leave_open_who_holds_what_has_settled() -> None:
     kubelet = Kubelet()
     kubelet.answers = anyio.Event()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from nodeagent.agent import doubt
 from nodeagent.base import log
@@ -70,6 +71,7 @@ async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
     assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
 
 
+@pytest.mark.parametrize("silent", [True, False])
 async def test_what_has_settled_is_held_by_somebody_until_the_kubelet_says_by_whom(silent: bool) -> None:
     """No answer, or one of a young kubelet, does not say that nobody has it."""
     kubelet, somebody = Kubelet(), unnamed(POD.resource, 1)

@@ -150,6 +150,8 @@ def test_no_board_ever_has_two_owners_and_at_rest_all_is_usable(
     try:
         all_is_usable(running, daemon, pods, layout)
     finally:
+        if watch.shared:
+            print(daemon.log.read_text())
         assert not watch.shared, "\n".join(f"{each}: {told}" for each, told in watch.shared.items())
     assert not [each for each in trouble.done if "crashed" in each]
 

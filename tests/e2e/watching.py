@@ -119,7 +119,12 @@ class Watch:
             if pod in pods and board in address
         }
         runs = (f"{owner} runs for {now - self._since[uid]:.1f} s" for owner, uid in _running(owners))
-        named = (f"{owner} is named" for owner in owners if " " not in owner)
+        shown = self.sight.named or {}
+        named = (
+            f"{owner} is named with {' '.join(sorted(shown.get(owner, ())))}"
+            for owner in owners
+            if " " not in owner
+        )
         before = (f"{text} {now - at:.1f} s ago" for at, text in self._notes[-_NOTES:])
         return f"{', '.join((*runs, *named, *sorted(lost)))}; before: {', '.join(before)}"
 
