@@ -14,7 +14,7 @@ from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
-UNFINISHED = 60.0  # seconds that another plugin may take for a container of the pod that is being admitted
+UNFINISHED = 12.0  # seconds that another plugin may take for a container of the pod that is being admitted
 AGAIN = 0.5  # seconds between two looks whether it has answered
 
 
@@ -27,6 +27,7 @@ class Admission:
         self.given: frozenset[Possession] = frozenset()
         self.pods = pods  # None: the kubelet was not asked, or did not answer
         self.name = _new(before or {}, pods or {})
+        self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
 
     def asks_again(self, pods: Pods | None, *, lately: bool) -> bool:
         """True if an Allocate at which the kubelet names these pods comes from this one.
@@ -43,8 +44,23 @@ class Admission:
         self.pods = pods
 
     def ended_by(self, pods: Pods) -> bool:
-        """True if the kubelet names a pod that has come since: it admits one after the other."""
-        return self.pods is not None and not pods.keys() <= self.pods.keys()
+        """True if the kubelet names a pod that has come since: it admits one after the other.
+
+        One of the same name shows less than the pod has shown before.
+        """
+        if self.pods is None:
+            return False
+        shown = pods.get(self.name or "", frozenset())
+        if self.name in pods and not shown >= self._shown:
+            return True
+        self._shown |= shown
+        return not pods.keys() <= self.pods.keys()
+
+    def owned(self, asked: Collection[str]) -> frozenset[str]:
+        """The ids that are this pod's for certain: what it asks for and got, and what it shows beside that."""
+        mine = frozenset(asked).union(device_id for _, device_id in self.given)
+        shown = (frozenset(each for _, each in possessions) for possessions in (self.pods or {}).values())
+        return mine.union(*(ids for ids in shown if not ids.isdisjoint(mine)))
 
     def gave(self, possessions: Iterable[Possession]) -> None:
         """An Allocate has given these to the pod."""
@@ -98,10 +114,15 @@ class Admissions:
         """An Allocate has given these to the pod."""
         self.now.gave(possessions)
         self._given_at = now
+        self._named = self.now.pods or self._named
 
-    def named(self, pods: Pods) -> bool:
-        """The kubelet names these; True if the admission under way is over, as they show."""
-        self._named = pods
+    def named(self, pods: Pods, *, inside: bool = False) -> bool:
+        """The kubelet names these; True if the admission under way is over, as they show.
+
+        ``inside`` an Allocate, or a preference, whose pod is new until it has got something.
+        """
+        if not inside:
+            self._named = pods
         over = self.settles is not None and self.now.ended_by(pods)
         if over:
             self.settles = None

@@ -140,8 +140,9 @@ class DevicePlugins:
     def send_again(self) -> None:
         """Send one list once more: the kubelet writes its checkpoint then."""
         for running in self._running.values():
-            running.endpoint.listing.send_again()
-            return
+            if running.endpoint.registration.registered:
+                running.endpoint.listing.send_again()
+                return
 
     async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
         before, self._shown = self._shown, resources

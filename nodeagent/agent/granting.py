@@ -70,6 +70,7 @@ class Granting:
             await self._cdi.ensure(name, device_ids)
             self._admit(admission)
         resource = self.resource(name)
+        grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
         return grant
@@ -91,7 +92,9 @@ class Granting:
 
     async def _asker(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
         """Whose request it is, where that matters: the kubelet is asked for nothing else."""
-        if grants.contended(self.resource(name), device_ids, self._offering.decision):
+        decision = self._offering.decision
+        settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
+        if settling or grants.contended(self.resource(name), device_ids, decision):
             return await self._inquiry.who_asks()
         return self._reservations.admissions.asker(None)
 

@@ -67,6 +67,7 @@ class Inquiry:
         self._rescans = rescans
         self._known = Known()
         self._taken = 0.0  # when the newest question that was answered was asked
+        self._lives = 0  # kubelets that were seen to come
 
     @property
     def possible(self) -> bool:
@@ -81,11 +82,16 @@ class Inquiry:
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self.doubt.kubelet_changed(anyio.current_time())
+        self._lives += 1
         self._known.new_kubelet()
+        self._reservations.new_kubelet()
         self.failures.set(-1)
 
     async def ask(self) -> None:
-        """Ask once."""
+        """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
+        if self._snapshots.now.allocations == Allocations():
+            books = await threads.call(self._kubelet.books)
+            self._take(Allocations(self._known.silent({}, books)), anyio.current_time())
         async with anyio.create_task_group() as group:
             group.start_soon(self._settle, name="what settles meanwhile")
             await self._ask(anyio.current_time())
@@ -98,13 +104,13 @@ class Inquiry:
         """
         with anyio.move_on_after(INSIDE):
             while self.possible:
-                asked = anyio.current_time()
+                asked, life = anyio.current_time(), self._life
                 try:
                     answer = await self._kubelet.pods()
                 except KubeletUnavailable:  # others may ask so often that the kubelet refuses
                     await anyio.sleep(AGAIN)
                 else:
-                    return await self._answered(answer, asked, inside=bool(answer.pods))
+                    return await self._answered(answer, asked, life, inside=bool(answer.pods))
         return self._reservations.admissions.asker(None)
 
     async def _settle(self) -> None:
@@ -114,6 +120,7 @@ class Inquiry:
             self._take(self._snapshots.now.allocations, anyio.current_time())
 
     async def _ask(self, asked: float) -> None:
+        life = self._life
         try:
             answer = await self._kubelet.pods()
         except KubeletUnavailable as error:
@@ -122,7 +129,7 @@ class Inquiry:
             if self.error is not None:
                 log.event(log.HOLDERS_KNOWN)
             self.error = None
-            await self._answered(answer, asked, inside=False)
+            await self._answered(answer, asked, life, inside=False)
             self.failures.set(0)
 
     async def _silent(self, error: KubeletUnavailable, asked: float) -> None:
@@ -138,20 +145,35 @@ class Inquiry:
     def _before(self) -> Mapping[str, Holder]:
         return self._snapshots.now.allocations.holders
 
-    async def _answered(self, answer: PodList, asked: float, *, inside: bool) -> Admission:
+    @property
+    def _life(self) -> tuple[int, tuple[int, int] | None]:
+        """Which kubelet answers: an answer that spans two lives is none of the new one's."""
+        birth = self._kubelet.birth()
+        return self._lives, None if birth is None else birth.socket
+
+    async def _answered(
+        self, answer: PodList, asked: float, life: tuple[int, tuple[int, int] | None], *, inside: bool
+    ) -> Admission:
         books = await threads.call(self._kubelet.books)
+        if life != self._life:
+            return self._reservations.admissions.asker(None)
         if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
             self._known.new_kubelet()
+        if asked >= self._taken:
+            self._taken = asked
+            await self._learn(answer, asked, books, inside=inside)
+        return self._reservations.admissions.asker(answer.pods if inside else None)
+
+    async def _learn(self, answer: PodList, asked: float, books: Books, *, inside: bool) -> None:
         doubtful = self.doubt.covers(asked)
         holders = self._known.answered(answer.holders, self._before, books, doubtful=doubtful)
         if released := self._before.keys() - holders.keys():
             await self._rescans.refresh(released)
         asker = self._reservations.admissions.asker(answer.pods) if inside else None
-        if asked >= self._taken:
-            self._taken = asked
-            self._reservations.named(answer, asked, self.doubt.began if doubtful else 0.0, asker)
-            self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, books)
-        return asker or self._reservations.admissions.asker(None)
+        since = self.doubt.began if doubtful else 0.0
+        entered = books.possessions if books.written else None
+        self._reservations.named(answer, asked, since, asker, entered)
+        self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, books)
 
     def _take(self, allocations: Allocations, now: float, books: Books | None = None) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""

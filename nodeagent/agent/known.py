@@ -71,15 +71,15 @@ class Known:
                 unnamed_entries[entry] = self._unnamed.get(entry, books.written)
         # what the kubelet has struck from its books has let go, too
         before = {(entry.resource, entry.device_id) for entry in self._unnamed}
-        self._named |= before - books.possessions
+        if books.written is not None:
+            self._named |= before - books.possessions
         self._unnamed, self.hinted = unnamed_entries, bool(unnamed_entries)
         self._first = self._first or (books.written,)
         self._trusted = self._trusted or not self.hinted or self._first != (books.written,)
 
     def _may_hold(self, entry: Entry) -> bool:
-        """False for what is over, and for shares of somebody's device, which have numbers."""
-        over = self._owners.get((entry.resource, entry.device_id)) == entry.uid
-        return not over and not entry.device_id.isdecimal()
+        """False for what is over."""
+        return self._owners.get((entry.resource, entry.device_id)) != entry.uid
 
 
 def _with_hints(holders: dict[str, Holder], books: Books, hints: list[Entry]) -> dict[str, Holder]:

@@ -39,7 +39,9 @@ class PodResources:
 
     def books(self) -> Books:
         """What the checkpoint says. Blocks on a file."""
-        return self._checkpoint.read()
+        books = self._checkpoint.read()
+        self._virt_handler.learn(each.resource for each in books.entries if each.device_id.isdecimal())
+        return books
 
     def birth(self) -> Birth | None:
         """When the kubelet was started; None without one."""

@@ -68,32 +68,48 @@ class ReservationBook:
         self._given |= {device_id: _Given(holder, now, due, pod) for device_id, holder in holders.items()}
         self._publish()
 
+    def new_kubelet(self) -> None:
+        """A new kubelet has come: it admits nobody whom the last one was admitting."""
+        self.admissions.settles = None
+        self._publish()
+
     def settle(self, now: float, books: Collection[Possession] | None = None) -> None:
         """If the time of the admission is over by now, and ``books`` say nothing else, it has settled."""
         self.admissions.settle(now, books)
         self._publish()
 
     def named(
-        self, answer: PodList, asked: float, since: float = 0.0, asker: Admission | None = None
+        self,
+        answer: PodList,
+        asked: float,
+        since: float = 0.0,
+        asker: Admission | None = None,
+        books: Collection[Possession] | None = None,
     ) -> None:
         """The kubelet, asked at that time, names these holders; it knows of what was given ``since``.
 
         Asked inside an Allocate (of ``asker``) it names all that the ones before have given, but what plain
-        init containers got. Otherwise an answer of ours may still be on its way until it is due.
+        init containers got. Otherwise an answer of ours may still be on its way until it is due. ``books``
+        has what the kubelet has entered, all of it once an admission is over; None: not known.
         """
         again = asker is self.admissions.now
-        if self.admissions.named(answer.pods) and asker is None:
+        if self.admissions.named(answer.pods, inside=asker is not None) and asker is None:
             self._all_due()
         names = _names(self._given, answer)
         kept: dict[str, _Given] = {}
         for device_id, given in self._given.items():
+            possession = (given.holder.resource, device_id)
             holder = answer.holders.get(device_id)
             if holder is not None and holder.resource == given.holder.resource:
                 continue
+            entered = books is None or possession in books
             if again:
-                released = (given.holder.resource, device_id) not in self.admissions.now.given
+                released = possession not in self.admissions.now.given
+            elif given.pod is None:
+                released = (asker is not None or asked >= given.due) and (books is None or not entered)
             else:
-                released = _released(given, answer, asker, late=asked >= given.due)
+                over = asked >= given.due and device_id not in self.admissions.settling
+                released = _gone(given.pod, answer, asker) or (over and not entered)
             if given.at < since or given.at >= asked or not released:
                 known = names.get(given.holder.identity)
                 kept[device_id] = given if known is None else given._replace(holder=_as(given.holder, known))
@@ -134,11 +150,9 @@ class ReservationBook:
         self._snapshots.publish(replace(self._snapshots.now, reservations=marks))
 
 
-def _released(given: _Given, answer: PodList, asker: Admission | None, *, late: bool) -> bool:
-    """True if nobody has got the id after all, or not any more, as the kubelet does not name it."""
-    if given.pod is not None:
-        return given.pod not in answer.pods or (asker is not None and asker.name == given.pod)
-    return asker is not None or late
+def _gone(pod: str, answer: PodList, asker: Admission | None) -> bool:
+    """True if the pod has ended, also if another one asks under its name."""
+    return pod not in answer.pods or (asker is not None and asker.name == pod)
 
 
 def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:

@@ -8,8 +8,11 @@ PodResources names nobody yet, it is all there is.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,10 +67,10 @@ class Checkpoint:
         self._books = Books()
 
     def read(self) -> Books:
-        """What it says now; nothing if it cannot be read. Blocks on a file."""
+        """What it says now, or said when it could be read last. Blocks on a file."""
         written = _stamp(self._path)
-        if written != self._books.written:
-            self._books = Books(written, tuple(dict.fromkeys(_entries(self._path))))
+        if written != self._books.written and (entries := _entries(self._path)) is not None:
+            self._books = Books(written, entries)
         return self._books._replace(admitted=self._admitted())
 
     def _admitted(self) -> frozenset[str] | None:
@@ -86,27 +89,35 @@ def _stamp(path: str) -> Stamp | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _entries(path: str) -> Iterator[Entry]:
+def _entries(path: str) -> tuple[Entry, ...] | None:
+    """All entries that can be understood; None for a file that cannot be read, which says nothing."""
     try:
         document = json.loads(Path(path).read_bytes())
-        pods = document["Data"]["PodDeviceEntries"] or ()
+        pods = tuple(document["Data"]["PodDeviceEntries"] or ())
     except (OSError, ValueError, LookupError, TypeError):
-        return
+        return None
+    found: dict[Entry, None] = {}
     for pod in pods:
-        try:
-            yield from _of_pod(pod)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            continue
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+            found |= dict.fromkeys(_of_pod(pod))
+    return tuple(found)
 
 
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
-    """By NUMA node, which is "-1" for an id without topology; a list before Kubernetes 1.20."""
+    """By NUMA node, which is "-1" for an id without topology; a list before Kubernetes 1.20.
+
+    A number is somebody's share, unless the answer to its Allocate has the node of that IOMMU group: then it
+    is virt-handler's.
+    """
+    response = base64.b64decode(pod.get("AllocResp") or "")
     by_node = pod["DeviceIDs"]
     if isinstance(by_node, list):
         by_node = {"-1": by_node}
     for node, ids in by_node.items():
         numa = int(node)
-        for device_id in ids:
+        for device_id in map(str, ids):
+            if device_id.isdecimal() and not re.search(rb"/dev/vfio/%s\b" % device_id.encode(), response):
+                continue
             yield Entry(
                 str(pod["PodUID"]),
                 ResourceName(pod["ResourceName"]),

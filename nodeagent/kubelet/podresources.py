@@ -28,12 +28,16 @@ LIST_LIMIT = 5.0  # seconds
 class VirtHandler:
     """Which resources virt-handler's own PCI plugin serves: its sockets say so, in the kubelet's directory.
 
-    A kubelet that starts removes them, so what was seen once is remembered.
+    A kubelet that starts removes them, so what was seen once is remembered, and the checkpoint tells, too.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._seen: set[str] = set()
+
+    def learn(self, resources: Iterable[str]) -> None:
+        """These are known to have groups for their ids."""
+        self._seen.update(resources)
 
     def serves(self, resource: str) -> bool:
         """True if ids of this resource are numbers of IOMMU groups."""

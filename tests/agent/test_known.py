@@ -28,7 +28,6 @@ def test_the_file_adds_whom_the_kubelet_does_not_name() -> None:
     assert Known().answered({}, {}, books(entry("x")), doubtful=False) == {"x": hinted()}
     assert Known().answered({"x": POD}, {}, books(entry("x")), doubtful=False) == {"x": POD}
     assert Known().silent({"y": POD}, books(entry("x"))) == {"x": hinted(), "y": POD}
-    assert Known().silent({}, books(entry("12"))) == {}, "numbers are shares of somebody's device"
 
 
 def test_another_device_of_a_pod_tells_the_name_of_an_entry() -> None:

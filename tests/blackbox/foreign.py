@@ -20,11 +20,16 @@ class Foreign(plugin.Plugin):
     """As ``plugin.Plugin``; each Allocate takes ``takes`` seconds before it is granted or refused."""
 
     takes = 0.0
+    groups = False  # its ids are numbers of IOMMU groups, as virt-handler's are
 
     async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
         """After its time."""
         await anyio.sleep(self.takes)
-        return await super().allocate(message)
+        answer = await super().allocate(message)
+        for asked, given in zip(message.container_requests, answer.container_responses, strict=True):
+            groups = [f"/dev/vfio/{number}" for number in asked.device_ids if self.groups]
+            given.devices.extend(v1beta1.DeviceSpec(node, node, "mrw") for node in groups)
+        return answer
 
 
 @asynccontextmanager
@@ -38,7 +43,7 @@ async def serving(
 ) -> AsyncIterator[Foreign]:
     """The plugin, when the kubelet has its list. Its ``gate`` holds every Allocate back while it is shut."""
     made = Foreign(*map(plugin.device, ids))
-    made.takes = takes
+    made.takes, made.groups = takes, socket.startswith("kubevirt-")
     made.refusal = plugin.refused(refusal) if refusal else None
     async with plugin.served(kubelet, made, socket):
         await plugin.register(kubelet, socket, resource)

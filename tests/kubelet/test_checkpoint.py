@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
 
+from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.ids import ResourceName
@@ -31,12 +33,20 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
     checkpoint = Checkpoint(str(path), NO_PODS)
     assert checkpoint.read().entries is checkpoint.read().entries
+    path.write_text("{")
+    assert checkpoint.read().entries == (Entry("u", R, "a", None),), "it says nothing, so this stands"
     path.unlink()
-    assert checkpoint.read().entries == ()
+    assert checkpoint.read().entries == (Entry("u", R, "a", None),)
 
 
 def entry(ids: object, **other: object) -> dict[str, object]:
     return {"PodUID": "u", "ContainerName": "c", "ResourceName": RESOURCE, "DeviceIDs": ids, **other}
+
+
+def group(number: str, node: str) -> dict[str, object]:
+    """An entry of virt-handler's: its ids are numbers of groups, and the answer has the group's node."""
+    response = v1beta1.ContainerAllocateResponse(devices=[v1beta1.DeviceSpec(node, node, "mrw")])
+    return entry([number], AllocResp=base64.b64encode(bytes(response)).decode())
 
 
 @pytest.mark.parametrize(
@@ -49,6 +59,18 @@ def entry(ids: object, **other: object) -> dict[str, object]:
         ({"Data": []}, ()),
         ([], ()),
         ("no JSON at all", ()),
+        (
+            {
+                "Data": {
+                    "PodDeviceEntries": [
+                        entry(["12"]),
+                        group("13", "/dev/vfio/130"),
+                        group("14", "/dev/vfio/14"),
+                    ]
+                }
+            },
+            (Entry("u", R, "14", None),),
+        ),
     ],
 )
 def test_any_content_is_borne(tmp_path: Path, document: object, expected: tuple[Entry, ...]) -> None:

@@ -72,6 +72,26 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
+def check_alone(
+    resource: Resource, device_ids: Iterable[str], decision: Decision, owned: frozenset[str]
+) -> None:
+    """Nobody else may have a part of the groups: a record of the id itself proves nothing for who asks.
+
+    ``owned`` are the ids that are the asker's for certain.
+
+    :raises Refused: with whoever has one.
+    """
+    for device_id in () if resource.isolation is Isolation.NONE else device_ids:
+        host_device = decision.snapshot.host.device(device_id)
+        held = {} if host_device is None else units.holders_in(units.unit_of(host_device), decision.snapshot)
+        for other, holder in held.items():
+            if other not in owned:
+                raise Refused(
+                    f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {other}",
+                    "it becomes available when that pod ends",
+                )
+
+
 def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
     """True if it matters who asks: of the groups somebody has a part, or another resource offers one."""
     if resource.isolation is Isolation.NONE:

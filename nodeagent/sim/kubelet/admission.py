@@ -43,7 +43,8 @@ class Admission:
         state = self._state
         async with self._one_at_a_time:
             self.free_devices_of_gone_pods()
-            pod.uid = pod.uid or f"{pod.key}-{len(state.statistics.allocations)}-{time.monotonic_ns()}"
+            name = f"{pod.namespace}-{pod.name}-{len(state.statistics.allocations)}"
+            pod.uid = pod.uid or f"{name}-{time.monotonic_ns()}"
             state.pods[pod.key] = pod
             try:
                 await self._allocate(pod)

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from nodeagent.agent.admission import Admission
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import unnamed
 from nodeagent.model.ids import ResourceName
@@ -67,6 +68,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
+        changing.reservations.admit(Admission("one"), math.inf)
         changing.reservations.give({fresh: POD}, now=0.0, due=math.inf)
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack: answers that come late, of a kubelet that is no more."""
+"""Answers that come late: of an older question, of a kubelet that is no more."""
 
 from __future__ import annotations
 
 import anyio
 
 from nodeagent.agent.known import Known
+from nodeagent.kubelet.checkpoint import Books
 from nodeagent.kubelet.podresources import Birth
+from nodeagent.model.allocation import Holder, PodList
 from tests.agent.asking import POD, Kubelet, Loop
-from tests.agent.test_known import A, books, entry, hinted
+from tests.agent.test_known import books, entry, hinted
 
 
 async def test_an_answer_of_the_kubelet_before_names_nobody_in_the_life_of_the_new_one() -> None:
@@ -29,38 +31,37 @@ async def test_an_answer_of_the_kubelet_before_names_nobody_in_the_life_of_the_n
     assert "a" in loop.now.holders
 
 
+class Late(Kubelet):
+    """Answers the first question last, with what was true then."""
+
+    def __init__(self, **held: Holder) -> None:
+        super().__init__(**held)
+        self.late = anyio.Event()
+
+    async def pods(self) -> PodList:
+        """One question."""
+        first, answer = not self.asked.get(), await super().pods()
+        if first:
+            await self.late.wait()
+        return answer
+
+
 async def test_an_older_answer_that_comes_late_teaches_nothing() -> None:
     """A pod had it; another one has it in a plain init container, which the kubelet never names."""
-    kubelet = Kubelet(a=POD)
+    kubelet = Late(a=POD)
     kubelet.file = (entry("a", "u1"),)
     loop = Loop(kubelet)
-    old = anyio.Event()
-    slow = dict(kubelet.held)
-
     async with anyio.create_task_group() as tasks:
-        real = kubelet.pods
-
-        async def late_pods():  # the answer of now, told later
-            from nodeagent.model.allocation import PodList
-
-            kubelet.asked.set((*kubelet.asked.get(), anyio.current_time()))
-            await old.wait()
-            return PodList(slow, {"ns/p": frozenset({(A, "a")})})
-
-        kubelet.pods = late_pods
         tasks.start_soon(loop.inquiry.ask)
         await kubelet.until_asked(1)
-        kubelet.pods, kubelet.held = real, {}
-        kubelet.answers = anyio.Event()
-        kubelet.answers.set()
-        kubelet.file = ()
+        await anyio.wait_all_tasks_blocked()
+        kubelet.held, kubelet.file = {}, ()
         await loop.inquiry.ask()
-        kubelet.file = (entry("a", "u2"), entry("other", "u3"))
-        await loop.inquiry.ask()
-        kubelet.file = (entry("a", "u2"), entry("other", "u3"), entry("more", "u4"))
-        await loop.inquiry.ask()
+        for more in ("other", "more"):
+            kubelet.file = (*kubelet.file, entry("a", "u2"), entry(more, f"u {more}"))
+            await loop.inquiry.ask()
         assert loop.now.holders["a"] == hinted("u2")
-        old.set()
+        kubelet.late.set()
     await loop.inquiry.ask()
     assert loop.now.holders.get("a") == hinted("u2")
 
@@ -69,7 +70,5 @@ def test_a_file_that_could_not_be_read_once_strikes_nothing() -> None:
     known = Known()
     before = {"x": POD}
     assert known.answered({}, before, books(entry("x")), doubtful=True) == before
-    from nodeagent.kubelet.checkpoint import Books
-
     assert known.answered({}, before, Books(None, ()), doubtful=True) == before
     assert known.answered({}, before, books(entry("x"), written=3), doubtful=True) == before
