@@ -13,6 +13,7 @@ from tests.blackbox.boards import (
     HARDLY,
     LONE,
     LONE_AT,
+    RULES,
     USB,
     all_listed,
     apart,
@@ -187,3 +188,96 @@ async def test_a_hint_of_the_checkpoint_never_takes_the_name_of_who_has_got_anot
         two = await kubelet.admit(pod("vm", {GPU: 1}))
         print(one.message, two.message)
         apart(*(each for each in (one, two) if each.phase == "Running"))
+
+
+async def test_what_a_plain_init_container_had_is_free_when_a_pod_comes_again_under_its_name_with_another(
+    node: Node,
+) -> None:
+    """Two names are new at the next Allocate, so it is not told whose it is; the dead one's GPU is nobody's."""
+    boards = usb_boards(node, 2)
+    async with started(node, "--timing-holders", "60s", listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("vm", {USB: 1}, init_containers=[{GPU: 1}]))
+        running(old)
+        await named(node, boards[0].usb, old)
+        await anyio.sleep(1.0)
+        kubelet.delete(old)
+        running(await kubelet.admit(pod("web", {})))
+        again = await kubelet.admit(pod("vm", {USB: 1}))
+        running(again)
+        (taken,) = again.result.ids[USB]
+        await named(node, taken, again)
+        other = next(board for board in boards if board.usb != taken)
+        await until_health(kubelet, USB, other.usb, "Healthy")
+        await until_health(kubelet, GPU, other.gpu, "Healthy")
+
+
+async def test_a_pod_that_takes_a_function_that_is_not_isolated_in_between_gets_the_sibling(
+    node: Node,
+) -> None:
+    boards = usb_boards(node, 1)
+    text = RULES.replace('["1ad9"]}]}', '["1ad9"]}], isolation: none}')
+    node.configure(text)
+    async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
+        running(await kubelet.admit(pod("vm", {GPU: 1}, {LONE: 1}, {USB: 1})))
+
+
+async def test_a_shared_node_between_gpu_and_usb_of_a_board_takes_nothing_from_the_pod(node: Node) -> None:
+    boards = usb_boards(node, 1)
+    node.host.node("/dev/kvm2")
+    node.configure(RULES + "  - {name: example.com/kvm, node: {path: /dev/kvm2, count: 2}}\n")
+    async with started(node, *FOR_EVER, listed={**usb_lists(boards), "example.com/kvm": 2}) as (_, kubelet):
+        running(await kubelet.admit(pod("vm", {GPU: 1}, {"example.com/kvm": 1}, {USB: 1})))
+
+
+async def test_an_allocate_that_is_cancelled_while_it_waits_leaves_no_mark(node: Node) -> None:
+    (board,) = boards = usb_boards(node, 1)
+    async with (
+        started(node, listed=usb_lists(boards)) as (_, kubelet),
+    ):
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        node.host.hold(board.gpu)
+        await named(node, board.gpu, old)
+        kubelet.delete(old)
+        with anyio.move_on_after(1.0):
+            await refusal(kubelet, GPU, board.gpu)
+        node.host.release(board.gpu)
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+        await until_health(kubelet, USB, board.usb, "Healthy")
+        assert await refusal(kubelet, USB, board.usb) == ""
+
+
+@pytest.mark.parametrize("flags", [(), FOR_EVER], ids=["300 ms", "60 s"])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_pod_that_comes_again_under_its_name_is_not_the_one_whose_init_container_had_the_sibling(
+    node: Node, flags: tuple[str, ...], count: int
+) -> None:
+    """The old one showed nothing when it asked last: its sibling was its init container's."""
+    boards = usb_boards(node, count)
+    async with started(node, *flags, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("vm", {GPU: 1}, init_containers=[{USB: 1}]))
+        running(old)
+        kubelet.delete(old)
+        again = await kubelet.admit(pod("vm", {GPU: count}))
+        print("again", again.phase, again.message)
+        late = await kubelet.admit(pod("late", {USB: 1}))
+        print("late", late.phase, late.message)
+        apart(*(each for each in (again, late) if each.phase == "Running"))
+        running(again)
+
+
+async def test_the_next_pod_never_gets_the_sibling_of_a_short_lived_one_that_came_again(node: Node) -> None:
+    """Its end came before its time was over: no books have it, and so it counts as still being admitted."""
+    boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("vm", {GPU: 1}, init_containers=[{USB: 1}]))
+        running(old)
+        kubelet.delete(old)
+        kubelet.state.table.held.clear()
+        kubelet.state.table.save()
+        await anyio.sleep(5.0)
+        again = await kubelet.admit(pod("vm", {GPU: 1}))
+        print("again", again.phase, again.message)
+        late = await kubelet.admit(pod("late", {USB: 1}))
+        print("late", late.phase, late.message)
+        apart(*(each for each in (again, late) if each.phase == "Running"))
+        running(again)
