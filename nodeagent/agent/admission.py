@@ -57,7 +57,7 @@ class Admission:
         return not pods.keys() <= self.pods.keys()
 
     def owned(self, asked: Collection[str]) -> frozenset[str]:
-        """The ids that are this pod's for certain: what it asks for and got, and what it shows beside that."""
+        """The ids that are surely this pod's: what it asks for and got, and what it shows beside that."""
         mine = frozenset(asked).union(device_id for _, device_id in self.given)
         shown = (frozenset(each for _, each in possessions) for possessions in (self.pods or {}).values())
         return mine.union(*(ids for ids in shown if not ids.isdisjoint(mine)))
@@ -109,6 +109,10 @@ class Admissions:
         if other or self.settles is not None:
             self.now, self.settles = admission, until
         return other
+
+    def new_kubelet(self) -> None:
+        """A new kubelet has come: it admits nobody whom the last one was admitting."""
+        self.settles = None
 
     def gave(self, possessions: Iterable[Possession], now: float) -> None:
         """An Allocate has given these to the pod."""

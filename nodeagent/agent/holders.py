@@ -139,7 +139,7 @@ class Holders:
             while True:
                 hints, asked = self.hints.get(), anyio.current_time()
                 await self._inquiry.ask()
-                self.rewrites.asked(asked, hinted=self._inquiry.hinted)
+                self.rewrites.asked(asked, hinted=self._inquiry.known.hinted)
                 await anyio.sleep(SPACING)
                 await self._until_due(asked, hints)
 

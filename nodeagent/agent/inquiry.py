@@ -8,7 +8,6 @@ presence; it is told as partial if there was no better one before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,7 +24,7 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.checkpoint import Books
 from nodeagent.kubelet.podresources import Birth
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, PodList
+from nodeagent.model.allocation import Allocations, Knowledge, PodList
 
 INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds what
 AGAIN = 0.1  # seconds until it asks once more
@@ -65,7 +64,7 @@ class Inquiry:
         self._snapshots = snapshots
         self._reservations = reservations
         self._rescans = rescans
-        self._known = Known()
+        self.known = Known()
         self._taken = 0.0  # when the newest question that was answered was asked
         self._lives = 0  # kubelets that were seen to come
 
@@ -74,24 +73,20 @@ class Inquiry:
         """True if there is a kubelet that could answer."""
         return self._kubelet.birth() is not None
 
-    @property
-    def hinted(self) -> bool:
-        """True if the kubelet's file says more than its last answer, and may be old."""
-        return self._known.hinted
-
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self.doubt.kubelet_changed(anyio.current_time())
         self._lives += 1
-        self._known.new_kubelet()
-        self._reservations.new_kubelet()
+        self.known.new_kubelet()
+        self._reservations.admissions.new_kubelet()
+        self._reservations.settle(anyio.current_time())
         self.failures.set(-1)
 
     async def ask(self) -> None:
         """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
         if self._snapshots.now.allocations == Allocations():
             books = await threads.call(self._kubelet.books)
-            self._take(Allocations(self._known.silent({}, books)), anyio.current_time())
+            self._take(Allocations(self.known.silent({}, books)), anyio.current_time())
         async with anyio.create_task_group() as group:
             group.start_soon(self._settle, name="what settles meanwhile")
             await self._ask(anyio.current_time())
@@ -137,13 +132,9 @@ class Inquiry:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
         books = await threads.call(self._kubelet.books)
-        holders = self._known.silent(self._before, books)
+        holders = self.known.silent(self._snapshots.now.allocations.holders, books)
         self._take(Allocations(holders, Knowledge.UNKNOWN), asked)
         self.failures.set(max(self.failures.get(), 0) + 1)
-
-    @property
-    def _before(self) -> Mapping[str, Holder]:
-        return self._snapshots.now.allocations.holders
 
     @property
     def _life(self) -> tuple[int, tuple[int, int] | None]:
@@ -158,7 +149,7 @@ class Inquiry:
         if life != self._life:
             return self._reservations.admissions.asker(None)
         if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
-            self._known.new_kubelet()
+            self.known.new_kubelet()
         if asked >= self._taken:
             self._taken = asked
             await self._learn(answer, asked, books, inside=inside)
@@ -166,8 +157,9 @@ class Inquiry:
 
     async def _learn(self, answer: PodList, asked: float, books: Books, *, inside: bool) -> None:
         doubtful = self.doubt.covers(asked)
-        holders = self._known.answered(answer.holders, self._before, books, doubtful=doubtful)
-        if released := self._before.keys() - holders.keys():
+        before = self._snapshots.now.allocations.holders
+        holders = self.known.answered(answer.holders, before, books, doubtful=doubtful)
+        if released := before.keys() - holders.keys():
             await self._rescans.refresh(released)
         asker = self._reservations.admissions.asker(answer.pods) if inside else None
         since = self.doubt.began if doubtful else 0.0

@@ -68,11 +68,6 @@ class ReservationBook:
         self._given |= {device_id: _Given(holder, now, due, pod) for device_id, holder in holders.items()}
         self._publish()
 
-    def new_kubelet(self) -> None:
-        """A new kubelet has come: it admits nobody whom the last one was admitting."""
-        self.admissions.settles = None
-        self._publish()
-
     def settle(self, now: float, books: Collection[Possession] | None = None) -> None:
         """If the time of the admission is over by now, and ``books`` say nothing else, it has settled."""
         self.admissions.settle(now, books)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from nodeagent.model.allocation import Allocations, Reservations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
+from nodeagent.model.ids import GroupNumber
 from nodeagent.model.ledger import Ledger
 
 Names = Mapping[str, str]
@@ -25,7 +26,8 @@ class Snapshot:
 
     ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
     is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
-    ``machine_id`` is "" while it is not known.
+    ``machine_id`` is "" while it is not known. ``strays`` are ids that pods hold and that have left the host,
+    by the group that they were in: the turn finds them, and hands them on.
     """
 
     host: Host = field(default_factory=Host)
@@ -37,3 +39,4 @@ class Snapshot:
     ledger: Ledger = field(default_factory=Ledger)
     failures: Mapping[str, str] = field(default_factory=dict)
     machine_id: str = ""
+    strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)

@@ -45,6 +45,11 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     judged = _everywhere(before.host, now.host)
     if judged is None:
         judged = _of_ids((before.reservations.settling ^ now.reservations.settling) | held, now.host)
+        judged |= dict.fromkeys(
+            number
+            for number in before.strays.keys() | now.strays.keys()
+            if before.strays.get(number) != now.strays.get(number) and number in now.host.groups
+        )
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
     if rebuilt:

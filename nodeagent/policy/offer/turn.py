@@ -18,7 +18,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import changes, orphans, resources, shares, units
+from nodeagent.policy.offer import changes, orphans, resources, shares, strays, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.orphans import Orphans
@@ -58,6 +58,7 @@ def first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NOTHING) -> D
 
 def following(before: Decision, snapshot: Snapshot) -> Decision:
     """The Decision of ``snapshot`` after ``before``."""
+    snapshot = strays.handed_on(before.snapshot, snapshot)
     matched = _remembered(before, snapshot.host)
     if (before.snapshot.desired, before.snapshot.names) != (snapshot.desired, snapshot.names):
         matched = matched if before.snapshot.desired == snapshot.desired else {}

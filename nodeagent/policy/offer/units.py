@@ -87,7 +87,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         group=group,
         devices=devices,
         functions=tuple([each for each in devices if isinstance(each, PciFunction)]),
-        holders=_holders(ids, snapshot),
+        holders=_holders(_with_strays(ids, group, snapshot), snapshot),
         complete=allocations.complete,
         settling=reservations.settling.intersection(ids),
         nodes=host.nodes,
@@ -99,7 +99,13 @@ def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
     """Who has what of a unit, by id."""
     group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
     ids = ids_in(unit_id, snapshot.host) if group is None else _ids(group, ())
-    return _holders(ids, snapshot)
+    return _holders(_with_strays(ids, group, snapshot), snapshot)
+
+
+def _with_strays(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
+    """With what has left the group while a pod held it: that pod may have the group still open."""
+    strays = () if group is None else snapshot.strays.get(group.number, ())
+    return (*ids, *strays)
 
 
 def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on the path of an Allocate: who asks, what was given and never named, what leaves the host."""
+"""The path of an Allocate when all goes wrong: who asks, what was never named, what leaves the host."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
     HARDLY,
     LONE,
-    LONE_AT,
     RULES,
     USB,
     all_listed,
@@ -22,10 +20,8 @@ from tests.blackbox.boards import (
     refusal,
     running,
     started,
-    stays,
     usb_boards,
     usb_lists,
-    what,
 )
 from tests.blackbox.foreign import NIC, serving
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
@@ -141,9 +137,7 @@ async def test_what_a_killed_kubelet_was_given_for_a_pod_is_free_again_though_th
         (given,) = vm.result.ids[GPU]
         await named(node, given, vm)
         other = next(board for board in boards if board.gpu != given)
-        with anyio.fail_after(45):
-            while health(kubelet, USB)[other.usb] != "Healthy":
-                await anyio.sleep(0.2)
+        await kubelet.until(lambda: health(kubelet, USB)[other.usb] == "Healthy", 45.0)
 
 
 async def test_a_pod_under_the_name_of_one_that_a_new_kubelet_never_named_is_not_that_one(
@@ -171,7 +165,7 @@ async def test_a_pod_under_the_name_of_one_that_a_new_kubelet_never_named_is_not
 async def test_a_hint_of_the_checkpoint_never_takes_the_name_of_who_has_got_another_part_of_it_since(
     node: Node,
 ) -> None:
-    """A dead pod had a GPU in its init container and the USB function: who gets the USB function has no GPU."""
+    """A dead pod had both, the GPU in its init container: who gets the USB function has no GPU."""
     (board,) = boards = usb_boards(node, 1)
     async with started(node, *HARDLY, listed=usb_lists(boards)) as (_, kubelet):
         old = await kubelet.admit(pod("vm", {USB: 1}, init_containers=[{GPU: 1}]))
@@ -190,7 +184,7 @@ async def test_a_hint_of_the_checkpoint_never_takes_the_name_of_who_has_got_anot
 async def test_what_a_plain_init_container_had_is_free_when_a_pod_comes_again_under_its_name_with_another(
     node: Node,
 ) -> None:
-    """Two names are new at the next Allocate, so it is not told whose it is; the dead one's GPU is nobody's."""
+    """Two names are new at the next Allocate, so it is not told whose that is."""
     boards = usb_boards(node, 2)
     async with started(node, "--timing-holders", "60s", listed=usb_lists(boards)) as (_, kubelet):
         old = await kubelet.admit(pod("vm", {USB: 1}, init_containers=[{GPU: 1}]))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has left the host while a pod held it: its group is that pod's until it lets go. Pure.
+
+The host does not show the group of a device that is not there; the turn before knew it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nodeagent.model.ids import GroupNumber
+from nodeagent.model.snapshot import Snapshot
+
+
+def handed_on(before: Snapshot, now: Snapshot) -> Snapshot:
+    """The Snapshot with its strays: those of before that are still held and away, and new ones."""
+    if before.host is now.host and not before.strays:
+        return now
+    groups: dict[GroupNumber, frozenset[str]] = {}
+    for device_id, group in (*_strays(before), *_strays(now), *_left(before, now)):
+        held = device_id in now.allocations.holders or device_id in now.reservations.given
+        if held and now.host.device(device_id) is None:
+            groups[group] = groups.get(group, frozenset()) | {device_id}
+    return now if groups == now.strays else replace(now, strays=groups)
+
+
+def _strays(snapshot: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
+    return ((device_id, group) for group, ids in snapshot.strays.items() for device_id in ids)
+
+
+def _left(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
+    for device_id in now.host.changes_since(before.host).devices:
+        host_device = before.host.device(device_id)
+        if host_device is not None and host_device.group is not None:
+            yield device_id, host_device.group
