@@ -105,7 +105,9 @@ class Inquiry:
                 except KubeletUnavailable:  # others may ask so often that the kubelet refuses
                     await anyio.sleep(AGAIN)
                 else:
-                    return await self._answered(answer, asked, life, inside=bool(answer.pods))
+                    if not answer.pods:
+                        break
+                    return await self._answered(answer, asked, life, inside=True)
         return self._reservations.admissions.asker(None)
 
     async def _settle(self) -> None:
