@@ -163,6 +163,8 @@ class Inquiry:
         holders = self.known.answered(answer.holders, before, books, doubtful=doubtful)
         if released := before.keys() - holders.keys():
             await self._rescans.refresh(released)
+            if asked != self._taken:  # a newer question was answered meanwhile
+                return
         asker = self._reservations.admissions.asker(answer.pods) if inside else None
         since = self.doubt.began if doubtful else 0.0
         entered = books.possessions if books.written else None

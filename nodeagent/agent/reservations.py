@@ -98,12 +98,12 @@ class ReservationBook:
             if holder is not None and holder.resource == given.holder.resource:
                 continue
             entered = books is None or possession in books
-            if again:
-                released = possession not in self.admissions.now.given
+            over = asked >= given.due and device_id not in self.admissions.settling
+            if again and possession in self.admissions.now.given:
+                released = False
             elif given.pod is None:
-                released = (asker is not None or asked >= given.due) and (books is None or not entered)
+                released = (asker is not None or over) and (books is None or not entered)
             else:
-                over = asked >= given.due and device_id not in self.admissions.settling
                 released = _gone(given.pod, answer, asker) or (over and not entered)
             if given.at < since or given.at >= asked or not released:
                 known = names.get(given.holder.identity)

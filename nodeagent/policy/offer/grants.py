@@ -18,7 +18,6 @@ from nodeagent.model.resource import Iommufd, Isolation, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer import kinds, units
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.policy.offer.units import Offer
 
 CDI_KIND = "nodeagent.local/vfio"
 
@@ -93,7 +92,7 @@ def check_alone(
 
 
 def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
-    """True if it matters who asks: of the groups somebody has a part, or another resource offers one."""
+    """True if it matters who asks: of the groups somebody has a part, or could have one beside the asker."""
     if resource.isolation is Isolation.NONE:
         return False
     for device_id in device_ids:
@@ -101,13 +100,9 @@ def contended(resource: Resource, device_ids: Iterable[str], decision: Decision)
         if host_device is not None:
             unit = units.unit_of(host_device)
             offers = decision.offers.get(unit, ())
-            if units.holders_in(unit, decision.snapshot) or _several(offers):
+            if len(offers) > 1 or units.holders_in(unit, decision.snapshot):
                 return True
     return False
-
-
-def _several(offers: Iterable[Offer]) -> bool:
-    return len({offer.match.resource for offer in offers}) > 1
 
 
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:

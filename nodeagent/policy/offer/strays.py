@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has left the host while a pod held it: its group is that pod's until it lets go. Pure.
 
-The host does not show the group of a device that is not there; the turn before knew it.
+The host does not show the group of a device that is not there; the turn before knew it. A group that is gone
+ends it: the kernel gives its number to another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def handed_on(before: Snapshot, now: Snapshot) -> Snapshot:
     groups: dict[GroupNumber, frozenset[str]] = {}
     for device_id, group in (*_strays(before), *_strays(now), *_left(before, now)):
         held = device_id in now.allocations.holders or device_id in now.reservations.given
-        if held and now.host.device(device_id) is None:
+        if held and group in now.host.groups and now.host.device(device_id) is None:
             groups[group] = groups.get(group, frozenset()) | {device_id}
     return now if groups == now.strays else replace(now, strays=groups)
 
