@@ -26,7 +26,8 @@ class Admission:
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
         self.pods = pods  # None: the kubelet was not asked, or did not answer
-        self.name = _new(before or {}, pods or {})
+        self.names = _candidates(before or {}, pods or {})  # of whom one is the pod
+        self.name = next(iter(self.names)) if len(self.names) == 1 else None
         self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
 
     def asks_again(self, pods: Pods | None, *, lately: bool) -> bool:
@@ -144,7 +145,7 @@ class Admissions:
         self.settles = None if over else now + AGAIN
 
 
-def _new(before: Pods, now: Pods) -> str | None:
-    """The one name that was added, or came again; None if that is none or several."""
-    came = [name for name, shown in now.items() if name not in before or not shown >= before[name]]
-    return came[0] if len(came) == 1 else None
+def _candidates(before: Pods, now: Pods) -> frozenset[str]:
+    """The names that were added, or came again; if there are none, those that show nothing yet."""
+    came = frozenset(name for name, shown in now.items() if name not in before or not shown >= before[name])
+    return came or frozenset(name for name, shown in now.items() if not shown)

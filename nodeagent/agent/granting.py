@@ -72,6 +72,7 @@ class Granting:
             await self._cdi.ensure(name, device_ids)
             self._admit(admission)
         resource = self.resource(name)
+        grants.check_given(resource, device_ids)
         grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)

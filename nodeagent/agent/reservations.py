@@ -26,7 +26,9 @@ class _Given(NamedTuple):
     holder: Holder
     at: float
     due: float
-    pod: str | None = None  # ``namespace/name``, if that could be told
+    pods: frozenset[str] = (
+        frozenset()
+    )  # ``namespace/name`` of those of whom one has it, if that could be told
 
 
 class ReservationBook:
@@ -64,8 +66,8 @@ class ReservationBook:
                     "the kubelet's list is renewed; try the pod again",
                 )
         self.admissions.gave(((holder.resource, each) for each, holder in holders.items()), now)
-        pod = self.admissions.now.name
-        self._given |= {device_id: _Given(holder, now, due, pod) for device_id, holder in holders.items()}
+        pods = self.admissions.now.names
+        self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
         self._publish()
 
     def settle(self, now: float, books: Collection[Possession] | None = None) -> None:
@@ -101,10 +103,11 @@ class ReservationBook:
             over = asked >= given.due and device_id not in self.admissions.settling
             if again and possession in self.admissions.now.given:
                 released = False
-            elif given.pod is None:
-                released = (asker is not None or over) and (books is None or not entered)
+            elif len(given.pods) == 1:
+                released = _gone(given.pods, answer, asker) or (over and not entered)
             else:
-                released = _gone(given.pod, answer, asker) or (over and not entered)
+                unheard_of = (asker is not None or over) and (books is None or not entered)
+                released = unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
             if given.at < since or given.at >= asked or not released:
                 known = names.get(given.holder.identity)
                 kept[device_id] = given if known is None else given._replace(holder=_as(given.holder, known))
@@ -145,9 +148,9 @@ class ReservationBook:
         self._snapshots.publish(replace(self._snapshots.now, reservations=marks))
 
 
-def _gone(pod: str, answer: PodList, asker: Admission | None) -> bool:
-    """True if the pod has ended, also if another one asks under its name."""
-    return pod not in answer.pods or (asker is not None and asker.name == pod)
+def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:
+    """True if they have all ended, also if another pod asks under the one name."""
+    return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
 
 
 def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:

@@ -85,3 +85,5 @@ def test_the_one_name_that_has_come_since_the_last_answer_is_the_pod_s() -> None
     assert admissions.asker({"ns/old": old, "ns/p": frozenset()}).name == "ns/p"
     assert admissions.asker({"ns/old": old, "ns/p": frozenset(), "ns/q": frozenset()}).name is None
     assert admissions.asker({"ns/old": frozenset()}).name == "ns/old", "it came again"
+    admissions.named({"ns/old": old, "ns/p": frozenset()})
+    assert admissions.asker({"ns/old": old, "ns/p": frozenset()}).name == "ns/p", "it shows nothing yet"
