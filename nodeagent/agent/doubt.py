@@ -18,12 +18,14 @@ class Doubt:
 
     def __init__(self) -> None:
         self.until = 0.0
+        self.kubelets = 0  # that were seen to come
         self.began = 0.0  # what was given before that was given by another kubelet
         self._socket: tuple[int, int] | None = None
         self._trusted = False
 
     def kubelet_changed(self, now: float) -> None:
         """A new kubelet was seen to come."""
+        self.kubelets += 1
         self.began, self.until = now, max(self.until, now + FRESH_KUBELET)
 
     def answered_by(self, birth: Birth | None, now: float) -> bool:

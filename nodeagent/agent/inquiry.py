@@ -65,8 +65,7 @@ class Inquiry:
         self._reservations = reservations
         self._rescans = rescans
         self.known = Known()
-        self._taken = 0.0  # when the newest question that was answered was asked
-        self._lives = 0  # kubelets that were seen to come
+        self._answered_to = self._taken = 0.0  # when the newest was asked that was answered, that was taken
 
     @property
     def possible(self) -> bool:
@@ -76,7 +75,6 @@ class Inquiry:
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self.doubt.kubelet_changed(anyio.current_time())
-        self._lives += 1
         self.known.new_kubelet()
         self._reservations.admissions.new_kubelet()
         self._reservations.settle(anyio.current_time())
@@ -142,7 +140,7 @@ class Inquiry:
     def _life(self) -> tuple[int, tuple[int, int] | None]:
         """Which kubelet answers: an answer that spans two lives is none of the new one's."""
         birth = self._kubelet.birth()
-        return self._lives, None if birth is None else birth.socket
+        return self.doubt.kubelets, None if birth is None else birth.socket
 
     async def _answered(
         self, answer: PodList, asked: float, life: tuple[int, tuple[int, int] | None], *, inside: bool
@@ -152,8 +150,8 @@ class Inquiry:
             return self._reservations.admissions.asker(None)
         if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
             self.known.new_kubelet()
-        if asked >= self._taken:
-            self._taken = asked
+        if asked >= self._answered_to:
+            self._answered_to = asked
             await self._learn(answer, asked, books, inside=inside)
         return self._reservations.admissions.asker(answer.pods if inside else None)
 
@@ -163,8 +161,9 @@ class Inquiry:
         holders = self.known.answered(answer.holders, before, books, doubtful=doubtful)
         if released := before.keys() - holders.keys():
             await self._rescans.refresh(released)
-            if asked != self._taken:  # a newer question was answered meanwhile
+            if asked < self._taken:  # what a newer question was answered stands already
                 return
+        self._taken = asked
         asker = self._reservations.admissions.asker(answer.pods) if inside else None
         since = self.doubt.began if doubtful else 0.0
         entered = books.possessions if books.written else None
