@@ -54,8 +54,8 @@ class Closing:
         while opened := await self._opened(resource, device_ids, pods):
             if anyio.current_time() > deadline:
                 raise Refused(
-                    f"{resource.name}: {opened}: it is open{await self._by_whom(opened)}, "
-                    "and no pod of this node has it",
+                    f"{resource.name}: {opened}: it is open, and no pod of this node has it"
+                    f"{await self._by_whom(opened)}",
                     "the container of a pod that was deleted by force may still run: look for its process",
                 )
             await anyio.sleep(POLL)
@@ -75,4 +75,4 @@ class Closing:
 
     async def _by_whom(self, device_id: str) -> str:
         openers = await threads.call(in_use.openers, self._root, [device_id])
-        return f" in {openers[device_id]}" if device_id in openers else ""
+        return f": see {openers[device_id]}" if device_id in openers else ""
