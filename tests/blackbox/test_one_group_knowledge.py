@@ -18,6 +18,7 @@ from tests.blackbox.boards import (
     GPU,
     LONE,
     USB,
+    Board,
     all_listed,
     apart,
     groups,
@@ -36,6 +37,7 @@ from tests.blackbox.foreign import NIC
 from tests.blackbox.harness import PATIENCE, T4, Node, health, pod, until_health
 from tests.blackbox.test_one_group_others import SOUND
 from tests.blackbox.test_one_group_unknown import CUT_OFF, LONG, first_list, give_and_kill, lists_of
+from tests.sim import plugin
 
 
 async def admitted_at_last(kubelet: Kubelet, resource: str) -> Pod:
@@ -89,41 +91,39 @@ async def test_a_new_daemon_that_waits_for_a_slow_pod_resources_gives_no_second_
             assert other.phase == "Failed"
 
 
+VIRT_HANDLER = f"kubevirt-{SOUND.replace('/', '-')}.sock"
+
+
+async def given_by_virt_handler(node: Node, kubelet: Kubelet, board: Board) -> None:
+    """A pod has the board by the number of its group; then the daemon and virt-handler end."""
+    async with (
+        node.daemon() as daemon,
+        foreign.serving(kubelet, board.group, resource=SOUND, socket=VIRT_HANDLER),
+    ):
+        await all_listed(kubelet, usb_lists((board,)))
+        running(await kubelet.admit(pod("vm", {SOUND: 1})))
+        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        await daemon.end(signal.SIGKILL)
+
+
 async def test_what_virt_handler_gave_stays_held_while_a_kubelet_is_cut_off(node: Node) -> None:
     """Its entry in the checkpoint is the number of a group."""
     (board,) = boards = usb_boards(node, 1)
-    socket = f"kubevirt-{SOUND.replace('/', '-')}.sock"
     async with node.kubelet() as kubelet:
-        async with (
-            node.daemon() as daemon,
-            foreign.serving(kubelet, board.group, resource=SOUND, socket=socket),
-        ):
-            await all_listed(kubelet, usb_lists(boards))
-            vm = await kubelet.admit(pod("vm", {SOUND: 1}))
-            running(vm)
-            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-            await daemon.end(signal.SIGKILL)
+        await given_by_virt_handler(node, kubelet, board)
         kubelet.faults.set(CUT_OFF, LONG)
         await kubelet.restart()
-        async with foreign.serving(kubelet, board.group, resource=SOUND, socket=socket), node.daemon():
+        serving = foreign.serving(kubelet, board.group, resource=SOUND, socket=VIRT_HANDLER)
+        async with serving, node.daemon():
             await all_listed(kubelet, usb_lists(boards))
-            static = await kubelet.admit(pod("static", {GPU: 1}))
-            assert static.phase == "Failed"
+            assert (await kubelet.admit(pod("static", {GPU: 1}))).phase == "Failed"
 
 
 async def test_what_virt_handler_gave_is_held_before_its_socket_has_come_back(node: Node) -> None:
     """Both were started anew, and virt-handler takes longer."""
     (board,) = boards = usb_boards(node, 1)
-    socket = f"kubevirt-{SOUND.replace('/', '-')}.sock"
     async with node.kubelet() as kubelet:
-        async with (
-            node.daemon() as daemon,
-            foreign.serving(kubelet, board.group, resource=SOUND, socket=socket),
-        ):
-            await all_listed(kubelet, usb_lists(boards))
-            running(await kubelet.admit(pod("vm", {SOUND: 1})))
-            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-            await daemon.end(signal.SIGKILL)
+        await given_by_virt_handler(node, kubelet, board)
         await kubelet.restart()
         async with node.daemon():
             await all_listed(kubelet, usb_lists(boards))
@@ -175,8 +175,6 @@ async def test_a_refused_pod_that_comes_again_and_takes_another_board_leaves_the
         started(node, listed=usb_lists(boards)) as (_, kubelet),
         foreign.serving(kubelet, "nic-0", "nic-1") as nic,
     ):
-        from tests.sim import plugin
-
         nic.refusal = plugin.refused("no such network")
         first = await kubelet.admit(pod("vm", {GPU: 1}, {NIC: 1}, uid="uid-1"))
         assert first.phase == "Failed"

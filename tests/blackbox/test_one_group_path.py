@@ -44,26 +44,15 @@ async def test_a_pod_that_takes_a_lone_function_between_gpu_and_usb_of_a_board_g
         running(vm)
 
 
-async def test_what_a_plain_init_container_has_stays_its_pod_s_though_pods_without_devices_came_before_it(
-    node: Node,
+@pytest.mark.parametrize("before", [{"web": {}, "dns": {}}, {"other": {LONE: 1}}], ids=["two without", "one"])
+async def test_what_a_plain_init_container_has_stays_its_pod_s_whoever_was_admitted_right_before(
+    node: Node, before: dict[str, dict[str, int]]
 ) -> None:
+    """Of several new names none is the pod's for certain; GetPreferredAllocation sees its name first."""
     boards = usb_boards(node, 1)
     async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
-        for name in ("web", "dns"):
-            running(await kubelet.admit(pod(name, {})))
-        first = await kubelet.admit(pod("first", {}, init_containers=[{GPU: 1}]))
-        late = await kubelet.admit(pod("late", {USB: 1}))
-        running(first)
-        assert late.phase == "Failed"
-
-
-async def test_what_a_plain_init_container_has_stays_its_pod_s_though_another_was_admitted_right_before(
-    node: Node,
-) -> None:
-    """GetPreferredAllocation asks the kubelet too, and then the pod's name is new no more."""
-    boards = usb_boards(node, 1)
-    async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
-        running(await kubelet.admit(pod("other", {LONE: 1})))
+        for name, limits in before.items():
+            running(await kubelet.admit(pod(name, limits)))
         first = await kubelet.admit(pod("first", {}, init_containers=[{GPU: 1}]))
         late = await kubelet.admit(pod("late", {USB: 1}))
         running(first)

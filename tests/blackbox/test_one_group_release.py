@@ -182,9 +182,9 @@ async def test_while_an_old_container_has_a_board_the_preference_leads_to_anothe
 
 
 @pytest.mark.parametrize("flags", [FOR_EVER, HARDLY], ids=["60 s", "50 ms"])
-@pytest.mark.parametrize("takes", [0.0, 0.5])
-async def test_what_a_pod_got_that_was_refused_half_way_is_given_to_the_very_next_one(
-    node: Node, takes: float, flags: tuple[str, ...]
+@pytest.mark.parametrize(("takes", "wanted"), [(0.0, GPU), (0.5, GPU), (0.0, USB)])
+async def test_what_a_pod_got_that_was_refused_half_way_and_its_sibling_are_for_the_very_next_one(
+    node: Node, takes: float, wanted: str, flags: tuple[str, ...]
 ) -> None:
     boards = usb_boards(node, 1)
     async with (
@@ -194,20 +194,7 @@ async def test_what_a_pod_got_that_was_refused_half_way_is_given_to_the_very_nex
         for number in range(3):
             half = await kubelet.admit(pod(f"half{number}", {GPU: 1}, {NIC: 1}))
             assert (half.phase, groups(half)) == ("Failed", set())
-            following = await kubelet.admit(pod(f"next{number}", {GPU: 1}))
-            running(following)
-            await end(node, kubelet, following)
-
-
-async def test_the_sibling_of_what_a_refused_pod_got_is_given_to_the_very_next_one(node: Node) -> None:
-    boards = usb_boards(node, 1)
-    async with (
-        started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet),
-        serving(kubelet, "n0", refusal="no"),
-    ):
-        for number in range(3):
-            assert (await kubelet.admit(pod(f"half{number}", {GPU: 1}, {NIC: 1}))).phase == "Failed"
-            following = await kubelet.admit(pod(f"next{number}", {USB: 1}))
+            following = await kubelet.admit(pod(f"next{number}", {wanted: 1}))
             running(following)
             await end(node, kubelet, following)
 
