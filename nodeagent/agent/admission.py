@@ -133,15 +133,15 @@ class Admissions:
             self.settles = None
         return over
 
-    def settle(self, now: float, books: Collection[Possession] | None) -> None:
+    def settle(self, now: float, entered: Collection[Possession] | None) -> None:
         """If its time is over by now, what it got has settled.
 
-        Unless by its books the kubelet may still be at it: it enters what a container got when it has asked
-        for all of it, and may wait for another plugin. ``books`` has what is over; None: not known.
+        Unless by its checkpoint the kubelet may still be at it: it enters what a container got when it has
+        asked for all of it, and may wait for another plugin. ``entered`` has what is over; None: not known.
         """
         if self.settles is None or self.settles > now:
             return
-        over = books is None or self.now.given <= set(books) or now > self._given_at + UNFINISHED
+        over = entered is None or self.now.given <= set(entered) or now > self._given_at + UNFINISHED
         self.settles = None if over else now + AGAIN
 
 

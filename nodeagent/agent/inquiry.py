@@ -22,7 +22,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.kubelet.checkpoint import Books
+from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Knowledge, PodList
 
@@ -38,7 +38,7 @@ class PodResources(Protocol):
         """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
         ...
 
-    def books(self) -> Books:
+    def checkpoint(self) -> Checkpoint:
         """What its checkpoint says. Blocks on a file."""
         ...
 
@@ -83,8 +83,8 @@ class Inquiry:
     async def ask(self) -> None:
         """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
         if self._snapshots.now.allocations == Allocations():
-            books = await threads.call(self._kubelet.books)
-            self._take(Allocations(self.known.silent({}, books)), anyio.current_time())
+            checkpoint = await threads.call(self._kubelet.checkpoint)
+            self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time())
         async with anyio.create_task_group() as group:
             group.start_soon(self._settle, name="what settles meanwhile")
             await self._ask(anyio.current_time())
@@ -131,8 +131,8 @@ class Inquiry:
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
-        books = await threads.call(self._kubelet.books)
-        holders = self.known.silent(self._snapshots.now.allocations.holders, books)
+        checkpoint = await threads.call(self._kubelet.checkpoint)
+        holders = self.known.silent(self._snapshots.now.allocations.holders, checkpoint)
         self._take(Allocations(holders, Knowledge.UNKNOWN), asked)
         self.failures.set(max(self.failures.get(), 0) + 1)
 
@@ -145,34 +145,41 @@ class Inquiry:
     async def _answered(
         self, answer: PodList, asked: float, life: tuple[int, tuple[int, int] | None], *, inside: bool
     ) -> Admission:
-        books = await threads.call(self._kubelet.books)
+        checkpoint = await threads.call(self._kubelet.checkpoint)
         if life != self._life:
             return self._reservations.admissions.asker(None)
         if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
             self.known.new_kubelet()
+        asker = None
         if asked >= self._answered_to:
             self._answered_to = asked
-            await self._learn(answer, asked, books, inside=inside)
-        return self._reservations.admissions.asker(answer.pods if inside else None)
+            asker = await self._learn(answer, asked, checkpoint, inside=inside)
+        return asker or self._reservations.admissions.asker(answer.pods if inside else None)
 
-    async def _learn(self, answer: PodList, asked: float, books: Books, *, inside: bool) -> None:
+    async def _learn(
+        self, answer: PodList, asked: float, checkpoint: Checkpoint, *, inside: bool
+    ) -> Admission | None:
+        """Take the answer; whose Allocate it is, if it was asked ``inside`` one and is not late."""
         doubtful = self.doubt.covers(asked)
         before = self._snapshots.now.allocations.holders
-        holders = self.known.answered(answer.holders, before, books, doubtful=doubtful)
+        holders = self.known.answered(answer.holders, before, checkpoint, doubtful=doubtful)
         if released := before.keys() - holders.keys():
             await self._rescans.refresh(released)
             if asked < self._taken:  # what a newer question was answered stands already
-                return
+                return None
         self._taken = asked
         asker = self._reservations.admissions.asker(answer.pods) if inside else None
         since = self.doubt.began if doubtful else 0.0
-        entered = books.possessions if books.written else None
+        entered = checkpoint.possessions if checkpoint.written else None
         self._reservations.named(answer, asked, since, asker, entered)
-        self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, books)
+        self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, checkpoint)
+        return asker
 
-    def _take(self, allocations: Allocations, now: float, books: Books | None = None) -> None:
+    def _take(self, allocations: Allocations, now: float, checkpoint: Checkpoint | None = None) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""
-        self._reservations.settle(now, books.settled if books is not None and books.written else None)
+        self._reservations.settle(
+            now, checkpoint.settled if checkpoint is not None and checkpoint.written else None
+        )
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))

@@ -2,7 +2,7 @@
 """What is known of holders over the lives of the kubelet: its answers, what it said before, and its file.
 
 Unknown is held. A kubelet that was just started, or has no way to its API server, names too few pods; so what
-was held stays held, and the checkpoint adds what the kubelet has in its books. But who was named in this life
+was held stays held, and its checkpoint adds what the kubelet has given away. But who was named in this life
 of the kubelet and is named no more has let go, however young it is, and whatever the file still says.
 
 The file is written at allocations and at lists, not when a pod ends. So an entry whose pod is not named
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nodeagent.kubelet.checkpoint import Books, Entry, Stamp
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
 from nodeagent.model.allocation import Holder, Possession, unnamed
 
 
@@ -38,10 +38,15 @@ class Known:
         self._first, self._trusted = None, False
 
     def answered(
-        self, answer: Mapping[str, Holder], before: Mapping[str, Holder], books: Books, *, doubtful: bool
+        self,
+        answer: Mapping[str, Holder],
+        before: Mapping[str, Holder],
+        checkpoint: Checkpoint,
+        *,
+        doubtful: bool,
     ) -> dict[str, Holder]:
         """Who holds what after this answer; if it is ``doubtful``, who did before may do so unnamed."""
-        self._learn(answer, books)
+        self._learn(answer, checkpoint)
         remembered = {
             device_id: holder
             for device_id, holder in before.items()
@@ -51,40 +56,40 @@ class Known:
         hints = [
             each
             for each in self._unnamed
-            if doubtful or not self._trusted or self._unnamed[each] != books.written
+            if doubtful or not self._trusted or self._unnamed[each] != checkpoint.written
         ]
-        return _with_hints({**remembered, **known}, books, hints)
+        return _with_hints({**remembered, **known}, checkpoint, hints)
 
-    def silent(self, before: Mapping[str, Holder], books: Books) -> dict[str, Holder]:
+    def silent(self, before: Mapping[str, Holder], checkpoint: Checkpoint) -> dict[str, Holder]:
         """Who holds what without an answer: whoever did, and who is in the file."""
-        hints = [each for each in books.entries if self._may_hold(each)]
-        return _with_hints(dict(before), books, hints)
+        hints = [each for each in checkpoint.entries if self._may_hold(each)]
+        return _with_hints(dict(before), checkpoint, hints)
 
-    def _learn(self, answer: Mapping[str, Holder], books: Books) -> None:
+    def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
         self._named |= {(holder.resource, device_id) for device_id, holder in answer.items()}
         unnamed_entries: dict[Entry, Stamp | None] = {}
-        for entry in books.entries:
+        for entry in checkpoint.entries:
             if _names(answer, entry):
                 self._owners[entry.resource, entry.device_id] = entry.uid
             elif self._may_hold(entry):
-                unnamed_entries[entry] = self._unnamed.get(entry, books.written)
-        # what the kubelet has struck from its books has let go, too
+                unnamed_entries[entry] = self._unnamed.get(entry, checkpoint.written)
+        # what the kubelet has struck from its checkpoint has let go, too
         before = {(entry.resource, entry.device_id) for entry in self._unnamed}
-        if books.written is not None:
-            self._named |= before - books.possessions
+        if checkpoint.written is not None:
+            self._named |= before - checkpoint.possessions
         self._unnamed, self.hinted = unnamed_entries, bool(unnamed_entries)
-        self._first = self._first or (books.written,)
-        self._trusted = self._trusted or not self.hinted or self._first != (books.written,)
+        self._first = self._first or (checkpoint.written,)
+        self._trusted = self._trusted or not self.hinted or self._first != (checkpoint.written,)
 
     def _may_hold(self, entry: Entry) -> bool:
         """False for what is over."""
         return self._owners.get((entry.resource, entry.device_id)) != entry.uid
 
 
-def _with_hints(holders: dict[str, Holder], books: Books, hints: list[Entry]) -> dict[str, Holder]:
+def _with_hints(holders: dict[str, Holder], checkpoint: Checkpoint, hints: list[Entry]) -> dict[str, Holder]:
     """The holders with those of the hints added; another device of a pod may tell its name."""
-    names = {entry.uid: holders[entry.device_id] for entry in books.entries if _names(holders, entry)}
+    names = {entry.uid: holders[entry.device_id] for entry in checkpoint.entries if _names(holders, entry)}
     for entry in hints:
         holders.setdefault(entry.device_id, _of_entry(entry, names.get(entry.uid)))
     return holders

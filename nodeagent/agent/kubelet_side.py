@@ -14,7 +14,7 @@ from nodeagent.agent.granting import Granting
 from nodeagent.agent.holders import Holders
 from nodeagent.agent.inquiry import Inquiry
 from nodeagent.kubelet import podresources
-from nodeagent.kubelet.checkpoint import Books, Checkpoint
+from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile
 from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT, SocketDir
@@ -29,23 +29,25 @@ class PodResources:
     def __init__(self, path: str, proc: str, plugins: str) -> None:
         self._path = path
         self._proc = proc
+        self._birth: Birth | None = None
         self._virt_handler = VirtHandler(plugins)
         pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
-        self._checkpoint = Checkpoint(f"{plugins}/{CHECKPOINT}", str(pods))
+        self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
 
     async def pods(self) -> PodList:
         """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
         return await podresources.pods(self._path, self._virt_handler)
 
-    def books(self) -> Books:
+    def checkpoint(self) -> Checkpoint:
         """What the checkpoint says. Blocks on a file."""
-        books = self._checkpoint.read()
-        self._virt_handler.learn(each.resource for each in books.entries if each.device_id.isdecimal())
-        return books
+        checkpoint = self._checkpoint.read()
+        self._virt_handler.learn(each.resource for each in checkpoint.entries if each.device_id.isdecimal())
+        return checkpoint
 
     def birth(self) -> Birth | None:
         """When the kubelet was started; None without one."""
-        return podresources.birth(self._path, self._proc)
+        self._birth = podresources.birth(self._path, self._proc, self._birth)
+        return self._birth
 
 
 @dataclass(frozen=True, slots=True)

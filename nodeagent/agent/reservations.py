@@ -26,9 +26,7 @@ class _Given(NamedTuple):
     holder: Holder
     at: float
     due: float
-    pods: frozenset[str] = (
-        frozenset()
-    )  # ``namespace/name`` of those of whom one has it, if that could be told
+    pods: frozenset[str] = frozenset()  # the names of whom one has it
 
 
 class ReservationBook:
@@ -70,9 +68,9 @@ class ReservationBook:
         self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
         self._publish()
 
-    def settle(self, now: float, books: Collection[Possession] | None = None) -> None:
-        """If the time of the admission is over by now, and ``books`` say nothing else, it has settled."""
-        self.admissions.settle(now, books)
+    def settle(self, now: float, entered: Collection[Possession] | None = None) -> None:
+        """If the time of the admission is over by now, and ``entered`` says nothing else, it has settled."""
+        self.admissions.settle(now, entered)
         self._publish()
 
     def named(
@@ -81,12 +79,12 @@ class ReservationBook:
         asked: float,
         since: float = 0.0,
         asker: Admission | None = None,
-        books: Collection[Possession] | None = None,
+        entered: Collection[Possession] | None = None,
     ) -> None:
         """The kubelet, asked at that time, names these holders; it knows of what was given ``since``.
 
         Asked inside an Allocate (of ``asker``) it names all that the ones before have given, but what plain
-        init containers got. Otherwise an answer of ours may still be on its way until it is due. ``books``
+        init containers got. Otherwise an answer of ours may still be on its way until it is due. ``entered``
         has what the kubelet has entered, all of it once an admission is over; None: not known.
         """
         again = asker is self.admissions.now
@@ -99,14 +97,14 @@ class ReservationBook:
             holder = answer.holders.get(device_id)
             if holder is not None and holder.resource == given.holder.resource:
                 continue
-            entered = books is None or possession in books
+            is_entered = entered is None or possession in entered
             over = asked >= given.due and device_id not in self.admissions.settling
             if again and possession in self.admissions.now.given:
                 released = False
             elif len(given.pods) == 1:
-                released = _gone(given.pods, answer, asker) or (over and not entered)
+                released = _gone(given.pods, answer, asker) or (over and not is_entered)
             else:
-                unheard_of = (asker is not None or over) and (books is None or not entered)
+                unheard_of = (asker is not None or over) and (entered is None or not is_entered)
                 released = unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
             if given.at < since or given.at >= asked or not released:
                 known = names.get(given.holder.identity)

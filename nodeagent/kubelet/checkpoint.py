@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     numa: int | None
 
 
-class Books(NamedTuple):
+class Checkpoint(NamedTuple):
     """What the file says, and when it was written; no stamp if there is none."""
 
     written: Stamp | None = None
@@ -54,7 +54,7 @@ class Books(NamedTuple):
         return frozenset((entry.resource, entry.device_id) for entry in entries)
 
 
-class Checkpoint:
+class CheckpointFile:
     """The file, read anew when it has changed.
 
     ``pods`` is the directory in which the kubelet makes one for each pod right after its admission
@@ -64,14 +64,14 @@ class Checkpoint:
     def __init__(self, path: str, pods: str) -> None:
         self._path = path
         self._pods = pods
-        self._books = Books()
+        self._checkpoint = Checkpoint()
 
-    def read(self) -> Books:
+    def read(self) -> Checkpoint:
         """What it says now, or said when it could be read last. Blocks on a file."""
         written = _stamp(self._path)
-        if written != self._books.written and (entries := _entries(self._path)) is not None:
-            self._books = Books(written, entries)
-        return self._books._replace(admitted=self._admitted())
+        if written != self._checkpoint.written and (entries := _entries(self._path)) is not None:
+            self._checkpoint = Checkpoint(written, entries)
+        return self._checkpoint._replace(admitted=self._admitted())
 
     def _admitted(self) -> frozenset[str] | None:
         try:

@@ -49,14 +49,14 @@ class VirtHandler:
 
 
 class Birth(NamedTuple):
-    """One start of the kubelet: which, and how many seconds ago."""
+    """One start of the kubelet: which, and how many seconds before it was seen first."""
 
     socket: tuple[int, int]  # inode and time of birth in ns of its socket, which it makes anew at each start
     age: float
 
 
-def birth(path: str, proc: str) -> Birth | None:
-    """When the kubelet at this socket was started; None without one.
+def birth(path: str, proc: str, known: Birth | None = None) -> Birth | None:
+    """When the kubelet at this socket was started; None without one. What is ``known`` is not looked for.
 
     The clock may have been set since the socket was made, so the process itself counts where it can be seen
     below ``proc``: its start is told in time since the boot.
@@ -65,9 +65,12 @@ def birth(path: str, proc: str) -> Birth | None:
         status = Path(path).stat()
     except OSError:
         return None
+    socket = (status.st_ino, status.st_mtime_ns)
+    if known is not None and known.socket == socket:
+        return known
     age = max(time.time() - status.st_mtime, 0.0)
     by_process = _process_age(path, proc)
-    return Birth((status.st_ino, status.st_mtime_ns), age if by_process is None else min(age, by_process))
+    return Birth(socket, age if by_process is None else min(age, by_process))
 
 
 def _process_age(path: str, proc: str) -> float | None:

@@ -17,7 +17,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
-from nodeagent.kubelet.checkpoint import Books, Entry
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, PodList, Possession
 from nodeagent.model.ids import ResourceName
@@ -51,9 +51,9 @@ class Kubelet:
             shown[str(holder)] = shown.get(str(holder), frozenset()) | {(holder.resource, device_id)}
         return PodList(dict(self.held), shown)
 
-    def books(self) -> Books:
+    def checkpoint(self) -> Checkpoint:
         """What its file says."""
-        return Books((1, len(self.file), 0) if self.file else None, self.file)
+        return Checkpoint((1, len(self.file), 0) if self.file else None, self.file)
 
     def birth(self) -> Birth | None:
         """When it was started."""

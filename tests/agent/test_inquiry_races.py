@@ -6,15 +6,15 @@ from __future__ import annotations
 import anyio
 
 from nodeagent.agent.known import Known
-from nodeagent.kubelet.checkpoint import Books
+from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Holder, PodList
 from tests.agent.asking import POD, Kubelet, Loop
-from tests.agent.test_known import books, entry, hinted
+from tests.agent.test_known import checkpoint, entry, hinted
 
 
 async def test_an_answer_of_the_kubelet_before_names_nobody_in_the_life_of_the_new_one() -> None:
-    """The new one is cut off from its API server, so it names nobody; its books still have the pod."""
+    """The new one is cut off from its API server, so it names nobody; its checkpoint still has the pod."""
     kubelet = Kubelet(a=POD)
     kubelet.file = (entry("a"),)
     loop = Loop(kubelet)
@@ -69,6 +69,6 @@ async def test_an_older_answer_that_comes_late_teaches_nothing() -> None:
 def test_a_file_that_could_not_be_read_once_strikes_nothing() -> None:
     known = Known()
     before = {"x": POD}
-    assert known.answered({}, before, books(entry("x")), doubtful=True) == before
-    assert known.answered({}, before, Books(None, ()), doubtful=True) == before
-    assert known.answered({}, before, books(entry("x"), written=3), doubtful=True) == before
+    assert known.answered({}, before, checkpoint(entry("x")), doubtful=True) == before
+    assert known.answered({}, before, Checkpoint(None, ()), doubtful=True) == before
+    assert known.answered({}, before, checkpoint(entry("x"), written=3), doubtful=True) == before

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.agent.known import Known
-from nodeagent.kubelet.checkpoint import Books, Entry
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, unnamed
 from nodeagent.model.ids import ResourceName
 
@@ -20,84 +20,84 @@ def hinted(uid: str = "u1", resource: ResourceName = A) -> Holder:
     return unnamed(resource, 1, f"uid {uid}")
 
 
-def books(*entries: Entry, written: int = 1) -> Books:
-    return Books((written, 0, 0), entries)
+def checkpoint(*entries: Entry, written: int = 1) -> Checkpoint:
+    return Checkpoint((written, 0, 0), entries)
 
 
 def test_the_file_adds_whom_the_kubelet_does_not_name() -> None:
-    assert Known().answered({}, {}, books(entry("x")), doubtful=False) == {"x": hinted()}
-    assert Known().answered({"x": POD}, {}, books(entry("x")), doubtful=False) == {"x": POD}
-    assert Known().silent({"y": POD}, books(entry("x"))) == {"x": hinted(), "y": POD}
+    assert Known().answered({}, {}, checkpoint(entry("x")), doubtful=False) == {"x": hinted()}
+    assert Known().answered({"x": POD}, {}, checkpoint(entry("x")), doubtful=False) == {"x": POD}
+    assert Known().silent({"y": POD}, checkpoint(entry("x"))) == {"x": hinted(), "y": POD}
 
 
 def test_another_device_of_a_pod_tells_the_name_of_an_entry() -> None:
-    found = Known().answered({"x": POD}, {}, books(entry("x"), entry("y", resource=B)), doubtful=False)
+    found = Known().answered({"x": POD}, {}, checkpoint(entry("x"), entry("y", resource=B)), doubtful=False)
     assert found == {"x": POD, "y": Holder("ns", "p", B, 1)}
 
 
 def test_who_was_named_and_is_named_no_more_has_let_go_whatever_the_file_says() -> None:
     for doubtful in (False, True):
         known = Known()
-        assert known.answered({"x": POD}, {}, books(entry("x")), doubtful=doubtful) == {"x": POD}
-        assert known.answered({}, {"x": POD}, books(entry("x")), doubtful=doubtful) == {}
-        assert known.silent({}, books(entry("x"))) == {}
-        new = books(entry("x", "u2"))
+        assert known.answered({"x": POD}, {}, checkpoint(entry("x")), doubtful=doubtful) == {"x": POD}
+        assert known.answered({}, {"x": POD}, checkpoint(entry("x")), doubtful=doubtful) == {}
+        assert known.silent({}, checkpoint(entry("x"))) == {}
+        new = checkpoint(entry("x", "u2"))
         assert known.silent({}, new) == {"x": hinted("u2")}, "an entry of another pod"
 
 
 def test_an_entry_without_a_name_counts_if_the_file_was_written_after_an_answer_without_it() -> None:
     """An answer frees what is over, and the next writing leaves it out."""
     known = Known()
-    assert known.answered({}, {}, books(), doubtful=False) == {}
-    late = books(entry("x"), written=2)
+    assert known.answered({}, {}, checkpoint(), doubtful=False) == {}
+    late = checkpoint(entry("x"), written=2)
     assert known.answered({}, {}, late, doubtful=False) == {}, "its pod may have ended before we asked"
     assert known.hinted
     assert known.answered({}, {}, late, doubtful=True) == {"x": hinted()}
-    again = books(entry("x"), written=3)
+    again = checkpoint(entry("x"), written=3)
     assert known.answered({}, {}, again, doubtful=False) == {"x": hinted()}
-    assert known.answered({}, {}, books(written=4), doubtful=False) == {}
+    assert known.answered({}, {}, checkpoint(written=4), doubtful=False) == {}
     assert not known.hinted
 
 
 def test_until_a_kubelet_has_written_after_an_answer_every_entry_counts() -> None:
     known = Known()
     for _ in range(2):
-        assert known.answered({}, {}, books(entry("x")), doubtful=False) == {"x": hinted()}
+        assert known.answered({}, {}, checkpoint(entry("x")), doubtful=False) == {"x": hinted()}
     known.new_kubelet()
-    assert known.answered({}, {}, books(entry("x")), doubtful=False) == {"x": hinted()}
-    assert known.answered({}, {}, books(written=2), doubtful=False) == {}
+    assert known.answered({}, {}, checkpoint(entry("x")), doubtful=False) == {"x": hinted()}
+    assert known.answered({}, {}, checkpoint(written=2), doubtful=False) == {}
 
 
 def test_a_new_kubelet_that_names_nobody_yet_frees_nothing() -> None:
     known = Known()
-    known.answered({"x": POD, "y": POD}, {}, books(entry("x")), doubtful=False)
+    known.answered({"x": POD, "y": POD}, {}, checkpoint(entry("x")), doubtful=False)
     known.new_kubelet()
     before = {"x": POD, "y": POD}
-    assert known.answered({}, before, books(entry("x")), doubtful=True) == before
-    assert known.answered({"y": POD}, before, books(entry("x")), doubtful=True) == before
-    assert known.answered({}, before, books(entry("x")), doubtful=True) == {"x": POD}
-    grown = known.answered({}, {"x": POD}, books(entry("x")), doubtful=False)
-    assert grown == {"x": hinted()}, "it has the entry in its books, and does not say whose it is"
+    assert known.answered({}, before, checkpoint(entry("x")), doubtful=True) == before
+    assert known.answered({"y": POD}, before, checkpoint(entry("x")), doubtful=True) == before
+    assert known.answered({}, before, checkpoint(entry("x")), doubtful=True) == {"x": POD}
+    grown = known.answered({}, {"x": POD}, checkpoint(entry("x")), doubtful=False)
+    assert grown == {"x": hinted()}, "it has the entry in its checkpoint, and does not say whose it is"
 
 
-def test_what_a_young_kubelet_has_struck_from_its_books_is_free() -> None:
+def test_what_a_young_kubelet_has_struck_from_its_checkpoint_is_free() -> None:
     known = Known()
     before = {"x": POD}
-    assert known.answered({}, before, books(entry("x")), doubtful=True) == before
-    assert known.answered({}, before, books(written=2), doubtful=True) == {}
+    assert known.answered({}, before, checkpoint(entry("x")), doubtful=True) == before
+    assert known.answered({}, before, checkpoint(written=2), doubtful=True) == {}
 
 
-def test_books_that_are_lost_free_nothing() -> None:
+def test_a_checkpoint_that_is_lost_frees_nothing() -> None:
     known = Known()
     for written in (1, 2):
-        assert known.answered({}, {"x": POD}, books(written=written), doubtful=True) == {"x": POD}
+        assert known.answered({}, {"x": POD}, checkpoint(written=written), doubtful=True) == {"x": POD}
 
 
 def test_a_holder_without_a_name_is_not_remembered() -> None:
     """It was presumed, or in the file: both are asked anew each time."""
-    assert Known().answered({}, {"x": hinted()}, books(), doubtful=True) == {}
+    assert Known().answered({}, {"x": hinted()}, checkpoint(), doubtful=True) == {}
 
 
 def test_an_equal_holder_stays_the_same_object() -> None:
     before = {"x": Holder("ns", "p", A)}
-    assert Known().answered({"x": POD}, before, books(), doubtful=False)["x"] is before["x"]
+    assert Known().answered({"x": POD}, before, checkpoint(), doubtful=False)["x"] is before["x"]

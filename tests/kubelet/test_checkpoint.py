@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.ids import ResourceName
 from nodeagent.sim.kubelet.state import Pod
@@ -22,7 +22,7 @@ NO_PODS = "/nonexistent"
 
 async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None:
     async with kubelet_with(tmp_path, Plugin(device("a", 1), device("b"))) as kubelet:
-        checkpoint = Checkpoint(str(kubelet.paths.plugins / CHECKPOINT), str(kubelet.paths.pods))
+        checkpoint = CheckpointFile(str(kubelet.paths.plugins / CHECKPOINT), str(kubelet.paths.pods))
         assert checkpoint.read().entries == ()
         pod = await kubelet.admit(Pod("ns", "p", [{RESOURCE: 2}]))
         assert set(checkpoint.read().entries) == {Entry(pod.uid, R, "a", 1), Entry(pod.uid, R, "b", None)}
@@ -31,7 +31,7 @@ async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
     path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
-    checkpoint = Checkpoint(str(path), NO_PODS)
+    checkpoint = CheckpointFile(str(path), NO_PODS)
     assert checkpoint.read().entries is checkpoint.read().entries
     path.write_text("{")
     assert checkpoint.read().entries == (Entry("u", R, "a", None),), "it says nothing, so this stands"
@@ -77,16 +77,16 @@ def test_any_content_is_borne(tmp_path: Path, document: object, expected: tuple[
     path = tmp_path / CHECKPOINT
     text = document if isinstance(document, str) else json.dumps(document)
     path.write_text(text)
-    assert Checkpoint(str(path), NO_PODS).read().entries == expected
+    assert CheckpointFile(str(path), NO_PODS).read().entries == expected
     path.write_bytes(b"\xff" + text.encode())
-    assert Checkpoint(str(path), NO_PODS).read().entries == ()
+    assert CheckpointFile(str(path), NO_PODS).read().entries == ()
 
 
 def test_what_a_pod_has_that_is_still_being_admitted_is_not_settled(tmp_path: Path) -> None:
     """The kubelet makes the directory of a pod right after its admission."""
     path, pods = tmp_path / CHECKPOINT, tmp_path / "pods"
     path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
-    checkpoint = Checkpoint(str(path), str(pods))
+    checkpoint = CheckpointFile(str(path), str(pods))
     assert checkpoint.read().settled == {(R, "a")}, "pods cannot be seen"
     pods.mkdir()
     assert checkpoint.read().settled == set()
