@@ -81,6 +81,7 @@ class Admissions:
 
     def __init__(self) -> None:
         self.now = Admission("")
+        self.ours: frozenset[Possession] = frozenset()  # given to anybody since the kubelet was started
         self.settles: float | None = None  # when what is left of its groups is open no more; None: it is not
         self._given_at = 0.0
         self._named: Pods | None = None  # whom the kubelet named last
@@ -113,11 +114,13 @@ class Admissions:
 
     def new_kubelet(self) -> None:
         """A new kubelet has come: it admits nobody whom the last one was admitting."""
-        self.settles = None
+        self.settles, self.ours = None, frozenset()
 
     def gave(self, possessions: Iterable[Possession], now: float) -> None:
         """An Allocate has given these to the pod."""
+        possessions = frozenset(possessions)
         self.now.gave(possessions)
+        self.ours |= possessions
         self._given_at = now
         self._named = self.now.pods or self._named
 

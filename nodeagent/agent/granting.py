@@ -26,7 +26,6 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
 
-LINGERING = (0.02, 0.05, 0.1, 0.2)  # seconds in which the kubelet may still name a pod that it has refused
 PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
 
 
@@ -98,16 +97,9 @@ class Granting:
         """Whose request it is, where that matters: the kubelet is asked for nothing else."""
         decision = self._offering.decision
         settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        if not (settling or grants.contended(self.resource(name), device_ids, decision)):
-            return self._reservations.admissions.asker(None)
-        admission = await self._inquiry.who_asks()
-        for pause in LINGERING:
-            self._offering.one_turn()
-            if admission.pods is None or not grants.held(self.resource(name), device_ids):
-                break
-            await anyio.sleep(pause)
-            admission = await self._inquiry.who_asks()
-        return admission
+        if settling or grants.contended(self.resource(name), device_ids, decision):
+            return await self._inquiry.who_asks()
+        return self._reservations.admissions.asker(None)
 
     def _admit(self, admission: Admission) -> None:
         """Decide as it is while this pod is being admitted."""

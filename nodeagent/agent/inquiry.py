@@ -162,7 +162,8 @@ class Inquiry:
         """Take the answer; whose Allocate it is, if it was asked ``inside`` one and is not late."""
         doubtful = self.doubt.covers(asked)
         before = self._snapshots.now.allocations.holders
-        holders = self.known.answered(answer.holders, before, checkpoint, doubtful=doubtful)
+        ours = self._reservations.admissions.ours
+        holders = self.known.answered(answer.holders, before, checkpoint, doubtful=doubtful, ours=ours)
         if released := before.keys() - holders.keys():
             await self._rescans.refresh(released)
             if asked < self._taken:  # what a newer question was answered stands already

@@ -12,7 +12,7 @@ that was seen once in a life of the kubelet, every entry counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
@@ -44,8 +44,12 @@ class Known:
         checkpoint: Checkpoint,
         *,
         doubtful: bool,
+        ours: Collection[Possession] = (),
     ) -> dict[str, Holder]:
-        """Who holds what after this answer; if it is ``doubtful``, who did before may do so unnamed."""
+        """Who holds what after this answer; if it is ``doubtful``, who did before may do so unnamed.
+
+        ``ours`` was given by this daemon to pods of this kubelet: of that the reservations know more.
+        """
         self._learn(answer, checkpoint)
         remembered = {
             device_id: holder
@@ -56,7 +60,8 @@ class Known:
         hints = [
             each
             for each in self._unnamed
-            if doubtful or not self._trusted or self._unnamed[each] != checkpoint.written
+            if (each.resource, each.device_id) not in ours
+            and (doubtful or not self._trusted or self._unnamed[each] != checkpoint.written)
         ]
         return _with_hints({**remembered, **known}, checkpoint, hints)
 

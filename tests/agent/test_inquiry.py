@@ -8,6 +8,7 @@ import pytest
 
 from nodeagent.agent import doubt
 from nodeagent.base import log
+from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
 from nodeagent.model.ids import ResourceName
@@ -143,3 +144,20 @@ async def test_an_answer_that_says_the_same_keeps_the_same_objects() -> None:
     kubelet.held = {"a": Holder("ns", "p", ResourceName("example.com/a")), "c": POD}
     await loop.inquiry.ask()
     assert loop.now.holders["a"] is before.holders["a"]
+
+
+async def test_what_a_refused_pod_got_from_us_is_free_though_a_young_kubelet_has_entered_it_since() -> None:
+    """It was named with it before the file had it, and refused then; a list had the file written."""
+    kubelet = Kubelet()
+    kubelet.started = Birth((1, 1), 1.0)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    loop.give(a=unnamed(POD.resource, None, "admission 1"))
+    kubelet.held = {"a": POD}
+    await loop.inquiry.ask()
+    kubelet.held, kubelet.file = {}, (Entry("u1", POD.resource, "a", None),)
+    await loop.inquiry.ask()
+    assert loop.now.holders == {}
+    loop.holders.kubelet_changed()
+    await loop.inquiry.ask()
+    assert set(loop.now.holders) == {"a"}, "the next kubelet may have it from an Allocate of its own"

@@ -14,7 +14,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host, HostDevice, Kind
-from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
+from nodeagent.model.resource import Iommufd, Isolation, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer import kinds, units
 from nodeagent.policy.offer.turn import Decision
@@ -69,13 +69,6 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
         device = resource.device(device_id)
         if device is not None and device.reason is not None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
-
-
-def held(resource: Resource, device_ids: Iterable[str]) -> bool:
-    """True if one of them is refused because somebody has a part of its group."""
-    devices = (resource.device(each) for each in device_ids)
-    reasons = (device.reason for device in devices if device is not None)
-    return any(reason is not None and reason.code is ReasonCode.GROUP_HELD for reason in reasons)
 
 
 def check_alone(
