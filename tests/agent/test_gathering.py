@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is scanned next, and when: at once after quiet, a burst as one, all from time to time."""
+"""What is scanned next, and when: at once after quiet, a burst as one, all from time to time.
+
+What must not be late is in virtual time: on a loaded machine a storm pauses, and a pause ends a burst.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import pytest
 from nodeagent.agent import observe
 from nodeagent.agent.observe import Gathering
 from nodeagent.kernel.wakes import Wakes
+from tests import virtual
 
 LATER = 3600.0
 
@@ -27,6 +31,7 @@ async def quiet() -> None:
     await anyio.sleep_until(anyio.current_time() + 2 * observe.QUIET)
 
 
+@virtual.TIME
 async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
     waiting = Waiting()
     await quiet()
@@ -53,6 +58,7 @@ async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_bu
     assert observe.QUIET <= anyio.current_time() - began < observe.BOUND
 
 
+@virtual.TIME
 async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
     waiting = Waiting()
     waiting.wakes.wake("a")
