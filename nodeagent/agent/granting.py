@@ -18,6 +18,7 @@ from nodeagent.agent.closing import Closing
 from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
+from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.model.allocation import Grant, Possession
@@ -65,6 +66,7 @@ class Granting:
             return grants.grant(self.resource(name), device_ids, self._offering.decision)
         admission = await self._asker(name, device_ids)
         self._offering.one_turn()
+        self._check_free(name, device_ids, admission)
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
         self._admit(admission)
         if self.resource(name).cdi:
@@ -73,7 +75,7 @@ class Granting:
             self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)
-        grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
+        self._check_alone(resource, device_ids, admission)
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
         return grant
@@ -100,6 +102,23 @@ class Granting:
         if settling or grants.contended(self.resource(name), device_ids, decision):
             return await self._inquiry.who_asks()
         return self._reservations.admissions.asker(None)
+
+    def _check_free(self, name: ResourceName, device_ids: Sequence[str], admission: Admission) -> None:
+        if admission.pods is None:
+            return
+        others = self._reservations.given.beside(admission)
+        try:
+            grants.check_free(self.resource(name), device_ids, admission.pods, others)
+        except Refused:
+            self._reservations.refuse(())
+            raise
+
+    def _check_alone(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
+        try:
+            grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
+        except Refused:
+            self._reservations.refuse(device_ids)
+            raise
 
     def _admit(self, admission: Admission) -> None:
         """Decide as it is while this pod is being admitted."""

@@ -66,4 +66,5 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.allocations is other.allocations
         and one.reservations.settling is other.reservations.settling
         and one.reservations.given == other.reservations.given
+        and one.reservations.refused == other.reservations.refused
     )

@@ -236,3 +236,28 @@ def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_conta
     host.release(FIRST)
     assert outcome(pods, name) == "Running"
     assert given(pods, name) == {FIRST if resource == GPU else function(FIRST, 1)}
+
+
+def test_what_the_kubelet_forgets_while_it_gives_it_away_is_not_given_to_the_next_pod(
+    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
+) -> None:
+    """A pod with devices ends during an Allocate, and somebody asks who has what."""
+    offer(running, daemon, FIRST, SECOND)
+    pods.create(pod("before", {GPU: 2}, then=LINGER))
+    pods.create(pod("ending", {PAIR: 2}))
+    assert given(pods, "before") == {FIRST, SECOND}
+    host.hold(FIRST)
+    pods.force("before")
+    pods.create(pod("vm", {GPU: 2}))
+    waiting.until(lambda: "vm" in podresources.named(running.kubelet.directory), "its Allocate waits")
+    pods.force("ending")
+    waiting.until(lambda: "ending" not in podresources.named(running.kubelet.directory), "it is forgotten")
+    host.release(FIRST)
+    assert given(pods, "vm") == {FIRST, SECOND}
+    pods.create(pod("twice", {GPU: 2}))
+    assert outcome(pods, "twice") == "Failed"
+    told = pods.get("twice")["status"]["message"]
+    assert "the kubelet took it for free" in told
+    pods.create(pod("counted", {GPU: 2}))
+    assert outcome(pods, "counted") == "Failed"
+    assert "Available: 0" in pods.get("counted")["status"]["message"]
