@@ -45,7 +45,7 @@ class GivenIds:
         return {each: holder for each, holder in self.holders.items() if (holder.resource, each) in others}
 
     def add(self, holders: Mapping[str, Holder], now: float, due: float) -> None:
-        """These were given to the pod that is being admitted; by ``due`` the kubelet should name it with them."""
+        """The pod that is being admitted was given these; by ``due`` the kubelet should name it with them."""
         pods = self._admissions.now.names
         self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
 
