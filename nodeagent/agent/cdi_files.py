@@ -111,7 +111,7 @@ class CdiFiles:
             await threads.call(cdi.write, self._directory, name, document)
         except KernelRefused as error:
             if name not in self._errors:
-                log.event(log.CDI_FAILED, path=error.path, error=error.what)
+                log.event(log.CDI_FAILED, path=error.path, error=error.what, resource=name)
             self._errors[name] = error.what
             self._written.pop(name, None)
             return False

@@ -29,7 +29,7 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import PciAddress, pci_address
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 from nodeagent.model.status import EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
@@ -54,10 +54,21 @@ class Hangs:
         """``stuck``: the keys of all that does not answer now."""
         now = frozenset(stuck)
         for key in sorted(now - self._before):
-            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE), pci_address=pci_address(key))
+            log.event(
+                log.HOST_READ_SLOW,
+                what=key,
+                seconds=str(DEADLINE),
+                device=_device(key),
+                pci_address=pci_address(key),
+            )
         for key in sorted(self._before - now):
-            log.event(log.HOST_READ_BACK, what=key, pci_address=pci_address(key))
+            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
         self._before = now
+
+
+def _device(key: str) -> str | None:
+    """The key if it is a device's, and not a group's."""
+    return pci_address(key) or mdev_uuid(key)
 
 
 class Observer:
@@ -174,9 +185,11 @@ def _unanswered(host: Host, key: str) -> bool:
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
     """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
     with anyio.move_on_after(DEADLINE):
-        for address, count in await threads.call(_fatal_errors, root, snapshots.now.host):
+        host = snapshots.now.host
+        for address, count in await threads.call(_fatal_errors, root, host):
             text = f"{count} fatal ones were counted before nodeagent started"
-            log.event(log.AER_WARNING, pci_address=address, text=text)
+            group = host.functions[address].group
+            log.event(log.AER_WARNING, pci_address=address, text=text, device=address, group=group)
 
 
 def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:

@@ -37,6 +37,11 @@ class Offering:
         """The result of the last turn."""
         return self._decision
 
+    @property
+    def newest(self) -> Snapshot:
+        """The newest Snapshot; the next turn is made from it."""
+        return self._snapshots.now
+
     async def run(self) -> None:
         """Turn whenever a part of the Snapshot has changed, for ever."""
         told = -1

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nodeagent.base.journald import Journal
 
 JOURNAL = "/run/systemd/journal/socket"
+PREFIX = "NODEAGENT_"  # of our own fields in the journal, which many services share
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -147,19 +148,19 @@ class _Journald(_Sink):
         super().close()
 
 
-def _as_fields(record: logging.LogRecord) -> dict[str, str | int]:
-    """The journal fields of a record; ours keep their names in upper case: RESOURCE=, PCI_ADDRESS=."""
+def _as_fields(record: logging.LogRecord) -> dict[str, log.Value]:
+    """The journal fields of a record; ours have a prefix: NODEAGENT_EVENT=, NODEAGENT_RESOURCE=."""
     kind, fields = _event(record)
     message = "\n".join(part for part in (record.getMessage(), _traceback(record)) if part)
-    known: dict[str, str | int] = {
+    known: dict[str, log.Value] = {
         "MESSAGE": message,
         "PRIORITY": _priority(record),
         "SYSLOG_IDENTIFIER": "nodeagent",
     }
     if kind is None:
-        return known | {"LOGGER": record.name}
-    named = {name.upper(): value for name, value in fields.items()}
-    return known | {"MESSAGE_ID": kind.id, "EVENT": kind.name} | named
+        return known | {f"{PREFIX}LOGGER": record.name}
+    named = {f"{PREFIX}{name.upper()}": value for name, value in fields.items()}
+    return known | {"MESSAGE_ID": kind.id, f"{PREFIX}EVENT": kind.name} | named
 
 
 def _as_json(record: logging.LogRecord) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def _as_json(record: logging.LogRecord) -> dict[str, Any]:
     return known | source | fields | ({"exception": trace} if trace else {})
 
 
-def _event(record: logging.LogRecord) -> tuple[log.Event | None, dict[str, str | int]]:
+def _event(record: logging.LogRecord) -> tuple[log.Event | None, dict[str, log.Value]]:
     return getattr(record, "event", None), getattr(record, "fields", {})
 
 

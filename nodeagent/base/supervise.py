@@ -102,7 +102,7 @@ class Supervisor:
         self.failures[name] = text
         log.event(
             log.SUBSYSTEM_FAILED,
-            bug=None if foreseen else error,
+            None if foreseen else error,
             subsystem=name,
             error=text,
             seconds=f"{pause:.1f}",

@@ -6,6 +6,7 @@ journald is a real datagram socket here; the frames are read by a parser of jour
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.base import journald, log, logsinks
+from nodeagent.base import log, logsinks
 from nodeagent.base.errors import InvariantBroken
 
 
@@ -44,18 +45,38 @@ class Peer:
         self.socket.settimeout(5)
 
     def fields(self) -> dict[str, str]:
-        """The fields of the next record."""
-        data, found = self.socket.recv(1 << 20), dict[str, str]()
-        while data:
-            line, _, data = data.partition(b"\n")
-            key, equals, value = line.partition(b"=")
-            if not equals:
-                size = int.from_bytes(data[:8], "little")
-                value, data = data[8 : 8 + size], data[8 + size :]
-                assert data[:1] == b"\n"
-                data = data[1:]
-            found[key.decode()] = value.decode()
-        return found
+        """The fields of the next record, which has each of them once."""
+        record = self.record()
+        assert len(dict(record)) == len(record)
+        return dict(record)
+
+    def record(self) -> list[tuple[str, str]]:
+        """The fields of the next record, in their order."""
+        return parsed(self.socket.recv(1 << 20))
+
+    def fields_of_file(self) -> dict[str, str]:
+        """The fields of the next record, which comes as a file that nobody can change, as journald asks."""
+        data, (fd,), _, _ = socket.recv_fds(self.socket, 4096, 1)
+        assert data == b""
+        with open(fd, "rb") as file:
+            assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == 0xF
+            file.seek(0)
+            return dict(parsed(file.read()))
+
+
+def parsed(data: bytes) -> list[tuple[str, str]]:
+    """The fields of a record."""
+    found: list[tuple[str, str]] = []
+    while data:
+        line, _, data = data.partition(b"\n")
+        key, equals, value = line.partition(b"=")
+        if not equals:
+            size = int.from_bytes(data[:8], "little")
+            value, data = data[8 : 8 + size], data[8 + size :]
+            assert data[:1] == b"\n"
+            data = data[1:]
+        found.append((key.decode(), value.decode()))
+    return found
 
 
 @pytest.fixture
@@ -99,7 +120,7 @@ def test_missing_and_foreign_fields_are_our_own_fault() -> None:
 def test_a_field_that_may_be_left_out_is_left_out_where_there_is_none(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
     log.event(log.DEVICE_ADDED, resource="example.com/kvm", device="kvm-0", pci_address=None)
-    assert "PCI_ADDRESS" not in peer.fields()
+    assert "NODEAGENT_PCI_ADDRESS" not in peer.fields()
     with pytest.raises(InvariantBroken, match="missing \\['device'\\]"):
         log.event(log.DEVICE_ADDED, resource="example.com/kvm", device=None)
 
@@ -117,10 +138,10 @@ def test_journald_gets_native_fields(peer: Peer) -> None:
     )
     fields = peer.fields()
     assert fields["MESSAGE_ID"] == log.DEVICE_UNHEALTHY.id
-    assert fields["EVENT"] == "device-unhealthy"
+    assert fields["NODEAGENT_EVENT"] == "device-unhealthy"
     assert fields["PRIORITY"] == "4"
-    assert fields["PCI_ADDRESS"] == "0000:86:00.0"
-    assert fields["RESOURCE"] == "example.com/gpu"
+    assert fields["NODEAGENT_PCI_ADDRESS"] == "0000:86:00.0"
+    assert fields["NODEAGENT_RESOURCE"] == "example.com/gpu"
     assert fields["MESSAGE"] == "example.com/gpu: 0000:86:00.0 is Unhealthy: its group is held; wait"
 
 
@@ -128,16 +149,27 @@ def test_a_value_with_lines_cannot_forge_a_field(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
     log.event(log.CONFIG_REFUSED, error="first\nPRIORITY=0\nlast")
     fields = peer.fields()
-    assert fields["ERROR"] == "first\nPRIORITY=0\nlast"
+    assert fields["NODEAGENT_ERROR"] == "first\nPRIORITY=0\nlast"
     assert fields["PRIORITY"] == "3"
 
 
-def test_an_oversized_value_is_cut_and_the_record_still_arrives(peer: Peer) -> None:
+def test_a_record_too_large_for_a_datagram_arrives_whole_in_a_sealed_file(peer: Peer) -> None:
+    stream, text = io.StringIO(), "ü" * 1_000_000
+    setup("journald", stream, path=peer.path)
+    log.event(log.CONFIG_REFUSED, error=text)
+    fields = peer.fields_of_file()
+    assert fields["MESSAGE_ID"] == log.CONFIG_REFUSED.id
+    assert fields["NODEAGENT_ERROR"] == text
+    assert stream.getvalue() == ""
+
+
+def test_a_value_for_each_of_several_devices_can_be_searched_for(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
-    log.event(log.CONFIG_REFUSED, error="ü" * 1_000_000)
-    fields = peer.fields()
-    assert fields["ERROR"].endswith("(cut)")
-    assert len(fields["ERROR"].encode()) <= journald.VALUE_LIMIT
+    log.event(log.ALLOCATED, resource="example.com/gpu", device=("a", "b"), group=("7",), pod=())
+    record = peer.record()
+    assert [value for key, value in record if key == "NODEAGENT_DEVICE"] == ["a", "b"]
+    assert ("MESSAGE", "example.com/gpu: gave a,b") in record
+    assert "NODEAGENT_POD" not in dict(record)
 
 
 def test_a_missing_journald_costs_nothing_and_stderr_gets_the_line() -> None:
@@ -155,7 +187,7 @@ def test_a_full_journald_never_blocks_and_the_rest_goes_to_stderr(peer: Peer) ->
         if stream.getvalue():
             break
     assert "registered" in stream.getvalue()
-    assert peer.fields()["DEVICES"] == "0"
+    assert peer.fields()["NODEAGENT_DEVICES"] == "0"
 
 
 def test_a_restarted_journald_is_found_again(tmp_path: Path) -> None:
@@ -165,7 +197,7 @@ def test_a_restarted_journald_is_found_again(tmp_path: Path) -> None:
     for _ in range(2):
         peer = Peer(path)
         say()
-        assert peer.fields()["RESOURCE"] == "example.com/gpu"
+        assert peer.fields()["NODEAGENT_RESOURCE"] == "example.com/gpu"
         peer.socket.close()
         path.unlink()
     assert stream.getvalue() == ""

@@ -80,8 +80,8 @@ async def living(endpoint: Endpoint) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-def why(said: Said) -> list[str | int]:
-    return [event["why"] for event in said(log.REGISTRATION_LOST)]
+def why(said: Said) -> list[str]:
+    return [str(event["why"]) for event in said(log.REGISTRATION_LOST)]
 
 
 async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node: Node, said: Said) -> None:

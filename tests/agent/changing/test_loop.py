@@ -113,7 +113,8 @@ async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_pa
         assert list(changing.cards.instances) == [held]
         (waiting,) = changing.plan.waiting
         assert "held by ns/vm" in waiting.why
-        assert [line for line in said(log.ACTION_WAITING) if held in str(line["action"])]
+        (line,) = (line for line in said(log.ACTION_WAITING) if held in str(line["action"]))
+        assert (line["device"], line["pod"], line["type"]) == ((held,), ("ns/vm",), "nvidia-223")
         changing.hold()
         await changing.until_counts((FIRST, "nvidia-228", 2))
 

@@ -84,8 +84,8 @@ async def living(node: Node) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-def why(said: Said) -> list[str | int]:
-    return [event["why"] for event in said(log.REGISTRATION_LOST)]
+def why(said: Said) -> list[str]:
+    return [str(event["why"]) for event in said(log.REGISTRATION_LOST)]
 
 
 async def test_a_resource_is_registered_and_its_changes_arrive(node: Node, said: Said) -> None:
