@@ -189,6 +189,21 @@ SUBSYSTEM_FAILED = Event(
     logging.ERROR,
     "{subsystem} failed, starting it again in {seconds} s: {error}",
 )
+SUBSYSTEM_STUCK = Event(
+    "subsystem-stuck",
+    "b1ed298334fc4e99b94bca9e2af829ae",
+    logging.ERROR,
+    "{subsystem} makes no progress for {seconds} s, the watchdog is fed no more: {why}",
+)
+SUBSYSTEM_MOVES = Event(
+    "subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046", logging.WARNING, "{subsystem} goes on"
+)
+LINES_LEFT_OUT = Event(
+    "lines-left-out",
+    "6f87df1e8d3b44ed91ee6764754980d6",
+    logging.WARNING,
+    "{count} more lines of {kind} were left out within {seconds} s",
+)
 EVENTS_LOST = Event(
     "events-lost",
     "6f7e03f047a948e082b1ec1f17d5bf18",
@@ -239,7 +254,7 @@ AER_WARNING = Event(
 CDI_FAILED = Event(
     "cdi-failed",
     "812ce234d1c74a0f8479d6beefd9c925",
-    logging.WARNING,
+    logging.ERROR,
     "cannot write the CDI specification {path}: {error}",
     ("resource",),
 )
