@@ -53,6 +53,11 @@ class CdiFiles:
         self._cleaned = False
 
     @property
+    def busy(self) -> bool:
+        """True while files are written: that is as quick as their disk."""
+        return self._lock.locked()
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """The files that could not be written."""
         return tuple(f"{name}: {error}" for name, error in self._errors.items())

@@ -22,8 +22,9 @@ from nodeagent.agent.tell import devices as tell
 from nodeagent.base import log, memory
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Supervisor
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.life import Registration, Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
@@ -103,7 +104,7 @@ class DevicePlugins:
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
         self._shown: Mapping[ResourceName, Resource] = {}
-        self._burst: Latest[None] = Latest(None)
+        self.bells = Bells(Latest(None), Latest(None))
 
     @property
     def endpoints(self) -> Mapping[ResourceName, Endpoint]:
@@ -118,6 +119,17 @@ class DevicePlugins:
             tuple(_status(resource, endpoints.get(resource.name)) for resource in resources),
             self._cdi.problems,
         )
+
+    def owed(self) -> Mapping[str, Debt]:
+        """The newest list, if it is not shown yet, and what the endpoints owe."""
+        debts = {
+            f"resource {name}": debt
+            for name, running in self._running.items()
+            if (debt := running.endpoint.owed()) is not None
+        }
+        if self._shown is not self._offering.resources.get() and not self._cdi.busy:
+            debts[self.name] = Debt(id(self._shown), "the newest list is not shown to the kubelet")
+        return debts
 
     async def run(self) -> None:
         """Follow the Resources, for ever."""
@@ -163,7 +175,7 @@ class DevicePlugins:
         name = resource.name
         listing = Listing(resource.devices)
         answers = ResourceAnswers(name, self._granting, self._holders, listing)
-        endpoint = Endpoint(name, listing, answers, self._way, self._burst)
+        endpoint = Endpoint(name, listing, answers, self._way, self.bells)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended
@@ -188,8 +200,8 @@ class DevicePlugins:
     async def _tidy(self) -> None:
         """Collect what old connections leave behind: their objects refer to each other in circles."""
         while True:
-            seen = self._burst.version
-            await self._burst.newer(seen)
+            seen = self.bells.ended.version
+            await self.bells.ended.newer(seen)
             await anyio.sleep(TIDY)
             memory.tidy()
 

@@ -10,7 +10,7 @@ Does not know what the Host is for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
@@ -98,6 +99,13 @@ class Observer:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         return HostStatus.of(self._snapshots.now.host, self._runner.stuck, events)
+
+    def owed(self) -> Mapping[str, Debt]:
+        """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
+        begun = self._gathering.taken
+        if self.scanned.get().number < begun:
+            return {self.name: Debt(begun, "a scan of the host does not end")}
+        return {self.name: Debt(begun, "a scan of the host does not begin")} if self._wakes.due else {}
 
     def wake(self, keys: Iterable[str]) -> None:
         """Scan soon what the keys name."""

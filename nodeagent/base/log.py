@@ -193,7 +193,7 @@ SUBSYSTEM_STUCK = Event(
     "subsystem-stuck",
     "b1ed298334fc4e99b94bca9e2af829ae",
     logging.ERROR,
-    "{subsystem} makes no progress for {seconds} s, the watchdog is fed no more: {why}",
+    "{subsystem} does not go on: {why}",
 )
 SUBSYSTEM_MOVES = Event(
     "subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046", logging.WARNING, "{subsystem} goes on"

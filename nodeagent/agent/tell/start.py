@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said when the daemon has started, and from then on to systemd's watchdog: that the loop turns."""
+"""What is said when the daemon has started: of the host, and that it is ready."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import anyio
 
 from nodeagent.base import log, memory
 from nodeagent.base.sdnotify import Notifier
@@ -28,19 +26,3 @@ def tell_that_it_is_ready(resources: Mapping[ResourceName, Resource], notifier: 
     memory.end_start()
     log.event(log.READY, resources=len(resources), devices=devices)
     notifier.ready()
-
-
-class Watchdog:
-    """The component that says "alive"; without a watchdog it has nothing to do."""
-
-    name = "systemd"
-
-    def __init__(self, notifier: Notifier) -> None:
-        self._notifier = notifier
-
-    async def run(self) -> None:
-        """Say it again and again, in half the time that systemd allows."""
-        interval = self._notifier.watchdog_interval
-        while interval is not None:
-            self._notifier.alive()
-            await anyio.sleep(interval)

@@ -17,7 +17,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.kubelet.deviceplugin import endpoint as endpoints
 from nodeagent.kubelet.deviceplugin import registration
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint, Pauses
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint, Pauses
 from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
@@ -67,7 +67,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         directory.open()
         answers, ended = Answers(), Latest[None](None)
         way = RegisterWay(directory, Registrar(directory.kubelet_path))
-        endpoint = Endpoint(ONE, Listing((device("a"),)), answers, way, ended)
+        endpoint = Endpoint(ONE, Listing((device("a"),)), answers, way, Bells(ended, Latest(None)))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watcher.run)
             yield Node(kubelet, directory, endpoint, answers, ended)
@@ -251,7 +251,7 @@ async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: N
             raise ZeroDivisionError
 
     way = Breaking(node.directory, Registrar(node.directory.kubelet_path))
-    breaking = Endpoint(ONE, node.endpoint.listing, node.answers, way, node.ended)
+    breaking = Endpoint(ONE, node.endpoint.listing, node.answers, way, Bells(node.ended, Latest(None)))
     with pytest.raises(ZeroDivisionError):
         await breaking.run()
     assert breaking.registration.registrations == 1
