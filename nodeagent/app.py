@@ -22,7 +22,7 @@ from nodeagent.agent.features import FEATURES, LateFeature
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
-from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready
+from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
 from nodeagent.base import log, supervise
@@ -75,6 +75,7 @@ class Daemon:
             Desire(self.core.settings, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
+            Task("log", tell_what_was_left_out),
             Task("old errors", partial(warn_of_old_errors, self.core.root, self.core.snapshots)),
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nodeagent.base.errors import InvariantBroken
@@ -21,6 +22,7 @@ Value = str | int | tuple[str, ...]
 
 LOGGER = "nodeagent"
 _FIELD = re.compile(r"{(\w+)}")
+_ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "source", "path")
 
 
 class Event(NamedTuple):
@@ -39,6 +41,11 @@ class Event(NamedTuple):
     def fields(self) -> tuple[str, ...]:
         """The fields that it must have."""
         return tuple(_FIELD.findall(self.text))
+
+    def same(self, fields: Mapping[str, Value]) -> str:
+        """What a line is about: two of one kind that are about the same may be too many."""
+        named = " ".join(_words(fields[name]) for name in _ABOUT if name in fields)
+        return named or _words(fields.get("text", ""))
 
 
 def event(kind: Event, bug: BaseException | None = None, /, **given: Value | None) -> None:
@@ -202,7 +209,7 @@ LINES_LEFT_OUT = Event(
     "lines-left-out",
     "6f87df1e8d3b44ed91ee6764754980d6",
     logging.WARNING,
-    "{count} more lines of {kind} were left out within {seconds} s",
+    "{count} more lines of {kind} were left out within {seconds} s: {what}",
 )
 EVENTS_LOST = Event(
     "events-lost",

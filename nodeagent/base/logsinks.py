@@ -15,10 +15,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nodeagent.base import log
+from nodeagent.base import log, lograte
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nodeagent.base.journald import Journal
 
@@ -35,17 +35,22 @@ def setup(
     environ: Mapping[str, str],
     stream: TextIO,
     socket: str = JOURNAL,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Send all logging of this process to one place; may be called again with other settings.
 
     ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``socket`` is journald's. Libraries log from warnings up, whatever the level.
+    stderr; ``socket`` is journald's; ``clock`` tells seconds. Libraries log from warnings up, whatever
+    the level.
     """
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Sink)]:
         root.removeHandler(old)
         old.close()
-    root.addHandler(_sink(style, environ, stream, socket))
+    sink = _sink(style, environ, stream, socket)
+    sink.guard = _Guard(clock)
+    sink.addFilter(sink.guard.admits)
+    root.addHandler(sink)
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
     logging.getLogger(log.LOGGER).setLevel(_LEVELS[level])
 
@@ -83,8 +88,39 @@ def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -
     return _Journald(journald.Journal(socket), plain)
 
 
+def tell_left_out() -> None:
+    """Say what was left out in the times that are over; to be called now and then."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Sink):
+            handler.guard.tell()
+
+
+class _Guard:
+    """Lets no kind of line flood the log; says how many it has left out."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._limiter: lograte.Limiter[tuple[str, str]] = lograte.Limiter()
+
+    def tell(self) -> None:
+        """Say what was left out in the times that are over."""
+        for (kind, what), count, seconds in self._limiter.over(self._clock()):
+            log.event(log.LINES_LEFT_OUT, kind=kind, what=what or kind, count=count, seconds=f"{seconds:g}")
+
+    def admits(self, record: logging.LogRecord) -> bool:
+        """True if the record is to be written."""
+        kind, fields = _event(record)
+        if kind is log.LINES_LEFT_OUT:
+            return True
+        self.tell()
+        key = (record.name, str(record.msg)) if kind is None else (kind.name, kind.same(fields))
+        return self._limiter.admits(key, self._clock())
+
+
 class _Sink(logging.Handler):
     """Marks the handlers that ``setup`` made."""
+
+    guard: _Guard
 
 
 class _Text(_Sink):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.base import log, logsinks
+from nodeagent.base import log, lograte, logsinks
 from nodeagent.base.errors import InvariantBroken
 
 
@@ -102,7 +102,8 @@ def test_names_and_ids_are_unique_and_well_formed() -> None:
         assert re.fullmatch(r"[0-9a-f]{32}", event.id)
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", event.name)
         assert not set(event.fields) & set(event.also)
-        assert not {"time", "level", "message", "event", "priority"} & {*event.fields, *event.also}
+        ours = {"time", "level", "message", "event", "priority", "logger", "exception"}
+        assert not ours & {*event.fields, *event.also}
 
 
 def test_the_catalogue_keeps_the_ids_that_people_search_for() -> None:
@@ -284,3 +285,53 @@ def test_a_closed_stderr_does_not_stop_the_program() -> None:
     setup("json", stream)
     stream.close()
     say()
+
+
+def unhealthy(device: str) -> None:
+    log.event(log.DEVICE_UNHEALTHY, resource="example.com/gpu", device=device, text="why")
+
+
+def test_what_is_said_again_and_again_is_left_out_and_what_is_not_the_same_is_not() -> None:
+    stream = io.StringIO()
+    setup("json", stream)
+    for _ in range(500):
+        unhealthy("a")
+    for number in range(500):
+        unhealthy(f"b{number}")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["device"] for line in lines] == ["a"] * lograte.MOST + [f"b{n}" for n in range(500)]
+
+
+def test_what_was_left_out_is_counted_when_its_time_is_over() -> None:
+    stream, clock = io.StringIO(), [1000.0]
+    logsinks.setup("json", "info", {}, stream, clock=lambda: clock[0])
+    for _ in range(lograte.MOST + 7):
+        unhealthy("a")
+    logsinks.tell_left_out()
+    assert "lines-left-out" not in stream.getvalue()
+    clock[0] += lograte.SECONDS
+    logsinks.tell_left_out()
+    last = json.loads(stream.getvalue().splitlines()[-1])
+    assert (last["event"], last["kind"], last["count"]) == ("lines-left-out", "device-unhealthy", 7)
+    assert last["what"] == "example.com/gpu a"
+    unhealthy("a")
+    assert json.loads(stream.getvalue().splitlines()[-1])["event"] == "device-unhealthy"
+
+
+def test_a_library_cannot_flood_the_log_either() -> None:
+    stream = io.StringIO()
+    setup("json", stream)
+    for number in range(500):
+        logging.getLogger("asyncio").warning("accept failed: %d", number)
+    assert stream.getvalue().count("\n") == lograte.MOST
+
+
+def test_a_json_line_is_one_line_whatever_the_values_hold() -> None:
+    stream = io.StringIO()
+    setup("json", stream)
+    error = "first\nsecond\r\x85\u2028\udcff"
+    log.event(log.CONFIG_REFUSED, error=error, hint="h")
+    log.event(log.ALLOCATED, resource="r", device=("a", "b"), group=("1",))
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["error"], first["hint"]) == (error, "h")
+    assert (second["device"], second["group"]) == (["a", "b"], ["1"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodeagent.base import log, memory
+import anyio
+
+from nodeagent.base import log, lograte, logsinks, memory
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
@@ -18,6 +20,13 @@ def tell_of_the_host(host: Host) -> None:
         log.event(log.NO_IOMMU, hint="switch it on in the firmware and with intel_iommu=on")
     elif host.functions and not host.vfio_loaded:
         log.event(log.NO_VFIO, hint="load it with: modprobe vfio-pci")
+
+
+async def tell_what_was_left_out() -> None:
+    """Say so when the time of a flood is over, for ever: what comes next may come much later."""
+    while True:
+        await anyio.sleep(lograte.SECONDS)
+        logsinks.tell_left_out()
 
 
 def tell_that_it_is_ready(resources: Mapping[ResourceName, Resource], notifier: Notifier) -> None:
