@@ -175,12 +175,11 @@ class Observer:
             self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:
-            log.event(log.HOST_READ_SLOW, what=refused.path, seconds=str(DEADLINE))
             host, names, error = before.host, before.names, refused
         except Exception:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
-        self._hangs.tell(self._runner.stuck)
+        self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))
         self.scanned.set(Scanned(number, error))
 
