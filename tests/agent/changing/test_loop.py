@@ -313,3 +313,15 @@ async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_pat
         await changing.until(lambda: bool(changing.plan.waiting))
         assert "can have 4" in changing.plan.waiting[0].why
         assert changing.status.writes == 1
+
+
+async def test_a_newer_snapshot_is_owed_a_plan(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        assert changing.loop.owed() == {}
+        changing.want("nvidia-223")
+        assert list(changing.loop.owed()) == ["changes"]
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        await changing.until_at_rest()
+        assert changing.loop.owed() == {}

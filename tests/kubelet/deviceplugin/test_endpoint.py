@@ -282,3 +282,22 @@ def test_a_long_life_is_followed_by_a_short_pause_again() -> None:
     waits = [pauses.after(End.STREAM_ENDED, lived, 0.0) for lived in (1.0, 1.0, 1.0, 61.0)]
     assert waits == [*sorted(waits[:3]), 1.0]
     assert waits[2] > waits[1]
+
+
+async def test_a_new_kubelet_is_owed_a_registration_until_it_has_one(node: Node) -> None:
+    async with living(node):
+        await node.until_registered(1)
+        assert node.endpoint.owed() is None
+        node.directory.kubelet.set(None)
+        debt = node.endpoint.owed()
+        assert debt is not None
+        assert "not registered anew" in debt.what
+        await node.kubelet.restart()
+        await node.until_registered(2)
+        assert node.endpoint.owed() is None
+
+
+async def test_where_there_is_no_kubelet_nothing_is_owed(node: Node) -> None:
+    assert node.endpoint.owed() is not None, "nobody runs it, and there is a kubelet"
+    node.directory.kubelet.set(None)
+    assert node.endpoint.owed() is None
