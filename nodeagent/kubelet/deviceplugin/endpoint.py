@@ -72,12 +72,12 @@ class Course:
         """It is over, and the next begins by then."""
         self._life, self._rests_until = None, until
 
-    def owed(self, wanted: bool, now: float) -> Debt | None:
-        """A life where there is somebody to serve (``wanted``), and the end of one that is over."""
+    def owed(self, way: Way, now: float) -> Debt | None:
+        """A life where there is somebody to serve, and the end of one that is over."""
         if self._life is None:
-            late = wanted and now > self._rests_until
+            late = way.wanted and now > self._rests_until
             return Debt(self._number, "its server does not start") if late else None
-        if self._life.same_kubelet and self._life.server.present:
+        if not way.over(self._life):
             return None
         return Debt(self._number, "it is not registered anew, although the kubelet or its socket is another")
 
@@ -105,7 +105,7 @@ class Endpoint:
 
     def owed(self) -> Debt | None:
         """What it has to do now, if anything."""
-        return self._course.owed(self._way.wanted, time.monotonic())
+        return self._course.owed(self._way, time.monotonic())
 
     def hurry(self, grace: float) -> None:
         """From now on the end of a life waits no longer than ``grace`` seconds for an Allocate in flight."""

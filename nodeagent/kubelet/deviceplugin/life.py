@@ -152,6 +152,10 @@ class Way(Protocol):
         """Have the served resource registered, however often that fails; False if its socket went."""
         ...
 
+    def over(self, life: Life) -> bool:
+        """True if the registration is no longer good: whoever holds it has to see that."""
+        ...
+
     async def hold(self, life: Life) -> End:
         """Wait until the registration is no longer good; return why."""
         ...
