@@ -25,6 +25,7 @@ from nodeagent.model.allocation import Grant, Possession
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
 
 PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
@@ -48,6 +49,11 @@ class Granting:
         self._closing = closing
         self._cdi = cdi
         self._settings = settings
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """All that is known now, what was given a moment ago among it."""
+        return self._offering.newest
 
     def resource(self, name: ResourceName) -> Resource:
         """The resource as it was decided last; one without devices if nobody offers it any more."""

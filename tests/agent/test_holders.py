@@ -202,3 +202,17 @@ async def test_whoever_begins_to_wait_for_a_release_has_the_kubelet_asked() -> N
         await anyio.wait_all_tasks_blocked()
         loop.releases.wait_for(frozenset({"a"}), by="changes")
         await kubelet.until_asked(2)
+
+
+async def test_a_hint_is_owed_a_question() -> None:
+    kubelet = Kubelet()
+    loop = Loop(kubelet, resync=100)
+    assert loop.holders.owed() == {}, "it does not run yet"
+    async with loop.running():
+        await kubelet.until_asked(1)
+        await anyio.wait_all_tasks_blocked()
+        assert loop.holders.owed() == {}
+        loop.holders.ask_soon()
+        assert list(loop.holders.owed()) == ["allocations"]
+        await kubelet.until_asked(2)
+        assert loop.holders.owed() == {}
