@@ -114,7 +114,7 @@ class Granting:
             return
         others = self._reservations.given.beside(admission)
         try:
-            grants.check_free(self.resource(name), device_ids, admission.pods, others)
+            grants.check_free(self.resource(name), device_ids, admission.pods, admission.names, others)
         except Refused:
             self._reservations.refuse(())
             raise

@@ -87,7 +87,7 @@ class Inquiry:
         """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
         if self._snapshots.now.allocations == Allocations():
             checkpoint = await threads.call(self._kubelet.checkpoint)
-            self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time())
+            self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time(), checkpoint)
         async with anyio.create_task_group() as group:
             group.start_soon(self._settle, name="what settles meanwhile")
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
@@ -115,7 +115,8 @@ class Inquiry:
         """While the kubelet takes its time, what has settled is held all the same."""
         while True:
             await anyio.sleep(SLOW)
-            self._take(self._snapshots.now.allocations, anyio.current_time())
+            checkpoint = await threads.call(self._kubelet.checkpoint)
+            self._take(self._snapshots.now.allocations, anyio.current_time(), checkpoint)
 
     async def _ask(self, asked: float, *, once_more: bool) -> None:
         """Ask at this time. Who answered last is asked ``once_more``.
@@ -145,7 +146,7 @@ class Inquiry:
         self.error = error.what
         checkpoint = await threads.call(self._kubelet.checkpoint)
         holders = self.known.silent(self._snapshots.now.allocations.holders, checkpoint)
-        self._take(Allocations(holders, Knowledge.UNKNOWN), asked)
+        self._take(Allocations(holders, Knowledge.UNKNOWN), asked, checkpoint)
         self.failures.set(max(self.failures.get(), 0) + 1)
 
     @property
@@ -186,11 +187,9 @@ class Inquiry:
         self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, checkpoint)
         return asker
 
-    def _take(self, allocations: Allocations, now: float, checkpoint: Checkpoint | None = None) -> None:
+    def _take(self, allocations: Allocations, now: float, checkpoint: Checkpoint) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""
-        self._reservations.settle(
-            now, checkpoint.settled if checkpoint is not None and checkpoint.written else None
-        )
+        self._reservations.settle(now, checkpoint.settled if checkpoint.written else None)
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))

@@ -72,19 +72,25 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
 
 
 def check_free(
-    resource: Resource, device_ids: Iterable[str], pods: Pods, given: Mapping[str, Holder]
+    resource: Resource,
+    device_ids: Iterable[str],
+    pods: Pods,
+    askers: frozenset[str],
+    given: Mapping[str, Holder],
 ) -> None:
     """The kubelet may ask for what it has given away: it forgets what it gave while a pod ended.
 
     ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts anew what is not free, without
-    what is under an Allocate; a refusal makes it count once more. ``pods`` are those that it names now, and
-    ``given`` has what others were given and have not let go of.
+    what is under an Allocate; a refusal makes it count once more. ``pods`` are those that it names now; one
+    of the ``askers`` asks, and may do so for what it has; ``given`` has what others were given and have not
+    let go of.
 
     :raises Refused: with whoever has one of them.
     """
     for device_id in device_ids:
         named = (pod for pod, shown in pods.items() if any(each == device_id for _, each in shown))
-        holder = next(named, given.get(device_id))
+        others = (pod for pod in named if askers - {pod})
+        holder = next(others, given.get(device_id))
         if holder is not None:
             raise Refused(
                 f"{resource.name}: {device_id}: held by {holder}, and the kubelet took it for free",

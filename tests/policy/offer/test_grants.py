@@ -141,15 +141,17 @@ def test_what_the_kubelet_names_with_a_pod_is_refused_with_the_name_of_that_pod(
     resource = decided(function(A)).resources[ResourceName(GPU)]
     pods = {"ns/old": frozenset({(ResourceName("other.example/gpu"), A)}), "ns/new": frozenset[Any]()}
     with pytest.raises(Refused, match=f"{A}: held by ns/old"):
-        grants.check_free(resource, [A], pods, {})
+        grants.check_free(resource, [A], pods, frozenset({"ns/new"}), {})
+    grants.check_free(resource, [A], pods, frozenset({"ns/old"}), {})
+    grants.check_free(resource, [A], pods, frozenset(), {})
 
 
 def test_what_was_given_to_another_pod_that_is_never_named_is_refused() -> None:
     resource = decided(function(A), function(B)).resources[ResourceName(GPU)]
     given = {B: unnamed(ResourceName(GPU), None)}
     with pytest.raises(Refused, match=f"{B}: held by a pod that the kubelet does not name yet"):
-        grants.check_free(resource, [A, B], {}, given)
-    grants.check_free(resource, [A], {"ns/new": frozenset()}, given)
+        grants.check_free(resource, [A, B], {}, frozenset(), given)
+    grants.check_free(resource, [A], {"ns/new": frozenset()}, frozenset({"ns/new"}), given)
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
