@@ -8,27 +8,44 @@ from two answers of the kubelet; without them it counts as another pod's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
+from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
 UNFINISHED = 12.0  # seconds that another plugin may take for a container of the pod that is being admitted
 AGAIN = 0.5  # seconds between two looks whether it has answered
+NOTHING = Checkpoint()
 
 
 class Admission:
     """One pod's admission, from its first Allocate on; ``identity`` stands for the pod until it is named."""
 
-    def __init__(self, identity: str, pods: Pods | None = None, before: Pods | None = None) -> None:
-        """``before``: whom the kubelet named when it was asked last, for whatever reason."""
+    def __init__(
+        self,
+        identity: str,
+        pods: Pods | None = None,
+        before: Pods | None = None,
+        begun: Collection[str] | None = None,
+    ) -> None:
+        """``before``: whom the kubelet named when it was asked last, for whatever reason.
+
+        ``begun``: the uids of the pods that it had begun to start by now; None: not known.
+        """
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
         self.pods = pods  # None: the kubelet was not asked, or did not answer
         self.names = _candidates(before or {}, pods or {})  # of whom one is the pod
         self.name = next(iter(self.names)) if len(self.names) == 1 else None
         self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
+        self._begun = begun
+
+    @property
+    def askers(self) -> frozenset[str]:
+        """The names of whom one asks: of all whom the kubelet names, if nobody came who could."""
+        return self.names or frozenset(self.pods or ())
 
     def asks_again(self, pods: Pods | None, *, lately: bool) -> bool:
         """True if an Allocate at which the kubelet names these pods comes from this one.
@@ -39,6 +56,27 @@ class Admission:
             return False
         found = asker(self.pods, pods, self.given)
         return found is Asker.SAME or (found is Asker.UNCLEAR and lately)
+
+    def begun(self, checkpoint: Checkpoint) -> bool:
+        """True if the kubelet has begun to start the pod since: its admission is over.
+
+        Who asks from then on is another one, also if no name is new: a container that is started, and has not
+        got what it asks for (``GetDeviceRunContainerOptions`` in pkg/kubelet/cm/devicemanager/manager.go).
+        """
+        if self._begun is None or not self.given:
+            return False
+        return self.given <= checkpoint.begun(self._begun)
+
+    def entered(self, checkpoint: Checkpoint) -> frozenset[Possession]:
+        """What pods have whose admission is over; one that has ended may be entered with the same."""
+        if self._begun is None or checkpoint.admitted is None:
+            return checkpoint.settled
+        return checkpoint.begun(self._begun)
+
+    def whoever(self) -> Admission:
+        """This one, without the names of whom it might be: nobody came who could ask."""
+        self.names, self.name = frozenset(), None
+        return self
 
     def named(self, pods: Pods) -> None:
         """This one asks again, and the kubelet names these."""
@@ -81,7 +119,7 @@ class Admissions:
 
     def __init__(self) -> None:
         self.now = Admission("")
-        self.ours: frozenset[Possession] = frozenset()  # given to anybody since the kubelet was started
+        self.ours: Mapping[Possession, float] = {}  # given to anybody since the kubelet was started, and when
         self.settles: float | None = None  # when what is left of its groups is open no more; None: it is not
         self._given_at = 0.0
         self._named: Pods | None = None  # whom the kubelet named last
@@ -92,15 +130,17 @@ class Admissions:
         """What was given to the pod that is being admitted: it may take more of the groups."""
         return frozenset[str]() if self.settles is None else frozenset(each for _, each in self.now.given)
 
-    def asker(self, pods: Pods | None) -> Admission:
+    def asker(self, pods: Pods | None, checkpoint: Checkpoint = NOTHING) -> Admission:
         """Whose Allocate it is at which the kubelet names these pods: the admission under way, or a new one.
 
-        ``pods`` None: the kubelet was not asked, or did not answer.
+        ``pods`` None: the kubelet was not asked, or did not answer. Its ``checkpoint`` tells what is over.
         """
-        if pods is not None and self.now.asks_again(pods, lately=self.settles is not None):
+        again = self.now.asks_again(pods, lately=self.settles is not None)
+        if pods is not None and again and not self.now.begun(checkpoint):
             self.now.named(pods)
             return self.now
-        return Admission(f"admission {next(self._numbers)}", pods, self._named)
+        other = Admission(f"admission {next(self._numbers)}", pods, self._named, checkpoint.admitted)
+        return other.whoever() if again else other
 
     def begin(self, admission: Admission, until: float) -> bool:
         """This pod is being admitted: its groups are open to it until then, at the longest.
@@ -114,13 +154,13 @@ class Admissions:
 
     def new_kubelet(self) -> None:
         """A new kubelet has come: it admits nobody whom the last one was admitting."""
-        self.settles, self.ours = None, frozenset()
+        self.settles, self.ours = None, {}
 
     def gave(self, possessions: Iterable[Possession], now: float) -> None:
         """An Allocate has given these to the pod."""
         possessions = frozenset(possessions)
         self.now.gave(possessions)
-        self.ours |= possessions
+        self.ours = {**self.ours, **dict.fromkeys(possessions, now)}
         self._given_at = now
         self._named = self.now.pods or self._named
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.agent.admission import Admission, Admissions
-from nodeagent.model.allocation import Holder, PodList, Possession
+from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
 
 
 class _Given(NamedTuple):
@@ -41,8 +41,18 @@ class GivenIds:
         What they have let go of since is not among it, if the kubelet was asked meanwhile. But nobody shows
         what plain init containers have: the kubelet's file decides, which is not written when a pod ends.
         """
-        others = self._admissions.ours - admission.given
-        return {each: holder for each, holder in self.holders.items() if (holder.resource, each) in others}
+        others = self._admissions.ours.keys() - admission.given
+        return {
+            device_id: given.holder
+            for device_id, given in self._given.items()
+            if (given.holder.resource, device_id) in others and not _alone(given.pods, admission)
+        }
+
+    def since(self, began: float, held: Mapping[str, Holder]) -> dict[str, Holder]:
+        """What was given after that time; whom the kubelet has named with it since is among the ``held``."""
+        known = {**held, **self.holders}
+        lately = (each for each, at in self._admissions.ours.items() if at > began)
+        return {device_id: known.get(device_id, unnamed(name, None)) for name, device_id in lately}
 
     def add(self, holders: Mapping[str, Holder], now: float, due: float) -> None:
         """The pod that is being admitted was given these; by ``due`` the kubelet should name it with them."""
@@ -93,6 +103,11 @@ class GivenIds:
             return _gone(given.pods, answer, asker) or (over and struck)
         unheard_of = (asker is not None or over) and (entered is None or possession not in entered)
         return unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
+
+
+def _alone(pods: frozenset[str], admission: Admission) -> bool:
+    """True if only the pod that has it can be the one that asks."""
+    return len(pods) == 1 and admission.askers == pods
 
 
 def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:

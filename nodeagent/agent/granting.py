@@ -65,15 +65,15 @@ class Granting:
         :raises Refused: if one of them cannot be given, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
         """
-        deadline = anyio.current_time() + PATIENCE
+        began = anyio.current_time()
         grants.check_listed(self.resource(name), device_ids)
         await self._closing.recheck(self.resource(name), device_ids)
         if self.resource(name).kind is Kind.NODE:  # shares have no group, and say nothing of who asks next
             return grants.grant(self.resource(name), device_ids, self._offering.decision)
         admission = await self._asker(name, device_ids)
         self._offering.one_turn()
-        self._check_free(name, device_ids, admission)
-        await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
+        self._check_free(name, device_ids, admission, began)
+        await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, began + PATIENCE)
         self._admit(admission)
         if self.resource(name).cdi:
             grants.check_given(self.resource(name), device_ids)
@@ -81,6 +81,7 @@ class Granting:
             self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)
+        self._check_free(name, device_ids, admission, began)
         self._check_alone(resource, device_ids, admission)
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
@@ -105,16 +106,40 @@ class Granting:
         """Whose request it is, where that matters: the kubelet is asked for nothing else."""
         decision = self._offering.decision
         settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        if settling or grants.contended(self.resource(name), device_ids, decision):
-            return await self._inquiry.who_asks()
-        return self._reservations.admissions.asker(None)
-
-    def _check_free(self, name: ResourceName, device_ids: Sequence[str], admission: Admission) -> None:
+        if not (settling or grants.contended(self.resource(name), device_ids, decision)):
+            return self._reservations.admissions.asker(None)
+        admission = await self._inquiry.who_asks()
         if admission.pods is None:
+            await self._check_entered(name, device_ids)
+        elif not self._reservations.given.beside(admission).keys().isdisjoint(device_ids):
+            await self._inquiry.written_anew()  # nobody shows what only a plain init container had
+            admission = await self._inquiry.who_asks()
+        return admission
+
+    async def _check_entered(self, name: ResourceName, device_ids: Sequence[str]) -> None:
+        """The kubelet names nobody: of what somebody has had its file has to say that it is free."""
+        snapshot = self._offering.one_turn().snapshot
+        known = {**snapshot.allocations.holders, **snapshot.reservations.given}
+        if known.keys().isdisjoint(device_ids):
             return
-        others = self._reservations.given.beside(admission)
+        entered = {device_id for _, device_id in (await self._inquiry.written_anew()).begun()}
+        held = {device_id: holder for device_id, holder in known.items() if device_id in entered}
         try:
-            grants.check_free(self.resource(name), device_ids, admission.pods, admission.names, others)
+            grants.check_free(self.resource(name), device_ids, {}, frozenset(), held)
+        except Refused:
+            self._reservations.refuse(device_ids)
+            raise
+
+    def _check_free(
+        self, name: ResourceName, device_ids: Sequence[str], admission: Admission, began: float
+    ) -> None:
+        """Nobody has them, and nobody was given them since: containers that start ask at any time."""
+        given = self._reservations.given
+        others = given.since(began, self._offering.decision.snapshot.allocations.holders)
+        if admission.pods is not None:
+            others |= given.beside(admission)
+        try:
+            grants.check_free(self.resource(name), device_ids, admission.pods or {}, admission.askers, others)
         except Refused:
             self._reservations.refuse(())
             raise

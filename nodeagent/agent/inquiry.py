@@ -8,6 +8,7 @@ presence; it is told as partial if there was no better one before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,10 +25,12 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.kubelet.podresources import Birth
-from nodeagent.model.allocation import Allocations, Knowledge, PodList
+from nodeagent.model.allocation import Allocations, Knowledge, PodList, Possession
 
 INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds what
 AGAIN = 0.1  # seconds until it asks once more
+WRITING = 0.5  # seconds that an Allocate waits for the kubelet to write its file: it takes 2 ms
+POLL = 0.01
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
 Life = tuple[int, tuple[int, int] | None]
@@ -89,7 +92,12 @@ class Inquiry:
             checkpoint = await threads.call(self._kubelet.checkpoint)
             self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time(), checkpoint)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._settle, name="what settles meanwhile")
+            group.start_soon(
+                _now_and_then,
+                self._kubelet,
+                lambda file: self._take(self._snapshots.now.allocations, anyio.current_time(), file),
+                name="what settles meanwhile",
+            )
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
 
@@ -111,12 +119,18 @@ class Inquiry:
                     return await self._answered(answer, asked, life, inside=True)
         return self._reservations.admissions.asker(None)
 
-    async def _settle(self) -> None:
-        """While the kubelet takes its time, what has settled is held all the same."""
-        while True:
-            await anyio.sleep(SLOW)
-            checkpoint = await threads.call(self._kubelet.checkpoint)
-            self._take(self._snapshots.now.allocations, anyio.current_time(), checkpoint)
+    async def written_anew(self) -> Checkpoint:
+        """The kubelet's file after it was written, or as it is if that takes too long.
+
+        It has what pods have, as the kubelet knows it at that moment, and nothing of pods that have ended.
+        """
+        before = now = await threads.call(self._kubelet.checkpoint)
+        self._reservations.doubted.touch()
+        with anyio.move_on_after(WRITING):
+            while now.written == before.written:
+                await anyio.sleep(POLL)
+                now = await threads.call(self._kubelet.checkpoint)
+        return now
 
     async def _ask(self, asked: float, *, once_more: bool) -> None:
         """Ask at this time. Who answered last is asked ``once_more``.
@@ -165,7 +179,7 @@ class Inquiry:
         if asked >= self._answered_to:
             self._answered_to = asked
             asker = await self._learn(answer, asked, checkpoint, inside=inside)
-        return asker or self._reservations.admissions.asker(answer.pods if inside else None)
+        return asker or self._reservations.admissions.asker(answer.pods if inside else None, checkpoint)
 
     async def _learn(
         self, answer: PodList, asked: float, checkpoint: Checkpoint, *, inside: bool
@@ -180,7 +194,7 @@ class Inquiry:
             if asked < self._taken:  # what a newer question was answered stands already
                 return None
         self._taken = asked
-        asker = self._reservations.admissions.asker(answer.pods) if inside else None
+        asker = self._reservations.admissions.asker(answer.pods, checkpoint) if inside else None
         since = self.doubt.began if doubtful else 0.0
         entered = checkpoint.possessions if checkpoint.written else None
         self._reservations.named(answer, asked, since, asker, entered)
@@ -189,7 +203,15 @@ class Inquiry:
 
     def _take(self, allocations: Allocations, now: float, checkpoint: Checkpoint) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""
-        self._reservations.settle(now, checkpoint.settled if checkpoint.written else None)
+        entered = self._reservations.admissions.now.entered(checkpoint) if checkpoint.written else None
+        self._reservations.settle(now, entered)
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
+
+
+async def _now_and_then(kubelet: PodResources, take: Callable[[Checkpoint], None]) -> None:
+    """While the kubelet takes its time, what has settled by its file is held all the same."""
+    while True:
+        await anyio.sleep(SLOW)
+        take(await threads.call(kubelet.checkpoint))

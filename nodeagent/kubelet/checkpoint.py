@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,14 @@ class Checkpoint(NamedTuple):
         if self.admitted is not None:
             entries = tuple(entry for entry in entries if entry.uid in self.admitted)
         return frozenset((entry.resource, entry.device_id) for entry in entries)
+
+    def begun(self, before: Collection[str] = ()) -> frozenset[Possession]:
+        """What pods have that the kubelet has begun to start, but for those that it had ``before``.
+
+        Nothing, if that cannot be seen. A pod that has ended may keep its directory for long.
+        """
+        begun = (self.admitted or frozenset()).difference(before)
+        return frozenset((entry.resource, entry.device_id) for entry in self.entries if entry.uid in begun)
 
 
 class CheckpointFile:

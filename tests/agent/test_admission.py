@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.agent.admission import UNFINISHED, Admission, Admissions
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, Pods, unnamed
 from nodeagent.model.ids import ResourceName
 
@@ -31,6 +32,18 @@ def test_the_next_allocate_of_the_pod_is_told_by_what_the_kubelet_shows() -> Non
 def test_whom_the_kubelet_was_not_asked_about_nobody_is_taken_for() -> None:
     admissions, admission = begun(pods=None)
     assert admissions.asker(SHOWN) is not admission
+
+
+def test_once_the_kubelet_has_begun_to_start_the_pod_another_one_asks_though_no_name_is_new() -> None:
+    entries = (Entry("u", A, "x", None), Entry("old", A, "x", None))
+    admissions = Admissions()
+    admission = admissions.asker(NOBODY, Checkpoint((1, 1, 1), entries[1:], frozenset({"old"})))
+    admissions.begin(admission, 10.0)
+    admissions.gave([(A, "x")], now=1.0)
+    for uids in (None, {"old"}):  # it cannot be seen; a pod that has ended keeps its directory for long
+        begun_by_now = None if uids is None else frozenset(uids)
+        assert admissions.asker(SHOWN, Checkpoint((1, 2, 1), entries, begun_by_now)) is admission
+    assert admissions.asker(SHOWN, Checkpoint((1, 2, 1), entries, frozenset({"old", "u"}))) is not admission
 
 
 def test_what_is_not_clear_is_the_same_pod_s_only_while_its_groups_are_open() -> None:

@@ -193,6 +193,16 @@ def test_what_other_pods_were_given_is_beside_an_admission_until_they_have_let_g
     assert reservations.given.beside(Admission("three")) == {}, "the last kubelet gave it"
 
 
+def test_what_was_given_since_is_told_with_whoever_is_named_with_it() -> None:
+    reservations = ReservationBook(Snapshots(Snapshot()))
+    give(reservations, pods("a"), 1.0, LATER, Admission("one"))
+    give(reservations, pods("b"), 2.0, LATER, Admission("two"))
+    assert reservations.given.since(1.0, {}) == pods("b")
+    reservations.named(PodList({"b": POD}, {}), asked=3.0)
+    assert reservations.given.since(1.0, {"b": POD}) == {"b": POD}
+    assert reservations.given.since(2.0, {"b": POD}) == {}
+
+
 def test_what_was_refused_is_marked_until_somebody_has_it_and_the_file_is_doubted() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)

@@ -23,6 +23,7 @@ from tests.e2e.pods import LINGER, Limits, Pods
 from tests.e2e.resources import FIRST, GROUPS, SECOND, THIRD, only, rule
 
 GPU, SOUND, PAIR = "example.com/gpu", "example.com/sound", "example.com/pair"
+LATE = "example.com/late"  # nobody has served it before
 SLOW = 4.0  # seconds of another plugin's Allocate: longer than any settle time
 ENDING = 4  # seconds of grace, in which the next pod's Allocate begins, and not more than it waits
 
@@ -267,3 +268,28 @@ def test_what_the_kubelet_forgets_while_it_gives_it_away_is_not_given_to_the_nex
     pods.create(pod("counted", {GPU: 2}))
     assert outcome(pods, "counted") == "Failed"
     assert "Available: 1" in pods.get("counted")["status"]["message"]
+
+
+def test_a_container_that_starts_late_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
+    running: Cluster, daemon: Daemon, pods: Pods
+) -> None:
+    """It was admitted while nobody served its resource, and asks at its next start: no name is new then."""
+    main = pods_of.container("main", {LATE: 1}, then="sleep 12")
+    pods.create(pods_of.bound(pods_of.manifest("waiting", main, restart="Always")))
+    assert given(pods, "waiting") == set()
+    rules = rule(GPU, FIRST), rule(LATE, function(FIRST, 1))
+    daemon.configure(only(*rules, timing={"settle": "60s"}))
+    daemon.start()
+    for name in (GPU, LATE):
+        running.await_counts(name, 1, 1)
+    pods.create(pod("vm", {GPU: 1}))
+    assert given(pods, "vm") == {FIRST}
+    waiting.until(lambda: refused(pods, "waiting"), "the container asks, and is refused", 30.0)
+    assert not boards.look(running.kubelet.directory).shared()
+
+
+def refused(pods: Pods, name: str) -> bool:
+    """True once the container cannot be started for what its group's holder has."""
+    (status,) = pods.get(name)["status"]["containerStatuses"]
+    assert status["restartCount"] == 0, status
+    return "IOMMU group held by default/vm" in status["state"].get("waiting", {}).get("message", "")

@@ -19,7 +19,7 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS
 from nodeagent.sim.kubelet import sources
 from nodeagent.sim.kubelet.clients import Client, Clients, go_text
-from nodeagent.sim.kubelet.devices import Held
+from nodeagent.sim.kubelet.devices import Held, ids_of
 from nodeagent.sim.kubelet.state import AllocationSeen, ContainerResult, Pod, State
 
 PRE_START_LIMIT = 30.0
@@ -55,6 +55,21 @@ class Admission:
             state.changed()
         return pod
 
+    async def start_again(self, pod: Pod) -> Pod:
+        """Start the containers of an admitted pod; what it has not got of a resource it asks for now.
+
+        GetDeviceRunContainerOptions: a worker of the pod does so, whoever is being admitted.
+        """
+        try:
+            await self._allocate(pod)
+        except Rejected as error:
+            pod.message = str(error)
+        else:
+            pod.message = ""
+            await self._start(pod)
+        self._state.changed()
+        return pod
+
     def free_devices_of_gone_pods(self) -> None:
         """Lazily, at the next admission or PodResources List: UpdateAllocatedDevices.
 
@@ -87,6 +102,8 @@ class Admission:
     async def _allocate_one(
         self, pod: Pod, name: str, resource: str, count: int, reusable: dict[str, set[str]]
     ) -> tuple[str, ...]:
+        if found := ids_of(self._state.table, pod.uid, name, resource):
+            return found
         ids = await self._choose(resource, count, reusable.get(resource, set()))
         response = await self._call(resource, ids)
         self._state.table.held.append(Held(pod.uid, name, resource, ids, bytes(response)))
@@ -120,16 +137,10 @@ class Admission:
         wanted: list[str] = []
         endpoint = self._clients.endpoints[resource]
         if endpoint.options.get_preferred_allocation_available:
-            wanted = await _ask_preference(endpoint, self._shuffled(free | set(must)), must, count)
-        rest = self._shuffled(free)
+            wanted = await _ask_preference(endpoint, _shuffled(self._state, free | set(must)), must, count)
+        rest = _shuffled(self._state, free)
         usable = [name for name in dict.fromkeys([*wanted, *rest]) if name in free]
         return usable[: count - len(must)]
-
-    def _shuffled(self, ids: set[str]) -> list[str]:
-        """In random order, as sets.UnsortedList gives them."""
-        names = sorted(ids)
-        self._state.random.shuffle(names)
-        return names
 
     async def _call(self, resource: str, ids: tuple[str, ...]) -> v1beta1.ContainerAllocateResponse:
         """One Allocate. :raises Rejected: with the plugin's text."""
@@ -173,6 +184,13 @@ class Admission:
         except FOREIGN_ERRORS as error:
             return f"PreStartContainer rpc failed with err: {go_text(error)}"
         return None
+
+
+def _shuffled(state: State, ids: set[str]) -> list[str]:
+    """In random order, as sets.UnsortedList gives them."""
+    names = sorted(ids)
+    state.random.shuffle(names)
+    return names
 
 
 async def _ask_preference(endpoint: Client, available: list[str], must: list[str], count: int) -> list[str]:

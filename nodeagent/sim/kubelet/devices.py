@@ -136,6 +136,13 @@ class DeviceTable:
         self.count_again()
 
 
+def ids_of(table: DeviceTable, pod_uid: str, container: str, resource: str) -> tuple[str, ...]:
+    """What this container has of the resource."""
+    wanted = (pod_uid, container, resource)
+    found = (each.ids for each in table.held if (each.pod_uid, each.container, each.resource) == wanted)
+    return next(found, ())
+
+
 def has_topology(table: DeviceTable, resource: str) -> bool:
     """True if some device of the resource says where it sits."""
     return any(device.nodes for device in table.devices.get(resource, {}).values())

@@ -106,9 +106,13 @@ class Kubelet:
         finally:
             self.faults.clear("listen-delay")
 
-    async def admit(self, pod: Pod) -> Pod:
-        """Admit the pod, or reject it; see its phase, message and results."""
-        return await _alive(self._run).admission.admit(pod)
+    async def admit(self, pod: Pod, *, again: bool = False) -> Pod:
+        """Admit the pod, or reject it; see its phase, message and results.
+
+        ``again``: it was admitted; its containers are started once more, whoever is being admitted.
+        """
+        admission = _alive(self._run).admission
+        return await (admission.start_again(pod) if again else admission.admit(pod))
 
     def delete(self, pod: Pod) -> None:
         """The pod is forgotten: no List names it any more, and the next pod may get its devices.

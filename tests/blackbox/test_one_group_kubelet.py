@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kubelet does beside admissions: it asks when it starts a container, and forgets what it gives.
+
+A pod that came while its resource was not registered is admitted without (``removeMissingExtendedResources``
+in pkg/kubelet/lifecycle/predicate.go); a static pod that comes again under its UID is started without an
+admission (``HandlePodCleanups`` in pkg/kubelet/kubelet_pods.go); a List that is late takes away what it did
+not know of (``UpdateAllocatedDevices``). At the next start of a container all of it is allocated in the pod's
+own worker (``GetDeviceRunContainerOptions`` in pkg/kubelet/cm/devicemanager/manager.go): no name is new, and
+no lock keeps it from being at the same time as an admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.blackbox.boards import (
+    FOR_EVER,
+    GPU,
+    HARDLY,
+    LONE,
+    LONE_AT,
+    USB,
+    all_listed,
+    apart,
+    named,
+    running,
+    started,
+    usb_boards,
+    usb_lists,
+)
+from tests.blackbox.harness import PATIENCE, Node, pod
+from tests.blackbox.test_one_group_twice import admitted_and_forgotten
+
+GPU_AT = "0000:20:00.0"
+
+
+@asynccontextmanager
+async def beside(
+    node: Node, waiting: Pod, *flags: str, boards: int = 1, **options: Any
+) -> AsyncIterator[Kubelet]:
+    """Daemon and kubelet; this pod was admitted before there was a daemon, and has got nothing."""
+    listed = usb_lists(usb_boards(node, boards))
+    async with node.kubelet(**options) as kubelet:
+        running(await kubelet.admit(waiting))
+        async with node.daemon(*flags):
+            await all_listed(kubelet, listed)
+            yield kubelet
+
+
+def asking(name: str, has: str, resource: str) -> Pod:
+    """A pod of which a ``container`` asks for one of the resource, or only an ``init container``."""
+    wish = {resource: 1}
+    return pod(name, wish) if has == "container" else pod(name, {}, init_containers=[wish])
+
+
+@pytest.mark.parametrize("flags", [FOR_EVER, (), HARDLY], ids=["60 s", "default", "50 ms"])
+@pytest.mark.parametrize("boards", [1, 2])
+async def test_a_container_that_starts_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
+    node: Node, boards: int, flags: Sequence[str]
+) -> None:
+    waiting = pod("waiting", {USB: 1})
+    async with beside(node, waiting, *flags, boards=boards) as kubelet:
+        vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        await kubelet.admit(waiting, again=True)
+        running(vm)
+        apart(vm, waiting)
+        if boards > 1:
+            assert waiting.message == "", "the other board is free, and preferred"
+        else:
+            kubelet.delete(vm)
+            await kubelet.until(lambda: kubelet.capacity(USB) == (1, 1), PATIENCE)
+            await kubelet.admit(waiting, again=True)
+            assert waiting.message == ""
+
+
+@pytest.mark.parametrize("flags", [FOR_EVER, HARDLY], ids=["60 s", "50 ms"])
+@pytest.mark.parametrize("has", ["container", "init container"])
+async def test_a_device_that_two_pods_wait_for_is_given_to_one_of_them(
+    node: Node, has: str, flags: Sequence[str]
+) -> None:
+    """The Allocate of a container that starts makes the kubelet count anew what is not free."""
+    waiting = pod("waiting", {GPU: 1})
+    async with beside(node, waiting, *flags, age=0.0) as kubelet:
+        old = await kubelet.admit(pod("old", {LONE: 1}))
+        before = await kubelet.admit(pod("before", {GPU: 1}))
+        await named(node, GPU_AT, before)
+        node.host.hold(GPU_AT)
+        kubelet.delete(before)
+        vm = asking("vm", has, GPU)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, vm)
+            await kubelet.until(lambda: GPU_AT in kubelet.state.allocating, PATIENCE)
+            kubelet.delete(old)
+            tasks.start_soon(partial(kubelet.admit, waiting, again=True))
+            await anyio.sleep(0.5)
+            node.host.release(GPU_AT)
+        asked = [each.error for each in kubelet.statistics.allocations if each.resource == GPU][1:]
+        assert len(asked) == 2, "both wait until it is closed"
+        assert asked.count(None) == 1
+        apart(*(each for each in (vm, waiting) if not each.message))
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("resource", [LONE, GPU])
+@pytest.mark.parametrize("has", ["container", "init container"])
+async def test_what_a_pod_had_for_a_short_time_goes_to_the_next_one_at_once(
+    node: Node, has: str, resource: str, others: int
+) -> None:
+    async with started(node, listed=usb_lists(usb_boards(node, 1))) as (_, kubelet):
+        for number in range(others):
+            running(await kubelet.admit(pod(f"other{number}", {})))
+        for number in range(2):
+            wanted = asking(f"short{number}", has, resource)
+            running(await kubelet.admit(wanted))
+            kubelet.delete(wanted)
+        running(await kubelet.admit(pod("next", {resource: 1})))
+
+
+@pytest.mark.parametrize("has", ["container", "init container"])
+async def test_what_the_kubelet_has_forgotten_is_not_given_to_the_next_pod_while_it_names_nobody(
+    node: Node, has: str
+) -> None:
+    """Others may ask PodResources so often that it refuses us (``DefaultQPS``)."""
+    async with started(node, *HARDLY, listed=usb_lists(usb_boards(node, 1))) as (_, kubelet):
+        before = await kubelet.admit(pod("before", {LONE: 1}))
+        await named(node, LONE_AT, before)
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        vm = asking("vm", has, LONE)
+        await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
+        kubelet.faults.set("pod-resources-exhausted")
+        other = await kubelet.admit(pod("other", {LONE: 1}))
+        assert other.phase == "Failed"
+        kubelet.delete(vm)
+        running(await kubelet.admit(pod("next", {LONE: 1})))
