@@ -2,8 +2,8 @@
 """Handing out: recheck, see who asks, decide, CDI, grant, reserve. The one way to a container's devices.
 
 Knows no protocol of the kubelet: whoever speaks one asks here, and sends what comes back. Whether the pod
-that asks may take more of a group is known from the kubelet's PodResources, asked inside the request wherever
-the answer depends on it, and never from a clock.
+that asks may take more of a group is known from the kubelet's PodResources, asked inside each request, and
+never from a clock: what another plugin gave to the pod before is told nowhere else.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Granting:
         await self._closing.recheck(self.resource(name), device_ids)
         if self.resource(name).kind is Kind.NODE:  # shares have no group, and say nothing of who asks next
             return grants.grant(self.resource(name), device_ids, self._offering.decision)
-        admission = await self._asker(name, device_ids)
+        admission = await self._inquiry.who_asks()
         self._offering.one_turn()
         self._check_free(name, device_ids, admission)
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
@@ -94,14 +94,6 @@ class Granting:
         resource = self.resource(name)
         topologies = {each: prefer.topology(each, resource, snapshot, same=same) for each in ids}
         return prefer.choose(available, must, size, topologies)
-
-    async def _asker(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
-        """Whose request it is, where that matters: the kubelet is asked for nothing else."""
-        decision = self._offering.decision
-        settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        if settling or grants.contended(self.resource(name), device_ids, decision):
-            return await self._inquiry.who_asks()
-        return self._reservations.admissions.asker(None)
 
     def _check_free(self, name: ResourceName, device_ids: Sequence[str], admission: Admission) -> None:
         if admission.pods is None:

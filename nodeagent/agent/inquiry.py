@@ -96,7 +96,8 @@ class Inquiry:
     async def who_asks(self) -> Admission:
         """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
 
-        One that names nobody is none: whoever is being admitted is always named.
+        One that names nobody is none: whoever is being admitted is always named. Then the kubelet's file tells
+        what pods got before, also from other plugins: it is written before the next pod is admitted.
         """
         with anyio.move_on_after(INSIDE):
             while self.possible:
@@ -109,6 +110,9 @@ class Inquiry:
                     if not answer.pods:
                         break
                     return await self._answered(answer, asked, life, inside=True)
+        known = self._snapshots.now.allocations
+        holders = self.known.silent(known.holders, await threads.call(self._kubelet.checkpoint))
+        self._take(replace(known, holders=holders), anyio.current_time())
         return self._reservations.admissions.asker(None)
 
     async def _settle(self) -> None:

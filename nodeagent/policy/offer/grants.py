@@ -112,24 +112,6 @@ def check_alone(
                 )
 
 
-def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
-    """True if it matters who asks.
-
-    Somebody has one of these, or has a part of their groups, or could have one beside the asker.
-    """
-    snapshot = decision.snapshot
-    for device_id in device_ids:
-        if device_id in snapshot.allocations.holders or device_id in snapshot.reservations.given:
-            return True
-        host_device = snapshot.host.device(device_id)
-        if host_device is not None and resource.isolation is not Isolation.NONE:
-            unit = units.unit_of(host_device)
-            offers = decision.offers.get(unit, ())
-            if len(offers) > 1 or units.holders_in(unit, snapshot):
-                return True
-    return False
-
-
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
     """The device nodes for these devices, each once, in the order in which they are given."""
     paths = (path for each in host_devices for path in kinds.of(each).nodes(each, iommufd, host))

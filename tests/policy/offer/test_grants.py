@@ -150,14 +150,3 @@ def test_what_was_given_to_another_pod_that_is_never_named_is_refused() -> None:
     with pytest.raises(Refused, match=f"{B}: held by a pod that the kubelet does not name yet"):
         grants.check_free(resource, [A, B], {}, given)
     grants.check_free(resource, [A], {"ns/new": frozenset()}, given)
-
-
-@pytest.mark.parametrize("isolation", list(Isolation))
-def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation) -> None:
-    decision = decided(function(A), isolation=isolation)
-    resource = decision.resources[ResourceName(GPU)]
-    assert not grants.contended(resource, [A], decision)
-    held = turn.following(
-        decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
-    )
-    assert grants.contended(held.resources[ResourceName(GPU)], [A], held)
