@@ -96,8 +96,8 @@ class Inquiry:
     async def who_asks(self) -> Admission:
         """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
 
-        One that names nobody is none: whoever is being admitted is always named. Then the kubelet's file tells
-        what pods got before, also from other plugins: it is written before the next pod is admitted.
+        One that names nobody is none: whoever is being admitted is always named. Then the kubelet's file
+        tells what pods got before, also from other plugins: it is written before the next pod is admitted.
         """
         with anyio.move_on_after(INSIDE):
             while self.possible:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI names that a container was given: the runtime looks them up when it makes the container, and again later."""
+"""CDI names that a container was given: the runtime looks them up whenever it makes the container."""
 
 from __future__ import annotations
 

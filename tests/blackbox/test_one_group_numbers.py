@@ -9,7 +9,9 @@ from tests.blackbox.boards import named, running
 from tests.blackbox.harness import T4, Node, pod, until_health
 
 
-async def test_a_new_group_with_the_number_of_one_that_has_gone_with_a_held_device_is_free(node: Node) -> None:
+async def test_a_new_group_with_the_number_of_one_that_has_gone_with_a_held_device_is_free(
+    node: Node,
+) -> None:
     """The daemon sees both at once: the processor was busy elsewhere, or the events came in one burst."""
     old, new = "0000:50:00.0", "0000:60:00.0"
     node.add_gpu(old, 50)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other plugins that give away what we offer, or what is beside it: right before we are asked for it.
 
-virt-handler's own plugin goes by group numbers, others by addresses. Nobody tells us of their Allocates, and the
-kubelet asks for the next pod some milliseconds later.
+virt-handler's own plugin goes by group numbers, others by addresses. Nobody tells us of their Allocates, and
+the kubelet asks for the next pod some milliseconds later.
 """
 
 from __future__ import annotations

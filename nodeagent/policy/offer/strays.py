@@ -3,7 +3,8 @@
 
 The host does not show the group of a device that is not there; the turn before knew it. A group that is gone
 ends it: the kernel gives the lowest free number to the next one (``iommu_group_alloc`` in its
-drivers/iommu/iommu.c), maybe before the host is looked at again. So one without any member of before is another.
+drivers/iommu/iommu.c), maybe before the host is looked at again. So one without any member of before is
+another.
 """
 
 from __future__ import annotations
