@@ -14,7 +14,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
-from tests.policy.samples import GPU, NODES, function, holders, host, snapshot
+from tests.policy.samples import GPU, NODES, function, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
