@@ -7,12 +7,17 @@ the kubelet asks for the next pod some milliseconds later.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.blackbox import foreign
 from tests.blackbox.boards import GPU, Board, started, until_all_healthy, usb_boards
 from tests.blackbox.harness import Node, pod
+from tests.machines.capture import materialise
 
+CAPTURED = Path(__file__).parent.parent / "machines/hosts/6.12-mdev.json"
+MDEV = "00000004-0000-4000-8000-000000000004"
 SOUND = "example.com/sound"
 ONLY_GPU = 'resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}]}]'
 SOCKETS = {"group": "kubevirt-example.com-sound.sock"}  # virt-handler's; the others name theirs as they like
@@ -69,3 +74,23 @@ async def test_while_the_kubelet_does_not_answer_its_file_tells_what_another_plu
         kubelet.faults.clear(silence)
         kubelet.delete(one)
         await until_all_healthy(kubelet, GPU)
+
+
+def group_of(node: Node, uuid: str) -> str:
+    """The number of the mdev's IOMMU group."""
+    return Path(node.host.path(f"/sys/bus/mdev/devices/{uuid}/iommu_group")).readlink().name
+
+
+async def test_an_mdev_that_virt_handler_has_given_away_is_not_given_to_the_next_pod(tmp_path: Path) -> None:
+    """Its plugin of mdevs leaves the vendor out of the socket's name (``NewMediatedDevicePlugin``)."""
+    materialise(CAPTURED, tmp_path)
+    node = Node(tmp_path)
+    group = group_of(node, MDEV)
+    async with (
+        node.running(listed={"mdev.nodeagent/mdpy-vga": 1}) as (_, kubelet),
+        foreign.serving(kubelet, group, resource="other.example/mdpy-vga", socket="kubevirt-mdpy-vga.sock"),
+    ):
+        one = await kubelet.admit(pod("one", {"other.example/mdpy-vga": 1}))
+        two = await kubelet.admit(pod("two", {"mdev.nodeagent/mdpy-vga": 1}))
+        assert (one.phase, two.phase) == ("Running", "Failed")
+        assert one.key in two.message
