@@ -76,18 +76,23 @@ async def test_while_the_kubelet_does_not_answer_its_file_tells_what_another_plu
         await until_all_healthy(kubelet, GPU)
 
 
+@pytest.fixture
+def captured(tmp_path: Path) -> Node:
+    """A captured host with mdevs."""
+    materialise(CAPTURED, tmp_path)
+    return Node(tmp_path)
+
+
 def group_of(node: Node, uuid: str) -> str:
     """The number of the mdev's IOMMU group."""
     return Path(node.host.path(f"/sys/bus/mdev/devices/{uuid}/iommu_group")).readlink().name
 
 
-async def test_an_mdev_that_virt_handler_has_given_away_is_not_given_to_the_next_pod(tmp_path: Path) -> None:
+async def test_an_mdev_that_virt_handler_has_given_away_is_not_given_to_the_next_pod(captured: Node) -> None:
     """Its plugin of mdevs leaves the vendor out of the socket's name (``NewMediatedDevicePlugin``)."""
-    materialise(CAPTURED, tmp_path)
-    node = Node(tmp_path)
-    group = group_of(node, MDEV)
+    group = group_of(captured, MDEV)
     async with (
-        node.running(listed={"mdev.nodeagent/mdpy-vga": 1}) as (_, kubelet),
+        captured.running(listed={"mdev.nodeagent/mdpy-vga": 1}) as (_, kubelet),
         foreign.serving(kubelet, group, resource="other.example/mdpy-vga", socket="kubevirt-mdpy-vga.sock"),
     ):
         one = await kubelet.admit(pod("one", {"other.example/mdpy-vga": 1}))
