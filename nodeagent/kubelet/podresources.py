@@ -4,8 +4,8 @@
 The answer names active pods with their devices, also those of other device plugins. It may be empty or
 incomplete right after a kubelet start; what that means is decided by the caller. Ids are unique within a
 resource only: numbers are shares of somebody's device, but for virt-handler's plugins of PCI devices and
-mdevs, whose ids are IOMMU groups (``constructDPIdevices`` in its pkg/virt-handler/device-manager/pci_device.go,
-``constructDPIdevicesFromMdev`` in mediated_device.go).
+mdevs, whose ids are IOMMU groups (``constructDPIdevices`` in its
+pkg/virt-handler/device-manager/pci_device.go, ``constructDPIdevicesFromMdev`` in mediated_device.go).
 """
 
 from __future__ import annotations
