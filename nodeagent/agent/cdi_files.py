@@ -48,6 +48,7 @@ class CdiFiles:
         self._offering = offering
         self._lock = anyio.Lock()
         self._written: dict[ResourceName, Mapping[str, object]] = {}
+        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of these files
         self._errors: dict[ResourceName, str] = {}
         self._sources: dict[ResourceName, _Source] = {}  # of what is written
         self._cleaned = False
@@ -87,8 +88,13 @@ class CdiFiles:
                 await self._bring_up(name)
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """Raise Refused if the runtime could not find these devices, after one more try to write the file."""
+        """Raise Refused if the runtime could not find these devices, after one more try to write the file.
+
+        Somebody else may have removed or replaced it.
+        """
         async with self._lock:
+            if await threads.call(cdi.stamp, self._directory, name) != self._stamps.get(name):
+                self._forget(name)
             await self._bring_up(name)
         if name in self._errors:
             raise Refused(
@@ -100,9 +106,14 @@ class CdiFiles:
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
             document = grants.cdi_spec(source.resource, self._offering.decision)
             if document != self._written.get(name) and not await self._write(name, document):
-                self._sources.pop(name, None)
+                self._forget(name)
                 return
             self._sources[name] = source
+
+    def _forget(self, name: ResourceName) -> None:
+        """The file is to be written again, whatever it says."""
+        self._sources.pop(name, None)
+        self._written.pop(name, None)
 
     def _source(self, name: ResourceName) -> _Source | None:
         decision = self._offering.decision
@@ -113,12 +124,11 @@ class CdiFiles:
 
     async def _write(self, name: ResourceName, document: Mapping[str, object]) -> bool:
         try:
-            await threads.call(cdi.write, self._directory, name, document)
+            self._stamps[name] = await threads.call(cdi.write, self._directory, name, document)
         except KernelRefused as error:
             if name not in self._errors:
                 log.event(log.CDI_FAILED, path=error.path, error=error.what, resource=name)
             self._errors[name] = error.what
-            self._written.pop(name, None)
             return False
         self._errors.pop(name, None)
         self._written[name] = document

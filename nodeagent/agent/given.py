@@ -42,11 +42,12 @@ class GivenIds:
         what plain init containers have: the kubelet's file decides, which is not written when a pod ends.
         """
         others = self._admissions.ours.keys() - admission.given
-        return {
-            device_id: given.holder
-            for device_id, given in self._given.items()
-            if (given.holder.resource, device_id) in others and not _alone(given.pods, admission)
-        }
+        return {each: holder for each, holder in self.holders.items() if (holder.resource, each) in others}
+
+    def to_others(self, admission: Admission) -> dict[str, Holder]:
+        """Of that, what the one that asks cannot have: a pod may ask for what it has."""
+        beside = self.beside(admission)
+        return {each: beside[each] for each in beside if not _alone(self._given[each].pods, admission)}
 
     def since(self, began: float, held: Mapping[str, Holder]) -> dict[str, Holder]:
         """What was given after that time; whom the kubelet has named with it since is among the ``held``."""
@@ -97,7 +98,8 @@ class GivenIds:
         possession = (given.holder.resource, device_id)
         if asker is self._admissions.now and possession in asker.given:
             return False
-        over = asked >= given.due and device_id not in self._admissions.settling
+        another = asker is not None and asker is not self._admissions.now  # the one before is over
+        over = another or (asked >= given.due and device_id not in self._admissions.settling)
         if len(given.pods) == 1:
             struck = entered is not None and possession not in entered
             return _gone(given.pods, answer, asker) or (over and struck)

@@ -2,8 +2,8 @@
 """Handing out: recheck, see who asks, decide, CDI, grant, reserve. The one way to a container's devices.
 
 Knows no protocol of the kubelet: whoever speaks one asks here, and sends what comes back. Whether the pod
-that asks may take more of a group is known from the kubelet's PodResources, asked inside the request wherever
-the answer depends on it, and never from a clock.
+that asks may take more of a group is known from the kubelet's PodResources, asked inside each request, and
+never from a clock: what another plugin gave to the pod before is told nowhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 from nodeagent.agent.admission import Admission
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.closing import Closing
-from nodeagent.agent.inquiry import Inquiry
+from nodeagent.agent.inquiry import BRIEFLY, INSIDE, Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.base.errors import Refused
@@ -103,15 +103,18 @@ class Granting:
         return prefer.choose(available, must, size, topologies)
 
     async def _asker(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
-        """Whose request it is, where that matters: the kubelet is asked for nothing else."""
+        """Whose request it is. Another plugin may have given something of the group to the pod before."""
         decision = self._offering.decision
         settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        if not (settling or grants.contended(self.resource(name), device_ids, decision)):
-            return self._reservations.admissions.asker(None)
-        admission = await self._inquiry.who_asks()
+        depends = bool(settling) or grants.contended(self.resource(name), device_ids, decision)
+        admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
         if admission.pods is None:
             await self._check_entered(name, device_ids)
-        elif not self._reservations.given.beside(admission).keys().isdisjoint(device_ids):
+        elif (
+            not self._reservations.given.beside(admission)
+            .keys()
+            .isdisjoint(grants.behind(self.resource(name), device_ids, self._offering.decision))
+        ):
             await self._inquiry.written_anew()  # nobody shows what only a plain init container had
             admission = await self._inquiry.who_asks()
         return admission
@@ -137,7 +140,7 @@ class Granting:
         given = self._reservations.given
         others = given.since(began, self._offering.decision.snapshot.allocations.holders)
         if admission.pods is not None:
-            others |= given.beside(admission)
+            others |= given.to_others(admission)
         try:
             grants.check_free(self.resource(name), device_ids, admission.pods or {}, admission.askers, others)
         except Refused:

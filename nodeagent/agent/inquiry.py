@@ -25,9 +25,10 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.kubelet.podresources import Birth
-from nodeagent.model.allocation import Allocations, Knowledge, PodList, Possession
+from nodeagent.model.allocation import Allocations, Knowledge, PodList
 
 INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds what
+BRIEFLY = 1.0  # where only another plugin could have a part of the groups
 AGAIN = 0.1  # seconds until it asks once more
 WRITING = 0.5  # seconds that an Allocate waits for the kubelet to write its file: it takes 2 ms
 POLL = 0.01
@@ -101,12 +102,13 @@ class Inquiry:
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
 
-    async def who_asks(self) -> Admission:
+    async def who_asks(self, patience: float = INSIDE) -> Admission:
         """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
 
-        One that names nobody is none: whoever is being admitted is always named.
+        One that names nobody is none: whoever is being admitted is always named. Then the kubelet's file
+        tells what pods got before, also from other plugins: it is written before the next pod is admitted.
         """
-        with anyio.move_on_after(INSIDE):
+        with anyio.move_on_after(patience):
             while self.possible:
                 asked, life = anyio.current_time(), self._life
                 try:
@@ -117,6 +119,9 @@ class Inquiry:
                     if not answer.pods:
                         break
                     return await self._answered(answer, asked, life, inside=True)
+        known, checkpoint = self._snapshots.now.allocations, await threads.call(self._kubelet.checkpoint)
+        holders = self.known.silent(known.holders, checkpoint)
+        self._take(replace(known, holders=holders), anyio.current_time(), checkpoint)
         return self._reservations.admissions.asker(None)
 
     async def written_anew(self) -> Checkpoint:
@@ -125,6 +130,8 @@ class Inquiry:
         It has what pods have, as the kubelet knows it at that moment, and nothing of pods that have ended.
         """
         before = now = await threads.call(self._kubelet.checkpoint)
+        if before.written is None:
+            return before
         self._reservations.doubted.touch()
         with anyio.move_on_after(WRITING):
             while now.written == before.written:

@@ -17,14 +17,26 @@ from nodeagent.base.errors import KernelRefused
 
 PREFIX = "nodeagent-"
 
+Stamp = tuple[int, int, int]
+"""Inode, time of the last change in ns, size."""
+
 
 def file_name(resource: str) -> str:
     """The file of a resource: two that differ in one character only have two files."""
     return f"{PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:10]}.json"
 
 
-def write(directory: str, resource: str, document: Mapping[str, object]) -> None:
-    """Write the file of a resource. Blocks.
+def stamp(directory: str, resource: str) -> Stamp | None:
+    """Which file of the resource is there; None without one. Blocks."""
+    try:
+        status = Path(directory, file_name(resource)).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def write(directory: str, resource: str, document: Mapping[str, object]) -> Stamp | None:
+    """Write the file of a resource; tell which it is. Blocks.
 
     :raises KernelRefused: if that is impossible.
     """
@@ -38,6 +50,7 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> None
             errno=error.errno or 0,
             path=str(target),
         ) from error
+    return stamp(directory, resource)
 
 
 def clean(directory: str, keep: Iterable[str]) -> None:

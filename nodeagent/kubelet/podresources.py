@@ -3,8 +3,9 @@
 
 The answer names active pods with their devices, also those of other device plugins. It may be empty or
 incomplete right after a kubelet start; what that means is decided by the caller. Ids are unique within a
-resource only: numbers are shares of somebody's device, but for virt-handler's PCI plugin, whose ids are IOMMU
-groups (``constructDPIdevices`` in its pkg/virt-handler/device-manager/pci_device.go).
+resource only: numbers are shares of somebody's device, but for virt-handler's plugins of PCI devices and
+mdevs, whose ids are IOMMU groups (``constructDPIdevices`` in its
+pkg/virt-handler/device-manager/pci_device.go, ``constructDPIdevicesFromMdev`` in mediated_device.go).
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ LIST_LIMIT = 5.0  # seconds
 
 
 class VirtHandler:
-    """Which resources virt-handler's own PCI plugin serves: its sockets say so, in the kubelet's directory.
+    """Which resources virt-handler's own plugins serve: their sockets say so, in the kubelet's directory.
 
-    A kubelet that starts removes them, so what was seen once is remembered, and the checkpoint tells, too.
+    Its plugin of PCI devices names the socket after the resource, the one of mdevs leaves the vendor out
+    (``NewPCIDevicePlugin``, ``NewMediatedDevicePlugin`` in its pkg/virt-handler/device-manager). A kubelet
+    that starts removes them, so what was seen once is remembered, and the checkpoint tells, too.
     """
 
     def __init__(self, directory: str) -> None:
@@ -42,7 +45,8 @@ class VirtHandler:
     def serves(self, resource: str) -> bool:
         """True if ids of this resource are numbers of IOMMU groups."""
         if resource not in self._seen:
-            if not os.path.lexists(f"{self._directory}/kubevirt-{resource.replace('/', '-')}.sock"):
+            names = (resource.replace("/", "-"), resource.partition("/")[2])
+            if not any(os.path.lexists(f"{self._directory}/kubevirt-{name}.sock") for name in names):
                 return False
             self._seen.add(resource)
         return True

@@ -143,13 +143,23 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
 
 
 def cdi_spec(resource: Resource, decision: Decision) -> dict[str, object]:
-    """The CDI document (version 0.5.0) with the nodes of each Healthy device of a resource."""
+    """The CDI document (version 0.5.0) with the nodes of each device of a resource that is Healthy, or held.
+
+    A container of its holder may start again, also where the holder got it under another resource.
+    """
     devices = [
         {"name": device.id, "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, decision)}}
         for device in resource.devices
-        if device.healthy
+        if device.healthy or _held_here(resource, device.id, decision)
     ]
     return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}
+
+
+def _held_here(resource: Resource, device_id: str, decision: Decision) -> bool:
+    """True if somebody has the device, and it belongs to this resource now: a name is in one file only."""
+    offer, snapshot = decision.offer_of(device_id), decision.snapshot
+    held = device_id in snapshot.allocations.holders or device_id in snapshot.reservations.given
+    return held and offer is not None and offer.match.resource == resource.name
 
 
 def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from nodeagent.model.allocation import Pods
 from nodeagent.model.host import HostDevice
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import units
 from nodeagent.policy.offer.turn import Decision
 
@@ -44,13 +45,24 @@ def unaccounted(
     After a force deletion the kubelet gives a device away while the old container still has it open.
     """
     snapshot = decision.snapshot
-    shown = {device_id for possessions in pods.values() for _, device_id in possessions}
+    shown = frozenset(_shown(snapshot, pods))
     for device_id in device_ids:
         offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
         if offer is None or host_device is None:
             continue
         unit = units.unit_of(host_device)
-        if shown.isdisjoint(units.ids_in(unit, snapshot.host)):
-            alone = resource.isolation is Isolation.NONE
+        alone = resource.isolation is Isolation.NONE
+        accounting = offer.host_devices if alone else units.ids_in(unit, snapshot.host)
+        if shown.isdisjoint(accounting):
             members = units.unit_at(unit, snapshot).devices
             yield from (each for each in members if not alone or each.id in offer.host_devices)
+
+
+def _shown(snapshot: Snapshot, pods: Pods) -> Iterator[str]:
+    """The ids that pods show; a number is a group only where it holds one, else a share of another plugin."""
+    holders = snapshot.allocations.holders
+    for possessions in pods.values():
+        for resource, device_id in possessions:
+            holder = holders.get(device_id)
+            if not device_id.isdecimal() or (holder is not None and holder.resource == resource):
+                yield device_id

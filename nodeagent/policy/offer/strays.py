@@ -2,7 +2,9 @@
 """What has left the host while a pod held it: its group is that pod's until it lets go. Pure.
 
 The host does not show the group of a device that is not there; the turn before knew it. A group that is gone
-ends it: the kernel gives its number to another.
+ends it: the kernel gives the lowest free number to the next one (``iommu_group_alloc`` in its
+drivers/iommu/iommu.c), maybe before the host is looked at again. So one without any member of before is
+another.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.snapshot import Snapshot
 
@@ -21,9 +24,14 @@ def handed_on(before: Snapshot, now: Snapshot) -> Snapshot:
     groups: dict[GroupNumber, frozenset[str]] = {}
     for device_id, group in (*_strays(before), *_strays(now), *_left(before, now)):
         held = device_id in now.allocations.holders or device_id in now.reservations.given
-        if held and group in now.host.groups and now.host.device(device_id) is None:
+        if held and _remains(group, before.host, now.host) and now.host.device(device_id) is None:
             groups[group] = groups.get(group, frozenset()) | {device_id}
     return now if groups == now.strays else replace(now, strays=groups)
+
+
+def _remains(number: GroupNumber, before: Host, now: Host) -> bool:
+    one, other = before.groups.get(number), now.groups.get(number)
+    return one is not None and other is not None and not {*one.members}.isdisjoint(other.members)
 
 
 def _strays(snapshot: Snapshot) -> Iterator[tuple[str, GroupNumber]]:

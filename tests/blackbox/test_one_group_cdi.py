@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI names that a container was given: the runtime looks them up whenever it makes the container."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.blackbox.boards import GPU, named, running, started, usb_boards
+from tests.blackbox.harness import PATIENCE, Node, eventually, pod
+
+RENAMED = "example.com/gpu2"
+RULES = 'resources: [{name: %s, pci: [{devices: ["1eb8"]}], cdi: true}]'
+
+
+def resolved(node: Node) -> list[str]:
+    """The CDI names that a runtime finds: one that several files have is nobody's."""
+    files = [json.loads(path.read_text()) for path in (node.root / "var/run/cdi").glob("*.json")]
+    names = [f"{file['kind']}={device['name']}" for file in files for device in file["devices"]]
+    return [name for name in names if names.count(name) == 1]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["named", "given"])
+async def test_a_container_can_start_again_after_its_device_has_moved_to_another_resource(
+    node: Node, known: bool
+) -> None:
+    (board,) = usb_boards(node, 1)
+    node.configure(RULES % GPU)
+    async with started(node, listed={GPU: 1}) as (daemon, kubelet):
+        vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        running(vm)
+        if known:
+            await named(node, board.gpu, vm)
+        assert resolved(node) == vm.result.cdi
+        node.configure(RULES % RENAMED)
+        await daemon.logged("config-reloaded")
+        await kubelet.until_listed(RENAMED, 1, PATIENCE)
+        assert resolved(node) == vm.result.cdi
+
+
+@pytest.mark.parametrize("loss", ["removed", "overwritten"])
+async def test_a_cdi_file_that_somebody_has_taken_away_is_there_again_before_a_name_of_it_is_given(
+    node: Node, loss: str
+) -> None:
+    usb_boards(node, 1)
+    node.configure(RULES % GPU)
+    async with started(node, listed={GPU: 1}) as (_, kubelet):
+        await eventually(lambda: bool(resolved(node)))
+        (path,) = (node.root / "var/run/cdi").glob("*.json")
+        path.unlink()
+        if loss == "overwritten":
+            path.write_text('{"cdiVersion": "0.5.0", "kind": "nodeagent.local/vfio", "devices": []}')
+        vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        running(vm)
+        assert resolved(node) == vm.result.cdi
+
+
+async def test_a_second_daemon_on_a_node_leaves_the_cdi_files_of_the_first_alone(node: Node) -> None:
+    usb_boards(node, 1)
+    node.configure(RULES % GPU)
+    async with started(node, listed={GPU: 1}) as (first, kubelet):
+        node.configure(RULES % RENAMED, "other.yaml")
+        other = str(node.root / "etc/nodeagent/other.yaml")
+        async with node.daemon("--config", other, ready=False) as second:
+            await second.process.wait()
+        assert first.alive
+        vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        running(vm)
+        assert resolved(node) == vm.result.cdi
