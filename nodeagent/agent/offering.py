@@ -15,6 +15,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
+from nodeagent.model.shares import GroupsShare
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import releases as policy
 from nodeagent.policy.offer import turn
@@ -31,11 +32,20 @@ class Offering:
         self._snapshots = snapshots
         self._releases = releases
         self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
+        self._told: tuple[Decision, GroupsShare] | None = None
 
     @property
     def decision(self) -> Decision:
         """The result of the last turn."""
         return self._decision
+
+    def status(self) -> GroupsShare:
+        """The groups, as they were decided last; made anew only after another Decision."""
+        if self._told is None or self._told[0] is not self._decision:
+            from nodeagent.policy.offer import overview  # here: nobody may ever ask
+
+            self._told = self._decision, GroupsShare(overview.overview(self._decision))
+        return self._told[1]
 
     async def run(self) -> None:
         """Turn whenever a part of the Snapshot has changed, for ever."""

@@ -19,6 +19,7 @@ from nodeagent.model.status import (
     ChangesStatus,
     ConfigurationStatus,
     Durations,
+    GroupStatus,
     HolderStatus,
     HostStatus,
     HttpStatus,
@@ -108,6 +109,12 @@ class DirectoryShare(NamedTuple):
         return () if self.present else (f"the kubelet is away: no {self.socket}",)
 
 
+class GroupsShare(NamedTuple):
+    """The IOMMU groups that matter, with what becomes of their members."""
+
+    groups: tuple[GroupStatus, ...]
+
+
 class HttpShare(NamedTuple):
     """Where metrics, health and the page are served."""
 
@@ -145,6 +152,7 @@ class Shares(NamedTuple):
     resources: ResourcesShare
     changes: ChangesStatus = NO_CHANGES
     http: HttpShare = HttpShare(HttpStatus())
+    groups: GroupsShare = GroupsShare(())
 
 
 def joined(shares: Shares) -> Status:
@@ -171,6 +179,7 @@ def joined(shares: Shares) -> Status:
         configuration=shares.configuration.status,
         http=shares.http.status,
         allocating=shares.resources.allocating,
+        groups=shares.groups.groups,
     )
 
 

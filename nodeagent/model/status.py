@@ -192,6 +192,31 @@ class ResourceStatus(NamedTuple):
         return cls(resource.name, devices, healthy, registered, registrations, error, listed, allocations)
 
 
+class MemberStatus(NamedTuple):
+    """A function or mdev of a group: what people call it, what it means for the group, what becomes of it.
+
+    ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev"; ``parent`` is the physical
+    function that it is a part of; ``device`` the id of the Device that stands for it, None if it is not
+    offered, and ``why`` says so then.
+    """
+
+    id: str
+    about: str | None
+    driver: str | None
+    role: str
+    parent: str | None = None
+    device: str | None = None
+    why: str | None = None
+
+
+class GroupStatus(NamedTuple):
+    """An IOMMU group that matters here; ``number`` None: its one member has no group."""
+
+    number: int | None
+    viable: bool
+    members: tuple[MemberStatus, ...]
+
+
 class CardStatus(NamedTuple):
     """A card that mdevs or vGPUs are planned for: its type, and how many instances it has."""
 
@@ -296,6 +321,7 @@ class Status(NamedTuple):
     configuration: ConfigurationStatus = ConfigurationStatus()
     http: HttpStatus = HttpStatus()
     allocating: Durations = NO_DURATIONS
+    groups: tuple[GroupStatus, ...] = ()
 
     @property
     def unready(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.config import Http
 from nodeagent.model.status import Status
-from nodeagent.render import metrics
+from nodeagent.render import metrics, page
 from nodeagent.web import answers
 from nodeagent.web.answers import Answers
 from nodeagent.web.connection import Request, Response
@@ -26,13 +27,14 @@ async def ask(
     path: str,
     host: str = "localhost:9481",
     *,
+    peer: str = "127.0.0.1",
     http: Http = LOCAL,
     method: str = "GET",
     status: Status = READY,
 ) -> Response:
     """The answer to one request."""
     paths = Answers(lambda: status, lambda: None, http)
-    return await paths.answer(Request(method, path, host, "127.0.0.1"))
+    return await paths.answer(Request(method, path, host, peer))
 
 
 def said_in(response: Response) -> str:
@@ -110,3 +112,61 @@ async def test_a_path_that_fails_is_logged_and_leaves_the_others_alone(said: Sai
     assert (failed.status, "no status" in said_in(failed)) == (500, False)
     assert said(log.HTTP_FAILED) == [{"path": "/metrics", "error": "RuntimeError: no status today"}]
     assert (await paths.answer(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 200
+
+
+PAGE = Http("127.0.0.1:9481", "true")
+OPEN_PAGE = Http("0.0.0.0:9481", "true")
+EVERYWHERE = Http("0.0.0.0:9481", "everywhere")
+
+
+async def test_without_the_setting_there_is_no_page() -> None:
+    assert "http.page" in said_in(await ask("/"))
+    assert (await ask("/events")).status == 404
+
+
+async def test_the_page_comes_with_its_policy_and_is_kept_nowhere() -> None:
+    answer = await ask("/", http=PAGE)
+    headers = dict(answer.headers)
+    assert said_in(answer).startswith("<!doctype html>")
+    assert headers["content-security-policy"] == page.load().policy
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+async def test_events_are_for_the_page_alone_and_begin_with_all_there_is() -> None:
+    answer = await ask("/events", http=PAGE)
+    headers = dict(answer.headers)
+    assert (headers["content-type"], headers["cross-origin-resource-policy"]) == (
+        "text/event-stream",
+        "same-origin",
+    )
+    assert not isinstance(answer.body, bytes)
+    async with contextlib.aclosing(answer.body) as events:
+        assert (await anext(events)).startswith(b'data: {"version"')
+
+
+@pytest.mark.parametrize("path", ["/", "/events"])
+async def test_the_page_is_for_this_node_unless_it_is_for_everybody(path: str) -> None:
+    for peer in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert (await ask(path, http=OPEN_PAGE, peer=peer)).status == 200
+    for peer in ("10.0.0.7", "fe80::1", "::ffff:10.0.0.7", ""):
+        assert (await ask(path, http=OPEN_PAGE, peer=peer)).status == 403
+        assert (await ask(path, http=EVERYWHERE, peer=peer)).status == 200
+        assert (await ask("/metrics", http=OPEN_PAGE, peer=peer)).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_no_name_of_a_stranger_leads_to_the_page(host: str) -> None:
+    for http in (PAGE, OPEN_PAGE, EVERYWHERE):
+        assert [(await ask(path, host, http=http)).status for path in ("/", "/events")] == [421, 421]
+
+
+async def test_events_that_fail_end_and_are_logged(said: Said) -> None:
+    def broken() -> Status:
+        raise RuntimeError("no status today")
+
+    paths = Answers(broken, lambda: None, PAGE)
+    answer = await paths.answer(Request("GET", "/events", "localhost", "127.0.0.1"))
+    assert not isinstance(answer.body, bytes)
+    assert [event async for event in answer.body] == []
+    assert [line["path"] for line in said(log.HTTP_FAILED)] == ["/events"]
