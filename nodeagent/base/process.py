@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,12 +38,18 @@ def numbers() -> Numbers:
         files = len(os.listdir("/proc/self/fd")) - 1  # one of them lists the others
     except OSError:
         return Numbers(0.0, used.ru_utime + used.ru_stime, 0, 0, most, 0)
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START]) / os.sysconf("SC_CLK_TCK")
     return Numbers(
-        round(time.time() - age, 2),
+        _started(int(fields[_START])),
         round(used.ru_utime + used.ru_stime, 3),
         pages * os.sysconf("SC_PAGE_SIZE"),
         files,
         most,
         int(fields[_THREADS]),
     )
+
+
+@cache
+def _started(ticks: int) -> float:
+    """The time of the start, so many ticks after the boot; found once, since a clock that is set moves it."""
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - age, 2)

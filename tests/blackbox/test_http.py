@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import anyio
 import pytest
@@ -114,6 +116,39 @@ async def test_a_file_that_is_saved_moves_it(node: Node) -> None:
                 await threads.call(get, first, "/healthz")
             assert await daemon.end() == 0
             listening.cancel_scope.cancel()
+
+
+class Stream:
+    """An open page: the events that come to it. Blocks."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        self.connection.request("GET", "/events")
+        self.answer = self.connection.getresponse()
+
+    def next(self) -> dict[str, Any]:
+        """The next event."""
+        line = next(line for line in iter(self.answer.readline, b"") if line.startswith(b"data: "))
+        document: dict[str, Any] = json.loads(line[6:])
+        return document
+
+
+async def test_an_open_page_gets_the_status_and_what_becomes_of_it(node: Node) -> None:
+    (address,) = node.add_gpus(1)
+    async with node.running(*ANY_PORT, "--http-page", "true", listed={T4: 1}) as (daemon, _):
+        stream = await threads.call(Stream, await port_of(daemon))
+        first = await threads.call(stream.next)
+        assert first.keys() >= (await node.status()).keys() - {"process"}
+        assert first["groups"][0]["members"][0]["device"] == address
+        node.host.bind(address, "nouveau")
+        with anyio.fail_after(PATIENCE):
+            while not (told := await threads.call(stream.next))["problems"]:
+                pass
+        assert told["resources"][0]["devices"][0]["reason"] == "driver-changed"
+        began = time.monotonic()
+        assert await daemon.end(signal.SIGTERM) == 0
+        assert time.monotonic() - began < 5
+        stream.connection.close()
 
 
 async def test_clients_that_stay_delay_no_end(node: Node) -> None:
