@@ -20,9 +20,11 @@ from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
 from nodeagent.agent.observe import warn_of_old_errors
-from nodeagent.agent.tell import status
-from nodeagent.agent.tell.start import Watchdog, tell_of_the_host, tell_that_it_is_ready
+from nodeagent.agent.tell import status, systemd
+from nodeagent.agent.tell.alive import Pulse
+from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
+from nodeagent.agent.tell.systemd import StatusLine
 from nodeagent.base import log, supervise
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
@@ -74,8 +76,8 @@ class Daemon:
             Desire(self.core.settings, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
+            Task("log", tell_what_was_left_out),
             Task("old errors", partial(warn_of_old_errors, self.core.root, self.core.snapshots)),
-            Watchdog(self.notifier),
         )
 
     async def run(self) -> None:
@@ -100,12 +102,27 @@ class Daemon:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.kubelet.holders.first)
         self.core.offering.one_turn()
-        doorway = Doorway(self.core.settings, lambda http: answering(teller.status, alive, http))
-        components = [*self.components, doorway]
-        teller = Teller(self.core, [self.kubelet, *components])
-        self._keep([*components, *status.sockets(self.core, teller)], group)
+        components = self.components
+        pulse = Pulse(self.core.supervisor, components)
+        doorway = Doorway(
+            self.core.settings, lambda http: answering(teller.status, pulse.standing_still, http)
+        )
+        teller = Teller(self.core, [self.kubelet, doorway, *components])
+        for_systemd = (systemd.Watchdog(self.notifier, pulse), self._status_line(teller, pulse))
+        self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
         tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
+
+    def _status_line(self, teller: Teller, pulse: Pulse) -> StatusLine:
+        core, kubelet = self.core, self.kubelet
+        cells = (
+            core.snapshots,
+            core.supervisor.changed,
+            kubelet.directory.kubelet,
+            kubelet.plugins.bells.standing,
+            self.config.read,
+        )
+        return StatusLine(self.notifier, teller.status, pulse, cells)
 
     def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:
         for component in components:
@@ -114,18 +131,13 @@ class Daemon:
     async def _obey(self, signals: AsyncIterator[signal.Signals], group: TaskGroup) -> None:
         async for number in signals:
             if number == signal.SIGHUP:
-                self.config.wake()
+                group.start_soon(systemd.reload, self.notifier, self.config.reload, name="reload")
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
             self.notifier.stopping()
             self.kubelet.plugins.hurry(HURRY)
             group.cancel_scope.cancel()
             return
-
-
-def alive() -> str | None:
-    """What stands still in this process, None if nothing does: asking shows that the loop turns."""
-    return None
 
 
 def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:

@@ -23,7 +23,7 @@ BLOCKED = 0.5  # seconds for which the loop may stand still
 BEAT = 0.05
 END = 2.0  # seconds for tasks to end that were told to
 
-Said = Callable[[log.Event], list[dict[str, str | int]]]
+Said = Callable[[log.Event], list[dict[str, log.Value]]]
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +94,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
     """The fields of all events of a kind that were logged so far."""
     caplog.set_level(logging.DEBUG, logger=log.LOGGER)
 
-    def of_kind(kind: log.Event) -> list[dict[str, str | int]]:
+    def of_kind(kind: log.Event) -> list[dict[str, log.Value]]:
         return [vars(record)["fields"] for record in caplog.records if vars(record).get("event") is kind]
 
     return of_kind

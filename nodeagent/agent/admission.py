@@ -59,9 +59,9 @@ class Admission:
 
     def owned(self, asked: Collection[str]) -> frozenset[str]:
         """The ids that are surely this pod's: what it asks for and got, and what it shows beside that."""
-        mine = frozenset(asked).union(device_id for _, device_id in self.given)
+        mine = frozenset(device_id for _, device_id in self.given)
         shown = (frozenset(each for _, each in possessions) for possessions in (self.pods or {}).values())
-        return mine.union(*(ids for ids in shown if not ids.isdisjoint(mine)))
+        return mine.union(asked, *(ids for ids in shown if not ids.isdisjoint(mine)))
 
     def gave(self, possessions: Iterable[Possession]) -> None:
         """An Allocate has given these to the pod."""

@@ -53,6 +53,11 @@ class CdiFiles:
         self._cleaned = False
 
     @property
+    def busy(self) -> bool:
+        """True while files are written: that is as quick as their disk."""
+        return self._lock.locked()
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """The files that could not be written."""
         return tuple(f"{name}: {error}" for name, error in self._errors.items())
@@ -111,7 +116,7 @@ class CdiFiles:
             await threads.call(cdi.write, self._directory, name, document)
         except KernelRefused as error:
             if name not in self._errors:
-                log.event(log.CDI_FAILED, path=error.path, error=error.what)
+                log.event(log.CDI_FAILED, path=error.path, error=error.what, resource=name)
             self._errors[name] = error.what
             self._written.pop(name, None)
             return False

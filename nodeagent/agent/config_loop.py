@@ -45,12 +45,14 @@ class ConfigLoop:
         """Files that change from now on count. ``set_log`` is told other settings of the log."""
         self.settings = settings
         self.error: str | None = None
+        self.read: Latest[int] = Latest(0)  # how many readings have ended
         self._sources = sources
         self._watcher = watcher
         self._set_log = set_log
         self._watched: frozenset[str] = frozenset()
         self._wake: Latest[None] = Latest(None)
         self._status = ConfigurationStatus(since=time.time())
+        self._begun = 0  # readings
         self._watch(settings.get().watched)
 
     def status(self) -> ConfigurationShare:
@@ -68,7 +70,16 @@ class ConfigLoop:
             with anyio.move_on_after(AGAIN if self.error is not None else None):
                 seen, _ = await self._wake.newer(seen)
             seen = await self._quiet(seen)
+            self._begun += 1
             await self.one_turn()
+            self.read.set(self._begun)
+
+    async def reload(self) -> None:
+        """Read the configuration again, and wait for the end of a reading that begins now."""
+        wanted = self._begun + 1
+        self.wake()
+        while self.read.get() < wanted:
+            await self.read.newer(self.read.version)
 
     async def one_turn(self) -> None:
         """Read the configuration once; keep the old one if the new one is bad."""

@@ -18,17 +18,19 @@ from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.granting import Granting
 from nodeagent.agent.holders import Holders
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.tell import devices as tell
 from nodeagent.base import log, memory
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Supervisor
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.life import Registration, Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
 from nodeagent.model.host import Kind
-from nodeagent.model.ids import DeviceId, ResourceName, pci_address
-from nodeagent.model.resource import Device, Resource
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
 from nodeagent.model.shares import ResourcesShare
 from nodeagent.model.status import AllocationsStatus, ResourceStatus
 
@@ -54,14 +56,14 @@ class ResourceAnswers:
 
         :raises Refused: with the Reason, which is in the list by then.
         """
-        devices = ",".join(device_ids)
         try:
             grant = await self._granting.grant(self._name, device_ids)
         except Refused as refusal:
-            self._listing.show(self._granting.resource(self._name).devices)
-            log.event(log.ALLOCATE_REFUSED, resource=self._name, devices=devices, why=refusal.what)
+            resource = self._granting.resource(self._name)
+            self._listing.show(resource.devices)
+            tell.refused(resource, device_ids, refusal, self._granting.snapshot)
             raise
-        log.event(log.ALLOCATED, resource=self._name, devices=devices)
+        tell.allocated(self._granting.resource(self._name), device_ids, self._granting.snapshot)
         return grant
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
@@ -102,7 +104,7 @@ class DevicePlugins:
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
         self._shown: Mapping[ResourceName, Resource] = {}
-        self._burst: Latest[None] = Latest(None)
+        self.bells = Bells(Latest(None), Latest(None))
 
     @property
     def endpoints(self) -> Mapping[ResourceName, Endpoint]:
@@ -121,6 +123,17 @@ class DevicePlugins:
             self._cdi.problems,
             tally.durations,
         )
+
+    def owed(self) -> Mapping[str, Debt]:
+        """The newest list, if it is not shown yet, and what the endpoints owe."""
+        debts = {
+            f"resource {name}": debt
+            for name, running in self._running.items()
+            if (debt := running.endpoint.owed()) is not None
+        }
+        if self._shown is not self._offering.resources.get() and not self._cdi.busy:
+            debts[self.name] = Debt(id(self._shown), "the newest list is not shown to the kubelet")
+        return debts
 
     async def run(self) -> None:
         """Follow the Resources, for ever."""
@@ -160,19 +173,19 @@ class DevicePlugins:
                 await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
             elif resource is not before.get(name):
                 self._running[name].endpoint.listing.show(resource.devices)
-                _log_changes(before.get(name), resource)
+                tell.changes(before.get(name), resource, self._offering.decision.snapshot)
 
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
         listing = Listing(resource.devices)
         answers = ResourceAnswers(name, self._granting, self._holders, listing)
-        endpoint = Endpoint(name, listing, answers, self._way, self._burst)
+        endpoint = Endpoint(name, listing, answers, self._way, self.bells)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended
         self._running[name] = _Running(endpoint, scope)
         log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
-        _log_changes(None, resource)
+        tell.changes(None, resource, self._offering.decision.snapshot)
 
         async def serve() -> None:
             try:
@@ -191,8 +204,8 @@ class DevicePlugins:
     async def _tidy(self) -> None:
         """Collect what old connections leave behind: their objects refer to each other in circles."""
         while True:
-            seen = self._burst.version
-            await self._burst.newer(seen)
+            seen = self.bells.ended.version
+            await self.bells.ended.newer(seen)
             await anyio.sleep(TIDY)
             memory.tidy()
 
@@ -203,29 +216,3 @@ def _status(resource: Resource, endpoint: Endpoint | None, allocations: Allocati
     return ResourceStatus.of(
         resource, standing.registered, standing.registrations, standing.last_error, listed, allocations
     )
-
-
-def _log_changes(before: Resource | None, now: Resource) -> None:
-    """One line for each device that became Unhealthy or Healthy, that came or went."""
-    old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
-    for device in now.devices:
-        known = old.pop(device.id, None)
-        if known is not None and known.reason == device.reason:
-            continue
-        address = pci_address(device.id)
-        if device.reason is not None:
-            log.event(
-                log.DEVICE_UNHEALTHY,
-                resource=now.name,
-                device=device.id,
-                text=device.reason.what,
-                reason=device.reason.code.value,
-                hint=device.reason.hint or None,
-                pci_address=address,
-            )
-        elif known is not None:
-            log.event(log.DEVICE_HEALTHY, resource=now.name, device=device.id, pci_address=address)
-        elif before is not None:
-            log.event(log.DEVICE_ADDED, resource=now.name, device=device.id, pci_address=address)
-    for device_id in old:
-        log.event(log.DEVICE_GONE, resource=now.name, device=device_id, pci_address=pci_address(device_id))

@@ -8,7 +8,7 @@ to sysfs. A feature is a module with ``components(core)``, which returns them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -16,6 +16,7 @@ import anyio
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import threads
+from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.model.desired import Desired
 
@@ -44,6 +45,11 @@ class LateFeature:
         """What its components say; None as long as there are none, or none has anything to tell."""
         speaking = (component for component in self.components if isinstance(component, Speaks))
         return next((component.status() for component in speaking), None)
+
+    def owed(self) -> Mapping[str, Debt]:
+        """What its components owe."""
+        owing = (component.owed() for component in self.components if isinstance(component, Owes))
+        return {name: debt for debts in owing for name, debt in debts.items()}
 
     async def run(self) -> None:
         """Wait, load, run; for ever: a feature that is wanted no more has nothing to do."""

@@ -15,6 +15,7 @@ def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
     """The followers. A kubelet is new only if it comes after the start, and so are settings."""
     socket, checkpoint = kubelet.directory.kubelet, kubelet.directory.checkpoint
     holders, rewrites = kubelet.holders, kubelet.holders.rewrites.wanted
+    doubted = core.reservations.doubted
     return (
         Task("kubelet", partial(socket.follow, kubelet.registrar.seen)),
         Task("new kubelet", partial(socket.follow, lambda _: holders.kubelet_changed(), socket.version)),
@@ -22,6 +23,10 @@ def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
         Task(
             "old checkpoint",
             partial(rewrites.follow, lambda _: kubelet.plugins.send_again(), rewrites.version),
+        ),
+        Task(
+            "doubted checkpoint",
+            partial(doubted.follow, lambda _: kubelet.plugins.send_again(), doubted.version),
         ),
         Task("device nodes", partial(_follow_nodes, core)),
         Task("settings", partial(_follow_settings, core, kubelet)),

@@ -19,12 +19,14 @@ from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.tally import AllocateTally
+from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.model.allocation import Grant, Possession
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
 
 PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
@@ -50,6 +52,11 @@ class Granting:
         self._settings = settings
         self.tally = AllocateTally()
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """All that is known now, what was given a moment ago among it."""
+        return self._offering.newest
+
     def resource(self, name: ResourceName) -> Resource:
         """The resource as it was decided last; one without devices if nobody offers it any more."""
         return self._offering.decision.resources.get(name) or Resource(name, Kind.PCI)
@@ -71,6 +78,7 @@ class Granting:
             return grants.grant(self.resource(name), device_ids, self._offering.decision)
         admission = await self._asker(name, device_ids)
         self._offering.one_turn()
+        self._check_free(name, device_ids, admission)
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
         self._admit(admission)
         if self.resource(name).cdi:
@@ -79,7 +87,7 @@ class Granting:
             self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)
-        grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
+        self._check_alone(resource, device_ids, admission)
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
         return grant
@@ -106,6 +114,23 @@ class Granting:
         if settling or grants.contended(self.resource(name), device_ids, decision):
             return await self._inquiry.who_asks()
         return self._reservations.admissions.asker(None)
+
+    def _check_free(self, name: ResourceName, device_ids: Sequence[str], admission: Admission) -> None:
+        if admission.pods is None:
+            return
+        others = self._reservations.given.beside(admission)
+        try:
+            grants.check_free(self.resource(name), device_ids, admission.pods, others)
+        except Refused:
+            self._reservations.refuse(())
+            raise
+
+    def _check_alone(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
+        try:
+            grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
+        except Refused:
+            self._reservations.refuse(device_ids)
+            raise
 
     def _admit(self, admission: Admission) -> None:
         """Decide as it is while this pod is being admitted."""

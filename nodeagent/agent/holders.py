@@ -8,6 +8,7 @@ judged by ``agent.inquiry``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -17,6 +18,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Backoff
 from nodeagent.config import Settings, Timing
 from nodeagent.model.shares import HoldersShare
@@ -97,11 +99,21 @@ class Holders:
         self._reservations = reservations
         self._settings = settings
         self._releases = releases
+        self._asked: tuple[float, int] | None = None  # when the loop asked last, and the hints by then
         self._awaited = 0.0  # until when the first list of the present kubelet waits for an answer
 
     def status(self) -> HoldersShare:
         """Who holds what, and what is wrong with the answer."""
         return HoldersShare(self._snapshots.now.allocations, self._inquiry.error)
+
+    def owed(self) -> Mapping[str, Debt]:
+        """A question, if there was a hint or its time has come."""
+        if self._asked is None:
+            return {}
+        asked, hints = self._asked
+        if self.hints.get() == hints and anyio.current_time() < self._due(asked):
+            return {}
+        return {self.name: Debt(asked, "the kubelet is not asked who holds what")}
 
     def ask_soon(self) -> None:
         """Something has changed that the kubelet may know of."""
@@ -138,24 +150,29 @@ class Holders:
             group.start_soon(settles.follow, lambda _: self.hints.touch(), name="first reservation")
             while True:
                 hints, asked = self.hints.get(), anyio.current_time()
+                self._asked = asked, hints
                 await self._inquiry.ask()
                 self.rewrites.asked(asked, hinted=self._inquiry.known.hinted)
                 await anyio.sleep(SPACING)
                 await self._until_due(asked, hints)
 
+    def _due(self, asked: float) -> float:
+        """When to ask next without a hint."""
+        waits = Waits(
+            asked,
+            max(self._inquiry.failures.get(), 0),
+            self._reservations.admissions.settles,
+            bool(self._releases.awaited.get()),
+            self._inquiry.doubt.until,
+            self.rewrites.due,
+        )
+        return waits.due(self._settings.get().timing)
+
     async def _until_due(self, asked: float, hints: int) -> None:
         """Wait for a hint, or for the time of the next question after one at ``asked``."""
         while self.hints.get() == hints:
             seen = self.hints.version
-            waits = Waits(
-                asked,
-                max(self._inquiry.failures.get(), 0),
-                self._reservations.admissions.settles,
-                bool(self._releases.awaited.get()),
-                self._inquiry.doubt.until,
-                self.rewrites.due,
-            )
-            left = waits.due(self._settings.get().timing) - anyio.current_time()
+            left = self._due(asked) - anyio.current_time()
             if left <= 0:
                 return
             with anyio.move_on_after(left):

@@ -30,6 +30,9 @@ INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds 
 AGAIN = 0.1  # seconds until it asks once more
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
+Life = tuple[int, tuple[int, int] | None]
+"""One life of the kubelet: which of those that were seen to come, and its socket."""
+
 
 class PodResources(Protocol):
     """What the kubelet tells of holders."""
@@ -87,7 +90,7 @@ class Inquiry:
             self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time())
         async with anyio.create_task_group() as group:
             group.start_soon(self._settle, name="what settles meanwhile")
-            await self._ask(anyio.current_time())
+            await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
 
     async def who_asks(self) -> Admission:
@@ -114,12 +117,21 @@ class Inquiry:
             await anyio.sleep(SLOW)
             self._take(self._snapshots.now.allocations, anyio.current_time())
 
-    async def _ask(self, asked: float) -> None:
+    async def _ask(self, asked: float, *, once_more: bool) -> None:
+        """Ask at this time. Who answered last is asked ``once_more``.
+
+        Allocates ask as well, and the kubelet refuses what is beyond 100 questions a second, with 10 at once
+        (``DefaultQPS`` in pkg/kubelet/apis/podresources/constants.go).
+        """
         life = self._life
         try:
             answer = await self._kubelet.pods()
         except KubeletUnavailable as error:
-            await self._silent(error, asked)
+            if once_more and self.possible:
+                await anyio.sleep(AGAIN)
+                await self._ask(anyio.current_time(), once_more=False)
+            else:
+                await self._silent(error, asked)
         else:
             if self.error is not None:
                 log.event(log.HOLDERS_KNOWN)
@@ -137,14 +149,12 @@ class Inquiry:
         self.failures.set(max(self.failures.get(), 0) + 1)
 
     @property
-    def _life(self) -> tuple[int, tuple[int, int] | None]:
+    def _life(self) -> Life:
         """Which kubelet answers: an answer that spans two lives is none of the new one's."""
         birth = self._kubelet.birth()
         return self.doubt.kubelets, None if birth is None else birth.socket
 
-    async def _answered(
-        self, answer: PodList, asked: float, life: tuple[int, tuple[int, int] | None], *, inside: bool
-    ) -> Admission:
+    async def _answered(self, answer: PodList, asked: float, life: Life, *, inside: bool) -> Admission:
         checkpoint = await threads.call(self._kubelet.checkpoint)
         if life != self._life:
             return self._reservations.admissions.asker(None)

@@ -10,7 +10,7 @@ Does not know what the Host is for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
@@ -29,7 +30,7 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import PciAddress, pci_address
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
@@ -54,10 +55,21 @@ class Hangs:
         """``stuck``: the keys of all that does not answer now."""
         now = frozenset(stuck)
         for key in sorted(now - self._before):
-            log.event(log.HOST_READ_SLOW, what=key, seconds=str(DEADLINE), pci_address=pci_address(key))
+            log.event(
+                log.HOST_READ_SLOW,
+                what=key,
+                seconds=str(DEADLINE),
+                device=_device(key),
+                pci_address=pci_address(key),
+            )
         for key in sorted(self._before - now):
-            log.event(log.HOST_READ_BACK, what=key, pci_address=pci_address(key))
+            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
         self._before = now
+
+
+def _device(key: str) -> str | None:
+    """The key if it is a device's, and not a group's."""
+    return pci_address(key) or mdev_uuid(key)
 
 
 class Observer:
@@ -89,6 +101,13 @@ class Observer:
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
         return HostStatus.of(now.host, self._runner.stuck, events, self._scans, now.allocations.holders)
+
+    def owed(self) -> Mapping[str, Debt]:
+        """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
+        begun = self._gathering.taken
+        if self.scanned.get().number < begun:
+            return {self.name: Debt(begun, "a scan of the host does not end")}
+        return {self.name: Debt(begun, "a scan of the host does not begin")} if self._wakes.due else {}
 
     def wake(self, keys: Iterable[str]) -> None:
         """Scan soon what the keys name."""
@@ -158,13 +177,12 @@ class Observer:
             self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:
-            log.event(log.HOST_READ_SLOW, what=refused.path, seconds=str(DEADLINE))
             host, names, error = before.host, before.names, refused
         except Exception:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
         self._scans = self._scans.and_one(anyio.current_time() - began)
-        self._hangs.tell(self._runner.stuck)
+        self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))
         self.scanned.set(Scanned(number, error))
 
@@ -177,9 +195,11 @@ def _unanswered(host: Host, key: str) -> bool:
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
     """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
     with anyio.move_on_after(DEADLINE):
-        for address, count in await threads.call(_fatal_errors, root, snapshots.now.host):
+        host = snapshots.now.host
+        for address, count in await threads.call(_fatal_errors, root, host):
             text = f"{count} fatal ones were counted before nodeagent started"
-            log.event(log.AER_WARNING, pci_address=address, text=text)
+            group = host.functions[address].group
+            log.event(log.AER_WARNING, pci_address=address, text=text, device=address, group=group)
 
 
 def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
@@ -31,6 +32,7 @@ class Offering:
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
         self._snapshots = snapshots
         self._releases = releases
+        self._followed = -1  # version of the Snapshot that the loop has decided from
         self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
         self._told: tuple[Decision, GroupsShare] | None = None
 
@@ -47,12 +49,24 @@ class Offering:
             self._told = self._decision, GroupsShare(overview.overview(self._decision))
         return self._told[1]
 
+    @property
+    def newest(self) -> Snapshot:
+        """The newest Snapshot; the next turn is made from it."""
+        return self._snapshots.now
+
+    def owed(self) -> Mapping[str, Debt]:
+        """A turn, if the Snapshot is another one than the loop has decided from."""
+        if self._followed in (-1, self._snapshots.version):
+            return {}
+        return {self.name: Debt(self._followed, "the newest Snapshot is not decided from")}
+
     async def run(self) -> None:
         """Turn whenever a part of the Snapshot has changed, for ever."""
-        told = -1
+        told = self._followed = -1
         while True:
             seen = self._snapshots.version
             self.one_turn()
+            self._followed = seen
             if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
                 told = self.resources.version
                 self._releases.wait_for(policy.awaited(self._decision), by=self.name)
@@ -76,4 +90,5 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.allocations is other.allocations
         and one.reservations.settling is other.reservations.settling
         and one.reservations.given == other.reservations.given
+        and one.reservations.refused == other.reservations.refused
     )

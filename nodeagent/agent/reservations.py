@@ -11,22 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from nodeagent.agent.admission import Admission, Admissions
+from nodeagent.agent.given import GivenIds
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.model.allocation import Holder, PodList, Possession, Reservations
-
-
-class _Given(NamedTuple):
-    """Who holds an id until the kubelet names it, when it was given, and when the kubelet should name it."""
-
-    holder: Holder
-    at: float
-    due: float
-    pods: frozenset[str] = frozenset()  # the names of whom one has it
 
 
 class ReservationBook:
@@ -34,9 +25,10 @@ class ReservationBook:
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.began: Latest[None] = Latest(None)  # an id settles where none did: there is an end to wait for
+        self.doubted: Latest[None] = Latest(None)  # the kubelet's file may tell of what is over
         self.admissions = Admissions()
+        self.given = GivenIds(self.admissions)
         self._snapshots = snapshots
-        self._given: dict[str, _Given] = {}
 
     def admit(self, admission: Admission, until: float) -> None:
         """This pod is being admitted: what is left of its groups is open to it until then, at the longest.
@@ -45,7 +37,7 @@ class ReservationBook:
         """
         first = self.admissions.settles is None
         if self.admissions.begin(admission, until):
-            self._all_due()
+            self.given.all_due()
         self._publish()
         if first and self.admissions.settles is not None:
             self.began.touch()
@@ -64,9 +56,8 @@ class ReservationBook:
                     "the kubelet's list is renewed; try the pod again",
                 )
         self.admissions.gave(((holder.resource, each) for each, holder in holders.items()), now)
-        pods = self.admissions.now.names
-        self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
-        self._publish()
+        self.given.add(holders, now, due)
+        self._publish(held=holders)
 
     def settle(self, now: float, entered: Collection[Possession] | None = None) -> None:
         """If the time of the admission is over by now, and ``entered`` says nothing else, it has settled."""
@@ -87,30 +78,18 @@ class ReservationBook:
         init containers got. Otherwise an answer of ours may still be on its way until it is due. ``entered``
         has what the kubelet has entered, all of it once an admission is over; None: not known.
         """
-        again = asker is self.admissions.now
         if self.admissions.named(answer.pods, inside=asker is not None) and asker is None:
-            self._all_due()
-        names = _names(self._given, answer)
-        kept: dict[str, _Given] = {}
-        for device_id, given in self._given.items():
-            possession = (given.holder.resource, device_id)
-            holder = answer.holders.get(device_id)
-            if holder is not None and holder.resource == given.holder.resource:
-                continue
-            is_entered = entered is None or possession in entered
-            over = asked >= given.due and device_id not in self.admissions.settling
-            if again and possession in self.admissions.now.given:
-                released = False
-            elif len(given.pods) == 1:
-                released = _gone(given.pods, answer, asker) or (over and not is_entered)
-            else:
-                unheard_of = (asker is not None or over) and (entered is None or not is_entered)
-                released = unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
-            if given.at < since or given.at >= asked or not released:
-                known = names.get(given.holder.identity)
-                kept[device_id] = given if known is None else given._replace(holder=_as(given.holder, known))
-        self._given = kept
-        self._publish()
+            self.given.all_due()
+        self.given.named(answer, asked, since, asker, entered)
+        self._publish(held=answer.holders)
+
+    def refuse(self, ids: Collection[str]) -> None:
+        """These were asked for while others of their group are held: the kubelet takes them for free.
+
+        They are marked until the kubelet names who has them, or they are given away.
+        """
+        self.doubted.touch()
+        self._mark(replace(self._marks, refused=self._marks.refused.union(ids)))
 
     @property
     def presumed(self) -> Mapping[str, Holder]:
@@ -120,7 +99,7 @@ class ReservationBook:
 
     def withdraw(self, ids: Collection[str]) -> bool:
         """Mark the ids as about to be removed; False, and no mark, if one was given a moment ago."""
-        if not self._given.keys().isdisjoint(ids):
+        if not self.given.holders.keys().isdisjoint(ids):
             return False
         self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.union(ids)))
         return True
@@ -133,30 +112,11 @@ class ReservationBook:
     def _marks(self) -> Reservations:
         return self._snapshots.now.reservations
 
-    def _all_due(self) -> None:
-        """The admission under way is over: the kubelet should name who has what it got."""
-        self._given = {device_id: given._replace(due=0.0) for device_id, given in self._given.items()}
-
-    def _publish(self) -> None:
-        """Mark what is given and not named yet, and what is settling."""
-        waiting = {device_id: given.holder for device_id, given in self._given.items()}
-        self._mark(replace(self._marks, given=waiting, settling=self.admissions.settling))
+    def _publish(self, held: Collection[str] = ()) -> None:
+        """Mark what is given and not named yet, and what is settling; what is ``held`` is refused no more."""
+        waiting = self.given.holders
+        refused = self._marks.refused.difference(held)
+        self._mark(replace(self._marks, given=waiting, settling=self.admissions.settling, refused=refused))
 
     def _mark(self, marks: Reservations) -> None:
         self._snapshots.publish(replace(self._snapshots.now, reservations=marks))
-
-
-def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:
-    """True if they have all ended, also if another pod asks under the one name."""
-    return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
-
-
-def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:
-    """Identity → the holder that the kubelet names for one of the ids of that admission."""
-    found = ((each.holder, answer.holders.get(device_id)) for device_id, each in given.items())
-    return {holder.identity: named for holder, named in found if named is not None and holder.identity}
-
-
-def _as(holder: Holder, named: Holder) -> Holder:
-    """The holder of another id of the same pod, which the kubelet has named."""
-    return replace(holder, namespace=named.namespace, pod=named.pod, identity="")

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nodeagent.base.errors import InvariantBroken
 
+Value = str | int | tuple[str, ...]
+"""What a field has: one value, or several, each of which can be searched for."""
+
 LOGGER = "nodeagent"
 _FIELD = re.compile(r"{(\w+)}")
+_ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "source", "path")
 
 
 class Event(NamedTuple):
@@ -37,13 +42,18 @@ class Event(NamedTuple):
         """The fields that it must have."""
         return tuple(_FIELD.findall(self.text))
 
+    def same(self, fields: Mapping[str, Value]) -> str:
+        """What a line is about: two of one kind that are about the same may be too many."""
+        named = " ".join(_words(fields[name]) for name in _ABOUT if name in fields)
+        return named or _words(fields.get("text", ""))
 
-def event(kind: Event, *, bug: BaseException | None = None, **given: str | int | None) -> None:
+
+def event(kind: Event, bug: BaseException | None = None, /, **given: Value | None) -> None:
     """Say an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
 
-    None leaves a field out. :raises InvariantBroken: if the fields are not those of its kind.
+    None leaves a field out, and so does (). :raises InvariantBroken: if the fields are not those of its kind.
     """
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in given.items() if value not in (None, ())}
     missing = [name for name in kind.fields if name not in fields]
     foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
     if missing or foreign:
@@ -51,8 +61,17 @@ def event(kind: Event, *, bug: BaseException | None = None, **given: str | int |
     logger = logging.getLogger(LOGGER)
     if logger.isEnabledFor(kind.level):
         hint = f"; {fields['hint']}" if fields.get("hint") else ""
+        said = kind.text.format_map({name: _words(value) for name, value in fields.items()})
         extra = {"event": kind, "fields": fields}
-        logger.log(kind.level, "%s", f"{kind.text.format_map(fields)}{hint}", extra=extra, exc_info=bug)
+        logger.log(kind.level, "%s", f"{said}{hint}", extra=extra, exc_info=bug)
+
+
+def _words(value: Value) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+_DEVICE = ("pci_address", "group", "pod")
+_ACTION = ("device", "type", "pci_address")
 
 
 STARTED = Event(
@@ -109,44 +128,42 @@ DEVICE_UNHEALTHY = Event(
     "ed1dba313672465bac4e97348c33bc33",
     logging.WARNING,
     "{resource}: {device} is Unhealthy: {text}",
-    (
-        "hint",
-        "pci_address",
-        "reason",
-    ),
+    (*_DEVICE, "reason", "hint"),
 )
 DEVICE_HEALTHY = Event(
     "device-healthy",
     "2a8f55045ca24e6b8a1610320295e993",
     logging.INFO,
     "{resource}: {device} is Healthy",
-    ("pci_address",),
+    _DEVICE,
 )
 DEVICE_ADDED = Event(
     "device-added",
     "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52",
     logging.INFO,
     "{resource}: {device} is new",
-    ("pci_address",),
+    _DEVICE,
 )
 DEVICE_GONE = Event(
     "device-gone",
     "c0dd6c249fd940d49f2e6a0d20063db3",
     logging.INFO,
     "{resource}: {device} has left the machine",
-    ("pci_address",),
+    _DEVICE,
 )
 ALLOCATED = Event(
     "allocated",
     "89b09ebc297446c1ad12f913c668eb8d",
     logging.INFO,
-    "{resource}: gave {devices}",
+    "{resource}: gave {device}",
+    ("group", "pod"),
 )
 ALLOCATE_REFUSED = Event(
     "allocate-refused",
     "8b11ece7c415455faa0f7359d98c63d3",
     logging.WARNING,
-    "{resource}: refused {devices}: {why}",
+    "{resource}: refused {device}: {why}",
+    ("group", "pod", "reason"),
 )
 HOLDERS_UNKNOWN = Event(
     "holders-unknown",
@@ -179,6 +196,21 @@ SUBSYSTEM_FAILED = Event(
     logging.ERROR,
     "{subsystem} failed, starting it again in {seconds} s: {error}",
 )
+SUBSYSTEM_STUCK = Event(
+    "subsystem-stuck",
+    "b1ed298334fc4e99b94bca9e2af829ae",
+    logging.ERROR,
+    "{subsystem} does not go on: {why}",
+)
+SUBSYSTEM_MOVES = Event(
+    "subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046", logging.WARNING, "{subsystem} goes on"
+)
+LINES_LEFT_OUT = Event(
+    "lines-left-out",
+    "6f87df1e8d3b44ed91ee6764754980d6",
+    logging.WARNING,
+    "{count} more lines of {kind} were left out within {seconds} s: {what}",
+)
 EVENTS_LOST = Event(
     "events-lost",
     "6f7e03f047a948e082b1ec1f17d5bf18",
@@ -196,14 +228,14 @@ HOST_READ_SLOW = Event(
     "1d76aa32ad494ac4bc27c1a053af3a0a",
     logging.WARNING,
     "reading {what} hangs for {seconds} s, going on without it",
-    ("pci_address",),
+    ("device", "pci_address"),
 )
 HOST_READ_BACK = Event(
     "host-read-back",
     "7566217c1d38415eaf801839ef5429fe",
     logging.INFO,
     "reading {what} works again",
-    ("pci_address",),
+    ("device", "pci_address"),
 )
 NO_IOMMU = Event(
     "no-iommu",
@@ -224,36 +256,35 @@ AER_WARNING = Event(
     "ef81d33a448e435184a2dc298e67362d",
     logging.WARNING,
     "{pci_address}: the kernel reports a PCIe error: {text}",
+    ("device", "group"),
 )
 CDI_FAILED = Event(
     "cdi-failed",
     "812ce234d1c74a0f8479d6beefd9c925",
-    logging.WARNING,
+    logging.ERROR,
     "cannot write the CDI specification {path}: {error}",
+    ("resource",),
 )
 ACTION_DONE = Event(
     "action-done",
     "5d33e3dcd33b4c7e9e4d528580208e9e",
     logging.INFO,
     "done: {action}: {why}",
-    ("pci_address",),
+    _ACTION,
 )
 ACTION_FAILED = Event(
     "action-failed",
     "3b07bc8efaca4f4e9545f33061ce5a45",
     logging.WARNING,
     "cannot {action}, trying again from time to time: {error}",
-    (
-        "hint",
-        "pci_address",
-    ),
+    (*_ACTION, "hint"),
 )
 ACTION_WAITING = Event(
     "action-waiting",
     "27ee9ebc1fa444d0b00dd1889a5d7f54",
     logging.INFO,
     "waiting to {action}: {why}",
-    ("pci_address",),
+    (*_ACTION, "group", "pod"),
 )
 HTTP_SERVED = Event(
     "http-served",

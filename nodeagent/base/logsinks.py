@@ -15,14 +15,15 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nodeagent.base import log
+from nodeagent.base import log, lograte
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nodeagent.base.journald import Journal
 
 JOURNAL = "/run/systemd/journal/socket"
+PREFIX = "NODEAGENT_"  # of our own fields in the journal, which many services share
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -34,17 +35,22 @@ def setup(
     environ: Mapping[str, str],
     stream: TextIO,
     socket: str = JOURNAL,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Send all logging of this process to one place; may be called again with other settings.
 
     ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``socket`` is journald's. Libraries log from warnings up, whatever the level.
+    stderr; ``socket`` is journald's; ``clock`` tells seconds. Libraries log from warnings up, whatever
+    the level.
     """
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Sink)]:
         root.removeHandler(old)
         old.close()
-    root.addHandler(_sink(style, environ, stream, socket))
+    sink = _sink(style, environ, stream, socket)
+    sink.guard = _Guard(clock)
+    sink.addFilter(sink.guard.admits)
+    root.addHandler(sink)
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
     logging.getLogger(log.LOGGER).setLevel(_LEVELS[level])
 
@@ -82,8 +88,39 @@ def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -
     return _Journald(journald.Journal(socket), plain)
 
 
+def tell_left_out() -> None:
+    """Say what was left out in the times that are over; to be called now and then."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Sink):
+            handler.guard.tell()
+
+
+class _Guard:
+    """Lets no kind of line flood the log; says how many it has left out."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._limiter: lograte.Limiter[tuple[str, str]] = lograte.Limiter()
+
+    def tell(self) -> None:
+        """Say what was left out in the times that are over."""
+        for (kind, what), count, seconds in self._limiter.over(self._clock()):
+            log.event(log.LINES_LEFT_OUT, kind=kind, what=what or kind, count=count, seconds=f"{seconds:g}")
+
+    def admits(self, record: logging.LogRecord) -> bool:
+        """True if the record is to be written."""
+        kind, fields = _event(record)
+        if kind is log.LINES_LEFT_OUT:
+            return True
+        self.tell()
+        key = (record.name, str(record.msg)) if kind is None else (kind.name, kind.same(fields))
+        return self._limiter.admits(key, self._clock())
+
+
 class _Sink(logging.Handler):
     """Marks the handlers that ``setup`` made."""
+
+    guard: _Guard
 
 
 class _Text(_Sink):
@@ -147,19 +184,19 @@ class _Journald(_Sink):
         super().close()
 
 
-def _as_fields(record: logging.LogRecord) -> dict[str, str | int]:
-    """The journal fields of a record; ours keep their names in upper case: RESOURCE=, PCI_ADDRESS=."""
+def _as_fields(record: logging.LogRecord) -> dict[str, log.Value]:
+    """The journal fields of a record; ours have a prefix: NODEAGENT_EVENT=, NODEAGENT_RESOURCE=."""
     kind, fields = _event(record)
     message = "\n".join(part for part in (record.getMessage(), _traceback(record)) if part)
-    known: dict[str, str | int] = {
+    known: dict[str, log.Value] = {
         "MESSAGE": message,
         "PRIORITY": _priority(record),
         "SYSLOG_IDENTIFIER": "nodeagent",
     }
     if kind is None:
-        return known | {"LOGGER": record.name}
-    named = {name.upper(): value for name, value in fields.items()}
-    return known | {"MESSAGE_ID": kind.id, "EVENT": kind.name} | named
+        return known | {f"{PREFIX}LOGGER": record.name}
+    named = {f"{PREFIX}{name.upper()}": value for name, value in fields.items()}
+    return known | {"MESSAGE_ID": kind.id, f"{PREFIX}EVENT": kind.name} | named
 
 
 def _as_json(record: logging.LogRecord) -> dict[str, Any]:
@@ -170,7 +207,7 @@ def _as_json(record: logging.LogRecord) -> dict[str, Any]:
     return known | source | fields | ({"exception": trace} if trace else {})
 
 
-def _event(record: logging.LogRecord) -> tuple[log.Event | None, dict[str, str | int]]:
+def _event(record: logging.LogRecord) -> tuple[log.Event | None, dict[str, log.Value]]:
     return getattr(record, "event", None), getattr(record, "fields", {})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class Notifier:
     def ready(self) -> bool:
         """The service is up."""
         return self._send(b"READY=1")
+
+    def reloading(self) -> bool:
+        """The settings are read again; ``ready`` ends that. systemd 253 and newer want the time, too."""
+        return self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}".encode())
+
+    def status(self, line: str) -> bool:
+        """How the service is, in one line."""
+        return self._send(f"STATUS={line}".encode())
 
     def stopping(self) -> bool:
         """The service is going down."""

@@ -12,17 +12,19 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
 from nodeagent.base import log
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, NodeagentError
+from nodeagent.base.latest import Latest
 
 E = TypeVar("E", bound=BaseException)
 
 _HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
+_HOPELESS_AFTER = 300.0  # seconds of failures in a row, where it has worked before
 
 
 class Component(Protocol):
@@ -63,11 +65,21 @@ class Backoff(NamedTuple):
 _PAUSE = Backoff(first=0.1, limit=30.0)
 
 
+class _Row(NamedTuple):
+    """Failures in a row: when the first and the last were (seconds, monotonic), and what the last was."""
+
+    first: float
+    last: float
+    text: str
+
+
 class Supervisor:
     """What failed last, by the name of the component; an empty text means that it runs again."""
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
+        self.changed: Latest[None] = Latest(None)  # touched when ``failures`` is another
+        self._rows: dict[str, _Row] = {}
 
     async def run(self, component: Component) -> None:
         """Keep a component going under its own name. :raises AlreadyRunning: as ``keep`` does."""
@@ -86,23 +98,44 @@ class Supervisor:
             except AlreadyRunning:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
-                attempt = 0 if anyio.current_time() - began > _HEALTHY_AFTER else attempt + 1
+                worked = anyio.current_time() - began > _HEALTHY_AFTER
+                attempt = 0 if worked else attempt + 1
                 pause = _PAUSE.delay(attempt - 1, random.random())
-                self._failed(name, error, pause)
+                self._failed(name, error, pause, worked=worked)
                 try:
                     await anyio.sleep(pause)
                 finally:
-                    self.failures[name] = ""  # also when it is ended: nothing is wrong with it any more
+                    self._say(name, "")  # also when it is ended: nothing is wrong with it any more
             else:
                 return
 
-    def _failed(self, name: str, error: Exception, pause: float) -> None:
+    def hopeless(self, now: float) -> Mapping[str, str]:
+        """Who has worked and fails since then, for minutes, by errors that nobody foresaw; and how."""
+        return {
+            name: f"it fails again and again: {row.text}"
+            for name, row in self._rows.items()
+            if row.last - row.first > _HOPELESS_AFTER and now - row.last < _HEALTHY_AFTER
+        }
+
+    def _say(self, name: str, text: str) -> None:
+        self.failures[name] = text
+        self.changed.touch()
+
+    def _note(self, name: str, text: str, *, foreseen: bool, worked: bool) -> None:
+        """Keep the row of failures since it worked last; one of another kind ends it."""
+        now, row = anyio.current_time(), self._rows.pop(name, None)
+        if foreseen or (row is None and not worked):
+            return
+        self._rows[name] = _Row(now if worked or row is None else row.first, now, text)
+
+    def _failed(self, name: str, error: Exception, pause: float, *, worked: bool) -> None:
         foreseen = isinstance(error, NodeagentError) and not isinstance(error, InvariantBroken)
         text = error.what if isinstance(error, NodeagentError) else f"{type(error).__name__}: {error}"
-        self.failures[name] = text
+        self._say(name, text)
+        self._note(name, text, foreseen=foreseen, worked=worked)
         log.event(
             log.SUBSYSTEM_FAILED,
-            bug=None if foreseen else error,
+            None if foreseen else error,
             subsystem=name,
             error=text,
             seconds=f"{pause:.1f}",

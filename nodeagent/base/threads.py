@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import ClassVar, Generic, ParamSpec, TypeVar
 
@@ -119,6 +119,25 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T
     return Call(lambda: function(*args, **kwargs), f"nodeagent: {name}")
 
 
+class _Awaited:
+    """Which tasks wait for a thread by ``call``, by their names."""
+
+    names: ClassVar[Counter[str]] = Counter()
+
+
+def awaited_by(task: str) -> bool:
+    """True while a task of that name waits in ``call``: what it waits for is up to the kernel."""
+    return _Awaited.names[task] > 0
+
+
 async def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run ``function`` in a daemon thread and return its result; when cancelled, drop a late one."""
-    return await start(function, *args, **kwargs).result()
+    task = asyncio.current_task()
+    name = "" if task is None else task.get_name()
+    _Awaited.names[name] += 1
+    try:
+        return await start(function, *args, **kwargs).result()
+    finally:
+        _Awaited.names[name] -= 1
+        if not _Awaited.names[name]:
+            del _Awaited.names[name]

@@ -12,14 +12,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeagent.base import pages
 from nodeagent.config import selectors, table
 from nodeagent.config.shapes import ListOf, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-BEGIN = "<!-- settings: begin -->"
-END = "<!-- settings: end -->"
 
 
 def page(text: str) -> str:
@@ -27,11 +25,7 @@ def page(text: str) -> str:
 
     :raises ValueError: if a mark is missing.
     """
-    before, mark, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"the page needs the marks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{reference()}{END}{after}"
+    return pages.renewed(text, "settings", reference())
 
 
 def reference() -> str:
@@ -44,7 +38,7 @@ def _settings() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for setting in table.SETTINGS:
         default = json.dumps(table.shown(setting.shape, setting.default))
-        words = _cell(setting.shape.words)
+        words = pages.cell(setting.shape.words)
         yield f"| `{setting.key}` | {words} | `{default}` | {_ways(setting)} | {_meaning(setting)} |"
 
 
@@ -55,7 +49,7 @@ def _ways(setting: table.Setting) -> str:
 
 
 def _meaning(setting: table.Setting) -> str:
-    return _cell(setting.help) + table.note(setting, "; **", "**")
+    return pages.cell(setting.help) + table.note(setting, "; **", "**")
 
 
 def _records() -> Iterator[str]:
@@ -68,7 +62,7 @@ def _records() -> Iterator[str]:
         yield f"\nKeys of `{title}`:\n\n| key | value | meaning |\n|---|---|---|"
         for key in record.keys:
             need = ", required" if key.required else ""
-            yield f"| `{key.name}` | {_cell(key.shape.words)}{need} | {_cell(key.help)} |"
+            yield f"| `{key.name}` | {pages.cell(key.shape.words)}{need} | {pages.cell(key.help)} |"
 
 
 def _nested(title: str, record: Record) -> Iterator[tuple[str, Record]]:
@@ -77,10 +71,6 @@ def _nested(title: str, record: Record) -> Iterator[tuple[str, Record]]:
         inner, mark = (key.shape.of, "[]") if isinstance(key.shape, ListOf) else (key.shape, "")
         if isinstance(inner, Record):
             yield from _nested(f"{title}.{key.name}{mark}", inner)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def main(arguments: list[str]) -> None:

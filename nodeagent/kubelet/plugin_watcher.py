@@ -69,11 +69,15 @@ class AnnounceWay:
         """The kubelet comes by itself."""
         return True
 
+    def over(self, life: Life) -> bool:
+        """True if the file is gone."""
+        return not life.server.present
+
     async def hold(self, life: Life) -> End:
         """Wait until the file is gone, or a stream has ended and none has come in its place."""
         while True:
-            await life.until(lambda: not life.server.present or life.stream_ended)
-            if not life.server.present:
+            await life.until(lambda: self.over(life) or life.stream_ended)
+            if self.over(life):
                 return End.SOCKET_GONE
-            if not await life.until(lambda: not life.server.present or life.streaming, COME_BACK):
+            if not await life.until(lambda: self.over(life) or life.streaming, COME_BACK):
                 return End.STREAM_ENDED

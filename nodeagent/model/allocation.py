@@ -86,12 +86,14 @@ class Reservations:
 
     ``given`` are those that an Allocate gave away and whose holder the kubelet has not named since.
     ``settling`` were given to the pod that is being admitted: it may take more of the group, of other
-    resources. ``withdrawn`` are about to be taken off the host.
+    resources. ``withdrawn`` are about to be taken off the host. ``refused`` were asked for while another one
+    of their group was held: whatever their own holder is, the kubelet takes them for free.
     """
 
     settling: frozenset[str] = frozenset()
     withdrawn: frozenset[str] = frozenset()
     given: Mapping[str, Holder] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,26 +10,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from nodeagent.base import pages
 from nodeagent.render.metrics import METRICS
-
-BEGIN = "<!-- metrics: begin -->"
-END = "<!-- metrics: end -->"
 
 
 def page(text: str) -> str:
     """The page ``text`` with the table renewed. :raises ValueError: if a mark is missing."""
-    before, mark, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"the page needs the marks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{table()}{END}{after}"
+    return pages.renewed(text, "metrics", table())
 
 
 def table() -> str:
     """All metrics as a Markdown table."""
     rows = (
         f"| `{metric.name}` | {metric.type} | {', '.join(f'`{label}`' for label in metric.labels)} "
-        f"| {metric.help} |\n"
+        f"| {pages.cell(metric.help)} |\n"
         for metric in METRICS
     )
     return "".join(("| metric | type | labels | meaning |\n|---|---|---|---|\n", *rows))

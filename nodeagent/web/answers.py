@@ -113,7 +113,7 @@ class Answers:
 
 
 def _complain(path: str, error: Exception) -> None:
-    log.event(log.HTTP_FAILED, bug=error, path=path, error=f"{type(error).__name__}: {error}")
+    log.event(log.HTTP_FAILED, error, path=path, error=f"{type(error).__name__}: {error}")
 
 
 async def _guarded(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -34,6 +34,7 @@ class Kubelet:
     def __init__(self, **held: Holder) -> None:
         self.held: dict[str, Holder] = held
         self.silent = False
+        self.refuses = 0  # so many questions
         self.started: Birth | None = Birth((1, 1), OLD)
         self.file: tuple[Entry, ...] = ()
         self.asked = Latest[tuple[float, ...]](())
@@ -44,7 +45,8 @@ class Kubelet:
         """One question."""
         self.asked.set((*self.asked.get(), anyio.current_time()))
         await self.answers.wait()
-        if self.silent:
+        if self.silent or self.refuses:
+            self.refuses = max(self.refuses - 1, 0)
             raise KubeletUnavailable("no answer in time")
         shown: dict[str, frozenset[Possession]] = {}
         for device_id, holder in self.held.items():

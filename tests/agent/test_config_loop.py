@@ -295,3 +295,15 @@ async def test_other_settings_of_the_log_are_passed_on_once(
         write(file, f"apiVersion: nodeagent/v1\nlog: {{level: {level}}}\n")
         await node.loop.one_turn()
     assert node.logs == [Log("auto", "debug"), Log("auto", "info")]
+
+
+@pytest.mark.parametrize("text", [GOOD, "nonsense"])
+async def test_a_reload_ends_when_the_file_has_been_read_whether_it_is_good_or_not(
+    file: Path, node: Node, text: str
+) -> None:
+    await anyio.wait_all_tasks_blocked()
+    write(file, text)
+    with anyio.fail_after(PATIENCE):
+        await node.loop.reload()
+    assert (node.rules == 1) is (text == GOOD)
+    assert (node.loop.error is None) is (text == GOOD)

@@ -38,7 +38,7 @@ from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim import nodes
@@ -238,7 +238,8 @@ async def test_a_pod_gets_its_device(agent: Agent, said: Said) -> None:
     assert pod.result.envs == {"PCI_RESOURCE_EXAMPLE_COM_GPU": given}
     assert "/dev/vfio/vfio" in [device[0] for device in pod.result.devices]
     assert agent.given == {given}
-    assert said(log.ALLOCATED) == [{"resource": GPU, "devices": given}]
+    group = str(agent.snapshots.now.host.functions[PciAddress(given)].group)
+    assert said(log.ALLOCATED) == [{"resource": GPU, "device": (given,), "group": (group,)}]
 
 
 async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refusal(
@@ -257,7 +258,7 @@ async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refu
     assert last.when <= asked.when
     assert agent.given == frozenset()
     (event,) = said(log.ALLOCATE_REFUSED)
-    assert event["devices"] == asked.ids[0]
+    assert (event["device"], event["reason"]) == ((asked.ids[0],), ReasonCode.DRIVER_CHANGED.value)
 
 
 async def with_a_neighbour(agent: Agent, **snapshot: Any) -> None:

@@ -9,11 +9,13 @@ import anyio
 
 from nodeagent.agent import holders
 from nodeagent.agent.holders import Rewrites, Waits
+from nodeagent.base import log
 from nodeagent.config import Timing
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.model.allocation import Allocations, Knowledge
 from tests.agent.asking import POD, Kubelet, Loop
 from tests.agent.parts import until
+from tests.conftest import Said
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
@@ -149,6 +151,18 @@ async def test_a_silent_kubelet_is_asked_again_later_each_time() -> None:
     assert 0.99 <= third - second < 1.4
 
 
+async def test_a_kubelet_that_answered_and_refuses_once_is_asked_again_at_once(said: Said) -> None:
+    """It takes 100 questions a second, and Allocates ask, too."""
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    kubelet.refuses = 1
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
+    assert said(log.HOLDERS_UNKNOWN) == []
+    assert len(kubelet.asked.get()) == 3
+
+
 async def test_while_a_release_is_awaited_the_kubelet_is_asked_more_often() -> None:
     kubelet = Kubelet()
     loop = Loop(kubelet, waiting=0.2)
@@ -188,3 +202,17 @@ async def test_whoever_begins_to_wait_for_a_release_has_the_kubelet_asked() -> N
         await anyio.wait_all_tasks_blocked()
         loop.releases.wait_for(frozenset({"a"}), by="changes")
         await kubelet.until_asked(2)
+
+
+async def test_a_hint_is_owed_a_question() -> None:
+    kubelet = Kubelet()
+    loop = Loop(kubelet, resync=100)
+    assert loop.holders.owed() == {}, "it does not run yet"
+    async with loop.running():
+        await kubelet.until_asked(1)
+        await anyio.wait_all_tasks_blocked()
+        assert loop.holders.owed() == {}
+        loop.holders.ask_soon()
+        assert list(loop.holders.owed()) == ["allocations"]
+        await kubelet.until_asked(2)
+        assert loop.holders.owed() == {}

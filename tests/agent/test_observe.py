@@ -270,9 +270,14 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
         assert TWO in eyes.now.functions
-        assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"]
+        eyes.wakes.wake(None)
+        seen = eyes.observer.scanned.version
+        with anyio.fail_after(5):
+            await eyes.observer.scanned.newer(seen)
+        assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"], "said once"
         fifos.replace_fifo(release, b"6.12\n")
         await eyes.until(lambda found: TWO not in found.functions)
+        assert [event["what"] for event in said(log.HOST_READ_BACK)] == ["/sys"]
 
 
 async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host: SimulatedHost) -> None:

@@ -137,3 +137,18 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     middle.publish(allocations=Allocations(held, Knowledge.COMPLETE))
     middle.offering.one_turn()
     assert releases.awaited(middle.offering.decision) == set(addresses)
+
+
+async def test_a_newer_snapshot_is_owed_a_turn_until_the_loop_has_taken_it() -> None:
+    middle = Middle()
+    assert middle.offering.owed() == {}, "it does not run yet"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(middle.offering.run)
+        await anyio.wait_all_tasks_blocked()
+        assert middle.offering.owed() == {}
+        middle.publish(host=Host())
+        middle.offering.one_turn()
+        assert list(middle.offering.owed()) == ["offering"], "a turn for somebody else is not its own"
+        await anyio.wait_all_tasks_blocked()
+        assert middle.offering.owed() == {}
+        tasks.cancel_scope.cancel()

@@ -177,3 +177,29 @@ def test_what_settles_at_once_is_presumed_to_be_held_at_the_next_look() -> None:
     reservations.settle(5.0)
     assert snapshots.now.reservations.settling == frozenset()
     assert reservations.presumed == pods("a")
+
+
+def test_what_other_pods_were_given_is_beside_an_admission_until_they_have_let_go_of_it() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    one, two = Admission("one"), Admission("two")
+    give(reservations, {"a": POD}, 0.0, LATER, one)
+    give(reservations, pods("b"), 1.0, LATER, two)
+    assert reservations.given.beside(two) == {"a": POD}
+    assert reservations.given.beside(Admission("three")) == {"a": POD, **pods("b")}
+    reservations.named(PodList({"a": POD}, {}), asked=2.0)
+    assert reservations.given.beside(Admission("three")) == pods("b"), "the kubelet names who has the other"
+    reservations.admissions.new_kubelet()
+    assert reservations.given.beside(Admission("three")) == {}, "the last kubelet gave it"
+
+
+def test_what_was_refused_is_marked_until_somebody_has_it_and_the_file_is_doubted() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    reservations.refuse(["a", "b"])
+    assert snapshots.now.reservations.refused == {"a", "b"}
+    assert reservations.doubted.version == 1
+    reservations.named(PodList({"a": POD}, {}), asked=1.0)
+    assert snapshots.now.reservations.refused == {"b"}
+    give(reservations, pods("b"), 2.0, LATER)
+    assert snapshots.now.reservations.refused == frozenset()

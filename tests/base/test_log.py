@@ -6,6 +6,7 @@ journald is a real datagram socket here; the frames are read by a parser of jour
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.base import journald, log, logsinks
+from nodeagent.base import log, lograte, logsinks
 from nodeagent.base.errors import InvariantBroken
 
 
@@ -44,18 +45,38 @@ class Peer:
         self.socket.settimeout(5)
 
     def fields(self) -> dict[str, str]:
-        """The fields of the next record."""
-        data, found = self.socket.recv(1 << 20), dict[str, str]()
-        while data:
-            line, _, data = data.partition(b"\n")
-            key, equals, value = line.partition(b"=")
-            if not equals:
-                size = int.from_bytes(data[:8], "little")
-                value, data = data[8 : 8 + size], data[8 + size :]
-                assert data[:1] == b"\n"
-                data = data[1:]
-            found[key.decode()] = value.decode()
-        return found
+        """The fields of the next record, which has each of them once."""
+        record = self.record()
+        assert len(dict(record)) == len(record)
+        return dict(record)
+
+    def record(self) -> list[tuple[str, str]]:
+        """The fields of the next record, in their order."""
+        return parsed(self.socket.recv(1 << 20))
+
+    def fields_of_file(self) -> dict[str, str]:
+        """The fields of the next record, which comes as a file that nobody can change, as journald asks."""
+        data, (fd,), _, _ = socket.recv_fds(self.socket, 4096, 1)
+        assert data == b""
+        with open(fd, "rb") as file:
+            assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == 0xF
+            file.seek(0)
+            return dict(parsed(file.read()))
+
+
+def parsed(data: bytes) -> list[tuple[str, str]]:
+    """The fields of a record."""
+    found: list[tuple[str, str]] = []
+    while data:
+        line, _, data = data.partition(b"\n")
+        key, equals, value = line.partition(b"=")
+        if not equals:
+            size = int.from_bytes(data[:8], "little")
+            value, data = data[8 : 8 + size], data[8 + size :]
+            assert data[:1] == b"\n"
+            data = data[1:]
+        found.append((key.decode(), value.decode()))
+    return found
 
 
 @pytest.fixture
@@ -81,7 +102,8 @@ def test_names_and_ids_are_unique_and_well_formed() -> None:
         assert re.fullmatch(r"[0-9a-f]{32}", event.id)
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", event.name)
         assert not set(event.fields) & set(event.also)
-        assert not {"time", "level", "message", "event", "priority"} & {*event.fields, *event.also}
+        ours = {"time", "level", "message", "event", "priority", "logger", "exception"}
+        assert not ours & {*event.fields, *event.also}
 
 
 def test_the_catalogue_keeps_the_ids_that_people_search_for() -> None:
@@ -99,7 +121,7 @@ def test_missing_and_foreign_fields_are_our_own_fault() -> None:
 def test_a_field_that_may_be_left_out_is_left_out_where_there_is_none(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
     log.event(log.DEVICE_ADDED, resource="example.com/kvm", device="kvm-0", pci_address=None)
-    assert "PCI_ADDRESS" not in peer.fields()
+    assert "NODEAGENT_PCI_ADDRESS" not in peer.fields()
     with pytest.raises(InvariantBroken, match="missing \\['device'\\]"):
         log.event(log.DEVICE_ADDED, resource="example.com/kvm", device=None)
 
@@ -117,10 +139,10 @@ def test_journald_gets_native_fields(peer: Peer) -> None:
     )
     fields = peer.fields()
     assert fields["MESSAGE_ID"] == log.DEVICE_UNHEALTHY.id
-    assert fields["EVENT"] == "device-unhealthy"
+    assert fields["NODEAGENT_EVENT"] == "device-unhealthy"
     assert fields["PRIORITY"] == "4"
-    assert fields["PCI_ADDRESS"] == "0000:86:00.0"
-    assert fields["RESOURCE"] == "example.com/gpu"
+    assert fields["NODEAGENT_PCI_ADDRESS"] == "0000:86:00.0"
+    assert fields["NODEAGENT_RESOURCE"] == "example.com/gpu"
     assert fields["MESSAGE"] == "example.com/gpu: 0000:86:00.0 is Unhealthy: its group is held; wait"
 
 
@@ -128,16 +150,27 @@ def test_a_value_with_lines_cannot_forge_a_field(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
     log.event(log.CONFIG_REFUSED, error="first\nPRIORITY=0\nlast")
     fields = peer.fields()
-    assert fields["ERROR"] == "first\nPRIORITY=0\nlast"
+    assert fields["NODEAGENT_ERROR"] == "first\nPRIORITY=0\nlast"
     assert fields["PRIORITY"] == "3"
 
 
-def test_an_oversized_value_is_cut_and_the_record_still_arrives(peer: Peer) -> None:
+def test_a_record_too_large_for_a_datagram_arrives_whole_in_a_sealed_file(peer: Peer) -> None:
+    stream, text = io.StringIO(), "ü" * 1_000_000
+    setup("journald", stream, path=peer.path)
+    log.event(log.CONFIG_REFUSED, error=text)
+    fields = peer.fields_of_file()
+    assert fields["MESSAGE_ID"] == log.CONFIG_REFUSED.id
+    assert fields["NODEAGENT_ERROR"] == text
+    assert stream.getvalue() == ""
+
+
+def test_a_value_for_each_of_several_devices_can_be_searched_for(peer: Peer) -> None:
     setup("journald", io.StringIO(), path=peer.path)
-    log.event(log.CONFIG_REFUSED, error="ü" * 1_000_000)
-    fields = peer.fields()
-    assert fields["ERROR"].endswith("(cut)")
-    assert len(fields["ERROR"].encode()) <= journald.VALUE_LIMIT
+    log.event(log.ALLOCATED, resource="example.com/gpu", device=("a", "b"), group=("7",), pod=())
+    record = peer.record()
+    assert [value for key, value in record if key == "NODEAGENT_DEVICE"] == ["a", "b"]
+    assert ("MESSAGE", "example.com/gpu: gave a,b") in record
+    assert "NODEAGENT_POD" not in dict(record)
 
 
 def test_a_missing_journald_costs_nothing_and_stderr_gets_the_line() -> None:
@@ -155,7 +188,7 @@ def test_a_full_journald_never_blocks_and_the_rest_goes_to_stderr(peer: Peer) ->
         if stream.getvalue():
             break
     assert "registered" in stream.getvalue()
-    assert peer.fields()["DEVICES"] == "0"
+    assert peer.fields()["NODEAGENT_DEVICES"] == "0"
 
 
 def test_a_restarted_journald_is_found_again(tmp_path: Path) -> None:
@@ -165,7 +198,7 @@ def test_a_restarted_journald_is_found_again(tmp_path: Path) -> None:
     for _ in range(2):
         peer = Peer(path)
         say()
-        assert peer.fields()["RESOURCE"] == "example.com/gpu"
+        assert peer.fields()["NODEAGENT_RESOURCE"] == "example.com/gpu"
         peer.socket.close()
         path.unlink()
     assert stream.getvalue() == ""
@@ -252,3 +285,53 @@ def test_a_closed_stderr_does_not_stop_the_program() -> None:
     setup("json", stream)
     stream.close()
     say()
+
+
+def unhealthy(device: str) -> None:
+    log.event(log.DEVICE_UNHEALTHY, resource="example.com/gpu", device=device, text="why")
+
+
+def test_what_is_said_again_and_again_is_left_out_and_what_is_not_the_same_is_not() -> None:
+    stream = io.StringIO()
+    setup("json", stream)
+    for _ in range(500):
+        unhealthy("a")
+    for number in range(500):
+        unhealthy(f"b{number}")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["device"] for line in lines] == ["a"] * lograte.MOST + [f"b{n}" for n in range(500)]
+
+
+def test_what_was_left_out_is_counted_when_its_time_is_over() -> None:
+    stream, clock = io.StringIO(), [1000.0]
+    logsinks.setup("json", "info", {}, stream, clock=lambda: clock[0])
+    for _ in range(lograte.MOST + 7):
+        unhealthy("a")
+    logsinks.tell_left_out()
+    assert "lines-left-out" not in stream.getvalue()
+    clock[0] += lograte.SECONDS
+    logsinks.tell_left_out()
+    last = json.loads(stream.getvalue().splitlines()[-1])
+    assert (last["event"], last["kind"], last["count"]) == ("lines-left-out", "device-unhealthy", 7)
+    assert last["what"] == "example.com/gpu a"
+    unhealthy("a")
+    assert json.loads(stream.getvalue().splitlines()[-1])["event"] == "device-unhealthy"
+
+
+def test_a_library_cannot_flood_the_log_either() -> None:
+    stream = io.StringIO()
+    setup("json", stream)
+    for number in range(500):
+        logging.getLogger("asyncio").warning("accept failed: %d", number)
+    assert stream.getvalue().count("\n") == lograte.MOST
+
+
+def test_a_json_line_is_one_line_whatever_the_values_hold() -> None:
+    stream = io.StringIO()
+    setup("json", stream)
+    error = "first\nsecond\r\x85\u2028\udcff"
+    log.event(log.CONFIG_REFUSED, error=error, hint="h")
+    log.event(log.ALLOCATED, resource="r", device=("a", "b"), group=("1",))
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["error"], first["hint"]) == (error, "h")
+    assert (second["device"], second["group"]) == (["a", "b"], ["1"])

@@ -172,3 +172,57 @@ def test_what_ended_a_task_group_is_found_inside_unless_something_else_ended_it_
     both = BaseExceptionGroup("outer", [taken, ValueError("a bug")])
     assert supervise.alone(both, AlreadyRunning) is None
     assert supervise.alone(BaseExceptionGroup("outer", [ValueError("a bug")]), AlreadyRunning) is None
+
+
+class Worn:
+    """Works for a time, and then fails whenever it is started."""
+
+    def __init__(self, works: float, error: Exception) -> None:
+        self._works = works
+        self._error = error
+
+    async def run(self) -> None:
+        """One life."""
+        works, self._works = self._works, 0.0
+        await anyio.sleep(works)
+        raise self._error
+
+
+@virtual.TIME
+@pytest.mark.parametrize(
+    ("works", "error", "hopeless"),
+    [
+        (100.0, ValueError("why"), {"it": "it fails again and again: ValueError: why"}),
+        (100.0, InvariantBroken("why"), {"it": "it fails again and again: why"}),
+        (0.0, ValueError("why"), {}),
+        (100.0, KernelRefused("the disk is full"), {}),
+    ],
+    ids=["a bug", "a broken invariant", "it has never worked", "a reason that lies outside"],
+)
+async def test_another_start_is_hoped_for_only_where_one_has_worked(
+    works: float, error: Exception, hopeless: dict[str, str]
+) -> None:
+    supervisor = Supervisor()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.keep, "it", Worn(works, error).run)
+        await anyio.sleep(works + 290)
+        assert supervisor.hopeless(anyio.current_time()) == {}
+        await anyio.sleep(60)
+        assert supervisor.hopeless(anyio.current_time()) == hopeless
+        tasks.cancel_scope.cancel()
+
+
+@virtual.TIME
+async def test_who_works_again_is_not_hopeless() -> None:
+    supervisor, worn = Supervisor(), Worn(100.0, ValueError("why"))
+
+    async def run() -> None:
+        await (worn.run() if anyio.current_time() < 1500 else anyio.sleep_forever())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.keep, "it", run)
+        await anyio.sleep(490)
+        assert supervisor.hopeless(anyio.current_time())
+        await anyio.sleep(200)
+        assert supervisor.hopeless(anyio.current_time()) == {}
+        tasks.cancel_scope.cancel()

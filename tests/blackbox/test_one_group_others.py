@@ -49,12 +49,12 @@ async def test_two_pods_that_share_a_group_all_the_same_are_both_named_and_neith
     node.configure(NOT_ISOLATED)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         one, two = await two_sharing(node, kubelet)
-        for resource, device in ((GPU, board.gpu), (USB, board.usb)):
+        for resource, device, holder in ((GPU, board.gpu, one), (USB, board.usb, two)):
             await until_health(kubelet, resource, device, "Unhealthy")
             told, refused = await what(node, device), await refusal(kubelet, resource, device)
+            assert holder.key in refused
             for key in (one.key, two.key):
                 assert key in told
-                assert key in refused
 
 
 async def test_the_replacement_of_a_pod_that_shared_a_group_does_not_get_its_device_again(node: Node) -> None:

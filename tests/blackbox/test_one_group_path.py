@@ -250,7 +250,7 @@ async def test_the_next_pod_never_gets_the_sibling_of_a_short_lived_one_that_cam
         old = await kubelet.admit(pod("vm", {GPU: 1}, init_containers=[{USB: 1}]))
         running(old)
         kubelet.delete(old)
-        kubelet.state.table.held.clear()
+        kubelet.state.table.release_all_but(set())
         kubelet.state.table.save()
         await anyio.sleep(5.0)
         again = await kubelet.admit(pod("vm", {GPU: 1}))

@@ -16,7 +16,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
@@ -42,7 +42,7 @@ class Node:
     def endpoint(self, resource: str = ONE) -> Endpoint:
         listing = Listing((device("a"),))
         way = AnnounceWay(self.directory, Registrar("/nowhere"))
-        return Endpoint(resource, listing, Answers(), way, Latest(None))
+        return Endpoint(resource, listing, Answers(), way, Bells(Latest(None), Latest(None)))
 
     @property
     def accepted(self) -> list[Registration]:
@@ -80,8 +80,8 @@ async def living(endpoint: Endpoint) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-def why(said: Said) -> list[str | int]:
-    return [event["why"] for event in said(log.REGISTRATION_LOST)]
+def why(said: Said) -> list[str]:
+    return [str(event["why"]) for event in said(log.REGISTRATION_LOST)]
 
 
 async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node: Node, said: Said) -> None:

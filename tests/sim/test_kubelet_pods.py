@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from nodeagent.kubelet.podresources import VirtHandler, pods
 from nodeagent.sim.kubelet import devices
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, refused, register, served
@@ -186,3 +187,26 @@ async def test_a_held_id_that_is_missing_after_a_restart_crashes_topology_hints(
             await kubelet.until(lambda: "b" in kubelet.state.table.devices.get(RESOURCE, {}))
             await kubelet.until(lambda: kubelet.life.running is not crashes)
             assert (kubelet.life.crashed is not None) is crashes
+
+
+async def test_what_is_under_an_allocate_while_a_pod_ends_and_somebody_asks_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    """A refusal makes the kubelet count again."""
+    plugin = Plugin(device("a"), device("b"))
+    async with kubelet_with(tmp_path, plugin) as kubelet, anyio.create_task_group() as tasks:
+        old = await kubelet.admit(_pod(name="old"))
+        (taken,) = old.result.ids[RESOURCE]
+        (left,) = {"a", "b"} - {taken}
+        plugin.gate = anyio.Event()
+        first = _pod(name="first")
+        tasks.start_soon(kubelet.admit, first)
+        await kubelet.until(lambda: left in kubelet.state.allocating)
+        kubelet.delete(old)
+        await pods(str(kubelet.paths.pod_resources / "kubelet.sock"), VirtHandler(""))
+        plugin.gate.set()
+        await kubelet.until(lambda: first.phase == "Running")
+        plugin.refusal = refused("not now")
+        both = await kubelet.admit(_pod(2, name="both"))
+        assert "not now" in both.message, "it takes both for free"
+        assert "Available: 1" in (await kubelet.admit(_pod(2, name="again"))).message

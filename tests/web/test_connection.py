@@ -138,7 +138,7 @@ async def _drip(stream: anyio.abc.SocketStream) -> None:
 @virtual.TIME
 async def test_a_client_that_does_not_take_its_answer_is_left() -> None:
     async def much(_: Request) -> Response:
-        return Response(200, (), b"x" * 50_000_000)
+        return Response(200, (), b"x" * 20_000_000)
 
     async with door(much) as open_door:
         client, began = await open_door.client(), anyio.current_time()

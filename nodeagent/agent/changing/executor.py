@@ -22,8 +22,8 @@ from nodeagent.base.latest import Latest
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
-from nodeagent.model.action import Step
-from nodeagent.model.ids import pci_address
+from nodeagent.model.action import Action, Step
+from nodeagent.model.ids import pci_address, pci_order
 
 DEADLINE = 10.0  # seconds after which a write counts as late
 
@@ -95,9 +95,15 @@ class Executor:
             finally:
                 if device in self._under_way:
                     self._leave(write)
-        action, why = step.action, f"the kernel has not answered for {self._deadline:g} s"
-        address = pci_address(action.card)
-        log.event(log.ACTION_WAITING, action=action.describe(), why=why, pci_address=address)
+        action = step.action
+        log.event(
+            log.ACTION_WAITING,
+            action=action.describe(),
+            why=f"the kernel has not answered for {self._deadline:g} s",
+            device=targets(action),
+            type=action.type_id,
+            pci_address=pci_address(action.card),
+        )
         return Outcome.UNPLANNED
 
     async def run(self) -> None:
@@ -136,9 +142,14 @@ class Executor:
         self._returned(step)
         self._retries.succeeded(step, anyio.current_time())
         self._ledger.end(step.action, made=True)
-        action = step.action
-        address = pci_address(action.card)
-        log.event(log.ACTION_DONE, action=action.describe(), why=step.why, pci_address=address)
+        log.event(
+            log.ACTION_DONE,
+            action=step.action.describe(),
+            why=step.why,
+            device=targets(step.action),
+            type=step.action.type_id,
+            pci_address=pci_address(step.action.card),
+        )
         return Outcome.MADE
 
     def _returned(self, step: Step) -> None:
@@ -158,6 +169,13 @@ class Executor:
                 action=step.action.describe(),
                 error=error.what,
                 hint=error.hint,
+                device=targets(step.action),
+                type=step.action.type_id,
                 pci_address=pci_address(step.action.card),
             )
         return Outcome.REFUSED
+
+
+def targets(action: Action) -> tuple[str, ...]:
+    """The ids that a log line on the action is found by."""
+    return tuple(sorted(action.targets, key=pci_order))

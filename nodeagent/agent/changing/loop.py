@@ -12,14 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import anyio
 from anyio.abc import TaskGroup
 
+from nodeagent.agent.changing import executor
 from nodeagent.agent.changing.card_run import CardRuns
 from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Failure, Retries
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.tell import devices
 from nodeagent.base import log
+from nodeagent.base.progress import Debt
 from nodeagent.model.action import Step
+from nodeagent.model.ids import pci_address
 from nodeagent.model.plan import CardSummary, Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, WaitingStatus
@@ -49,14 +53,22 @@ class ChangeLoop:
         self._runs = runs
         self._inputs: tuple[object, ...] | None = None  # of the plan; None: nothing is to be changed
         self._waiting: Mapping[str, str] = {}
+        self._followed = -1  # version of the Snapshot that it has planned from
 
     @property
     def working(self) -> frozenset[str]:
         """The cards that are being worked on."""
         return self._runs.working
 
+    def owed(self) -> Mapping[str, Debt]:
+        """A turn, if the Snapshot is another one than was planned from. A write is owed by the kernel."""
+        if self._followed in (-1, self._snapshots.version):
+            return {}
+        return {self.name: Debt(self._followed, "the newest Snapshot is not planned from")}
+
     async def run(self) -> None:
         """Plan and carry out, for ever."""
+        self._followed = -1
         self._inputs = None
         await self._ledger.open()
         await self._runs.reset()
@@ -64,6 +76,7 @@ class ChangeLoop:
             while True:
                 seen = self._snapshots.version
                 self.one_turn(group)
+                self._followed = seen
                 await self._snapshots.newer(seen)
 
     def one_turn(self, group: TaskGroup) -> None:
@@ -124,12 +137,26 @@ class ChangeLoop:
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
         reasons = {step.action.describe(): step.why for step in waiting}
-        for action, why in reasons.items():
-            if self._waiting.get(action) != why:
-                log.event(log.ACTION_WAITING, action=action, why=why)
+        for step in {step.action.describe(): step for step in waiting}.values():
+            if self._waiting.get(step.action.describe()) != step.why:
+                self._tell_waiting(step)
         self._waiting = reasons
         takes = frozenset(device_id for step in self.plan.waiting for device_id in step.action.takes)
         self._releases.wait_for(takes, by=self.name)
+
+    def _tell_waiting(self, step: Step) -> None:
+        """What it waits for is often a pod, or a device of a group."""
+        action, snapshot = step.action, self._snapshots.now
+        log.event(
+            log.ACTION_WAITING,
+            action=action.describe(),
+            why=step.why,
+            device=executor.targets(action),
+            type=action.type_id,
+            pci_address=pci_address(action.card),
+            group=devices.groups_of(action.targets, snapshot),
+            pod=devices.pods_with(action.takes, snapshot),
+        )
 
 
 def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said when the daemon has started, and from then on to systemd's watchdog: that the loop turns."""
+"""What is said when the daemon has started: of the host, and that it is ready."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from nodeagent.base import log, memory
+from nodeagent.base import log, lograte, logsinks, memory
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
@@ -22,25 +22,16 @@ def tell_of_the_host(host: Host) -> None:
         log.event(log.NO_VFIO, hint="load it with: modprobe vfio-pci")
 
 
+async def tell_what_was_left_out() -> None:
+    """Say so when the time of a flood is over, for ever: what comes next may come much later."""
+    while True:
+        await anyio.sleep(lograte.SECONDS)
+        logsinks.tell_left_out()
+
+
 def tell_that_it_is_ready(resources: Mapping[ResourceName, Resource], notifier: Notifier) -> None:
     """The start is over: say so to people and to systemd, and collect garbage again."""
     devices = sum(len(resource.devices) for resource in resources.values())
     memory.end_start()
     log.event(log.READY, resources=len(resources), devices=devices)
     notifier.ready()
-
-
-class Watchdog:
-    """The component that says "alive"; without a watchdog it has nothing to do."""
-
-    name = "systemd"
-
-    def __init__(self, notifier: Notifier) -> None:
-        self._notifier = notifier
-
-    async def run(self) -> None:
-        """Say it again and again, in half the time that systemd allows."""
-        interval = self._notifier.watchdog_interval
-        while interval is not None:
-            self._notifier.alive()
-            await anyio.sleep(interval)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import random
 import time
+from typing import NamedTuple
 
 import anyio
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Backoff
 from nodeagent.kubelet.deviceplugin import service
 from nodeagent.kubelet.deviceplugin.life import End, Life, Registration, Standing, Way, until
@@ -46,33 +48,74 @@ class Pauses:
         return max(1.0, _AGAIN.delay(self._quick_ends - 1, jitter))
 
 
-class Endpoint:
-    """One resource's endpoint. ``run`` goes on until it is cancelled; ``listing`` may change at any time."""
+class Bells(NamedTuple):
+    """What is heard of all endpoints: a life has ended and its connections are closed; how one stands."""
 
-    def __init__(
-        self, resource: str, listing: Listing, answers: Answers, way: Way, ended: Latest[None]
-    ) -> None:
-        """``ended`` is touched at the end of each life, when its connections are closed."""
-        self.resource = resource
-        self.listing = listing
-        self._answers = answers
-        self._way = way
-        self._ended = ended
-        self._standing = Standing(resource, listing)
-        self._news: Latest[None] = Latest(None)
-        self._pauses = Pauses()
-        self._grace = GRACE
-        self._plugin: Plugin | None = None
+    ended: Latest[None]
+    standing: Latest[None]
+
+
+class Course:
+    """Where an endpoint is in its lives, so that it can be seen to go on. Times are monotonic, in seconds."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._life: Life | None = None
+        self._rests_until = 0.0
 
     @property
     def listed(self) -> bool:
         """True while the kubelet reads the list."""
-        return self._plugin is not None and self._plugin.streams > 0
+        return self._life is not None and self._life.streaming
+
+    def lives(self, life: Life) -> None:
+        """A life begins."""
+        self._number += 1
+        self._life = life
+
+    def rests(self, until: float) -> None:
+        """It is over, and the next begins by then."""
+        self._life, self._rests_until = None, until
+
+    def owed(self, way: Way, now: float) -> Debt | None:
+        """A life where there is somebody to serve, and the end of one that is over."""
+        if self._life is None:
+            late = way.wanted and now > self._rests_until
+            return Debt(self._number, "its server does not start") if late else None
+        if not way.over(self._life):
+            return None
+        return Debt(self._number, "it is not registered anew, although the kubelet or its socket is another")
+
+
+class Endpoint:
+    """One resource's endpoint. ``run`` goes on until it is cancelled; ``listing`` may change at any time."""
+
+    def __init__(self, resource: str, listing: Listing, answers: Answers, way: Way, bells: Bells) -> None:
+        """``bells`` are rung for whoever looks at all endpoints."""
+        self.resource = resource
+        self.listing = listing
+        self._answers = answers
+        self._way = way
+        self._bells = bells
+        self._course = Course()
+        self._standing = Standing(resource, listing, bells.standing)
+        self._news: Latest[None] = Latest(None)
+        self._pauses = Pauses()
+        self._grace = GRACE
+
+    @property
+    def listed(self) -> bool:
+        """True while the kubelet reads the list."""
+        return self._course.listed
 
     @property
     def registration(self) -> Registration:
         """How the resource stands with the kubelet now."""
         return self._standing.registration
+
+    def owed(self) -> Debt | None:
+        """What it has to do now, if anything."""
+        return self._course.owed(self._way, time.monotonic())
 
     def hurry(self, grace: float) -> None:
         """From now on the end of a life waits no longer than ``grace`` seconds for an Allocate in flight."""
@@ -97,16 +140,17 @@ class Endpoint:
         await until(self._news, lambda: self._way.wanted)
         directory = self._way.directory
         began, kubelet = time.monotonic(), directory.kubelet.get()
-        plugin = self._plugin = Plugin(self.listing, self._answers, self._news.touch)
+        plugin = Plugin(self.listing, self._answers, self._news.touch)
         server = self._way.server(self.resource, plugin, self._standing)
         life = Life(self.resource, server, plugin, self._standing, directory, self._news)
+        self._course.lives(life)
         try:
             end = await self._end_of(life)
         finally:
             self._standing.ended()
         if directory.kubelet.get() != kubelet:
             end = End.KUBELET_CHANGED  # whatever was seen first: a restart also removes our socket
-        self._ended.touch()
+        self._bells.ended.touch()
         await self._pause(life, end, time.monotonic() - began)
 
     async def _end_of(self, life: Life) -> End:
@@ -125,5 +169,6 @@ class Endpoint:
     async def _pause(self, life: Life, end: End, lived: float) -> None:
         """Wait before the next life; a new kubelet ends the wait."""
         wait = self._pauses.after(end, lived, random.random())
+        self._course.rests(time.monotonic() + wait)
         if end is not End.KUBELET_CHANGED and not await life.until(lambda: not life.same_kubelet, wait):
             self._standing.lost(end.value)

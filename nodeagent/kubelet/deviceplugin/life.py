@@ -35,15 +35,17 @@ class Registration(NamedTuple):
 class Standing:
     """One resource's registration as it changes; ``registration`` is how it is now."""
 
-    def __init__(self, resource: str, listing: Listing) -> None:
+    def __init__(self, resource: str, listing: Listing, changed: Latest[None]) -> None:
+        """``changed`` is touched when the registration is another."""
         self.registration = Registration()
+        self._changed = changed
         self._resource = resource
         self._listing = listing
         self._complained = False  # of a refusal, since it was accepted last
 
     def accepted(self) -> None:
         """Note that the kubelet has taken the resource."""
-        self.registration = Registration(True, self.registration.registrations + 1)
+        self._set(Registration(True, self.registration.registrations + 1))
         self._complained = False
         devices = len(self._listing.cell.get())
         log.event(log.RESOURCE_REGISTERED, resource=self._resource, devices=devices)
@@ -57,11 +59,15 @@ class Standing:
 
     def unreachable(self, error: str) -> None:
         """Note that nobody answers; the Registrar says it, once for all resources."""
-        self.registration = self.registration._replace(last_error=error)
+        self._set(self.registration._replace(last_error=error))
 
     def ended(self) -> None:
         """Note that what was registered is not served any more."""
-        self.registration = self.registration._replace(registered=False)
+        self._set(self.registration._replace(registered=False))
+
+    def _set(self, registration: Registration) -> None:
+        self.registration = registration
+        self._changed.touch()
 
     def lost(self, why: str) -> None:
         """Say that a registration was lost, if there has been one."""
@@ -144,6 +150,10 @@ class Way(Protocol):
 
     async def register(self, life: Life) -> bool:
         """Have the served resource registered, however often that fails; False if its socket went."""
+        ...
+
+    def over(self, life: Life) -> bool:
+        """True if the registration is no longer good: whoever holds it has to see that."""
         ...
 
     async def hold(self, life: Life) -> End:

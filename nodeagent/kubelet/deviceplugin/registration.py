@@ -133,7 +133,7 @@ class RegisterWay:
                 life.standing.accepted()
                 return True
             wait = tries.next_delay(self.directory.age, random.random())
-            if await life.until(lambda: _is_over(life), wait):
+            if await life.until(lambda: self.over(life), wait):
                 tries.begin_again()
         return False
 
@@ -149,7 +149,7 @@ class RegisterWay:
         # cancellation that comes too late must not hit the one that keeps this resource going.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, name=f"register {life.resource}")
-            await life.until(lambda: bool(answers) or _is_over(life))
+            await life.until(lambda: bool(answers) or self.over(life))
             tasks.cancel_scope.cancel()
         return answers == [True]
 
@@ -164,15 +164,15 @@ class RegisterWay:
             return True
         return False
 
+    def over(self, life: Life) -> bool:
+        """True if the kubelet is another, or our socket is gone."""
+        return not life.same_kubelet or not life.server.present
+
     async def hold(self, life: Life) -> End:
         """Wait until the kubelet is another, our socket is gone, or the stream has ended or never came."""
-        if not await life.until(lambda: life.plugin.streamed or _is_over(life), STREAM_LIMIT):
+        if not await life.until(lambda: life.plugin.streamed or self.over(life), STREAM_LIMIT):
             return End.NO_STREAM
-        await life.until(lambda: life.stream_ended or _is_over(life))
+        await life.until(lambda: life.stream_ended or self.over(life))
         if not life.same_kubelet:
             return End.KUBELET_CHANGED
         return End.STREAM_ENDED if life.server.present else End.SOCKET_GONE
-
-
-def _is_over(life: Life) -> bool:
-    return not life.same_kubelet or not life.server.present

@@ -44,17 +44,25 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     held |= _held(before.reservations.given, now.reservations.given)
     judged = _everywhere(before.host, now.host)
     if judged is None:
-        judged = _of_ids((before.reservations.settling ^ now.reservations.settling) | held, now.host)
+        marked = before.reservations.settling ^ now.reservations.settling
+        marked |= before.reservations.refused ^ now.reservations.refused
+        judged = _of_ids(marked | held, now.host)
         judged |= dict.fromkeys(
             number
             for number in before.strays.keys() | now.strays.keys()
-            if before.strays.get(number) != now.strays.get(number) and number in now.host.groups
+            if _strays_differ(number, before, now, held) and number in now.host.groups
         )
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
     if rebuilt:
         judged = {unit: None for unit in judged if unit not in rebuilt}
     return Changed(rebuilt, judged, held)
+
+
+def _strays_differ(number: GroupNumber, before: Snapshot, now: Snapshot, held: frozenset[str]) -> bool:
+    """True if others have left the group while they were held, or somebody else holds them."""
+    strays = now.strays.get(number, frozenset())
+    return before.strays.get(number) != now.strays.get(number) or not strays.isdisjoint(held)
 
 
 def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:

@@ -8,10 +8,10 @@ An id that is unknown or cannot be given is refused with a text for people, neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host, HostDevice, Kind
 from nodeagent.model.resource import Iommufd, Isolation, Resource
@@ -71,6 +71,27 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
+def check_free(
+    resource: Resource, device_ids: Iterable[str], pods: Pods, given: Mapping[str, Holder]
+) -> None:
+    """The kubelet may ask for what it has given away: it forgets what it gave while a pod ended.
+
+    ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts anew what is not free, without
+    what is under an Allocate; a refusal makes it count once more. ``pods`` are those that it names now, and
+    ``given`` has what others were given and have not let go of.
+
+    :raises Refused: with whoever has one of them.
+    """
+    for device_id in device_ids:
+        named = (pod for pod, shown in pods.items() if any(each == device_id for _, each in shown))
+        holder = next(named, given.get(device_id))
+        if holder is not None:
+            raise Refused(
+                f"{resource.name}: {device_id}: held by {holder}, and the kubelet took it for free",
+                "the kubelet knows it again now; try the pod again",
+            )
+
+
 def check_alone(
     resource: Resource, device_ids: Iterable[str], decision: Decision, owned: frozenset[str]
 ) -> None:
@@ -92,15 +113,19 @@ def check_alone(
 
 
 def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
-    """True if it matters who asks: of the groups somebody has a part, or could have one beside the asker."""
-    if resource.isolation is Isolation.NONE:
-        return False
+    """True if it matters who asks.
+
+    Somebody has one of these, or has a part of their groups, or could have one beside the asker.
+    """
+    snapshot = decision.snapshot
     for device_id in device_ids:
-        host_device = decision.snapshot.host.device(device_id)
-        if host_device is not None:
+        if device_id in snapshot.allocations.holders or device_id in snapshot.reservations.given:
+            return True
+        host_device = snapshot.host.device(device_id)
+        if host_device is not None and resource.isolation is not Isolation.NONE:
             unit = units.unit_of(host_device)
             offers = decision.offers.get(unit, ())
-            if len(offers) > 1 or units.holders_in(unit, decision.snapshot):
+            if len(offers) > 1 or units.holders_in(unit, snapshot):
                 return True
     return False
 

@@ -90,6 +90,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         holders=_holders(_with_strays(ids, group, snapshot), snapshot),
         complete=allocations.complete,
         settling=reservations.settling.intersection(ids),
+        refused=reservations.refused.intersection(ids),
         nodes=host.nodes,
         iommu=host.iommu,
     )

@@ -74,6 +74,8 @@ class Admission:
             # a resource that no plugin ever listed: the pod runs without, as with nodeName set
             wishes = [wish for wish in limits.items() if self._state.table.known(wish[0])]
             self._state.random.shuffle(wishes)
+            if wishes:
+                self.free_devices_of_gone_pods()
             for resource, count in wishes:
                 ids = await self._allocate_one(pod, name, resource, count, reusable)
                 again = reusable.setdefault(resource, set())
@@ -102,13 +104,14 @@ class Admission:
         chosen = sorted(reusable)[:count]
         needed = count - len(chosen)
         if needed:
-            free = healthy - table.in_use(resource)
+            free = healthy - table.allocated.get(resource, set())
             if len(free) < needed:
                 raise Rejected(
                     f"requested number of devices unavailable for {resource}. "
                     f"Requested: {needed}, Available: {len(free)}"
                 )
             chosen += await self._preferred(resource, free, chosen, count)
+        table.allocated.setdefault(resource, set()).update(chosen)
         self._state.random.shuffle(chosen)
         return tuple(chosen)
 
@@ -147,6 +150,7 @@ class Admission:
         state.statistics.allocations.append(AllocationSeen(resource, ids, anyio.current_time(), error))
         state.changed()
         if error is not None:
+            state.table.count_again()
             raise Rejected(error)
         _look_up(self._state, resource, ids)
         return responses[0]

@@ -59,6 +59,7 @@ class DeviceTable:
         self.unhealthy: dict[str, set[str]] = {}
         self.stopped: dict[str, float] = {}
         self.held: list[Held] = []
+        self.allocated: dict[str, set[str]] = {}  # what is not free: what is held, and what is being given
 
     def connected(self, resource: str) -> None:
         """A plugin has registered; its devices come with the first list."""
@@ -93,17 +94,20 @@ class DeviceTable:
         """The healthy ones."""
         return len(self.healthy.get(resource, ()))
 
+    def count_again(self) -> None:
+        """Only what is held is not free: what is being given just now is forgotten, as the real one does."""
+        self.allocated = {each.resource: self.in_use(each.resource) for each in self.held}
+
     def in_use(self, resource: str) -> set[str]:
         """Ids that some container holds."""
         return {name for held in self.held if held.resource == resource for name in held.ids}
 
-    def has_topology(self, resource: str) -> bool:
-        """True if some device of the resource says where it sits."""
-        return any(device.nodes for device in self.devices.get(resource, {}).values())
-
     def release_all_but(self, uids: set[str]) -> None:
         """Free what belongs to pods that are gone; the checkpoint names them until its next write."""
-        self.held = [held for held in self.held if held.pod_uid in uids]
+        left = [held for held in self.held if held.pod_uid in uids]
+        if len(left) < len(self.held):
+            self.held = left
+            self.count_again()
 
     def save(self) -> None:
         """Write the checkpoint: a temporary ``.NNN`` beside it, then rename."""
@@ -121,6 +125,7 @@ class DeviceTable:
     def load(self) -> None:
         """Start anew from the checkpoint: holders stay, resources are empty until they register."""
         self.devices, self.healthy, self.unhealthy, self.stopped, self.held = {}, {}, {}, {}, []
+        self.allocated = {}
         path = self._directory / CHECKPOINT
         if not path.exists():
             return
@@ -128,6 +133,12 @@ class DeviceTable:
         for resource in data["RegisteredDevices"]:
             self.lost(resource)
         self.held = [_held(entry) for entry in data["PodDeviceEntries"]]
+        self.count_again()
+
+
+def has_topology(table: DeviceTable, resource: str) -> bool:
+    """True if some device of the resource says where it sits."""
+    return any(device.nodes for device in table.devices.get(resource, {}).values())
 
 
 def health_of(table: DeviceTable, pod_uid: str) -> dict[str, str]:

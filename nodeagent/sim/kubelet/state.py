@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from nodeagent.base.latest import Latest
-from nodeagent.sim.kubelet.devices import DeviceTable, SeenDevice
+from nodeagent.sim.kubelet.devices import DeviceTable, SeenDevice, has_topology
 
 REMEMBERED = 1000  # lists kept per resource
 
@@ -216,7 +216,7 @@ class State:
 
         topology_hints.go of 1.36 looks each held id up in the new list, without asking whether it is there.
         """
-        if self.topology_policy == "none" or not self.table.has_topology(resource):
+        if self.topology_policy == "none" or not has_topology(self.table, resource):
             return
         missing = self.table.in_use(resource) - set(self.table.devices[resource])
         if missing:

@@ -113,7 +113,8 @@ async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_pa
         assert list(changing.cards.instances) == [held]
         (waiting,) = changing.plan.waiting
         assert "held by ns/vm" in waiting.why
-        assert [line for line in said(log.ACTION_WAITING) if held in str(line["action"])]
+        (line,) = (line for line in said(log.ACTION_WAITING) if held in str(line["action"]))
+        assert (line["device"], line["pod"], line["type"]) == ((held,), ("ns/vm",), "nvidia-223")
         changing.hold()
         await changing.until_counts((FIRST, "nvidia-228", 2))
 
@@ -312,3 +313,15 @@ async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_pat
         await changing.until(lambda: bool(changing.plan.waiting))
         assert "can have 4" in changing.plan.waiting[0].why
         assert changing.status.writes == 1
+
+
+async def test_a_newer_snapshot_is_owed_a_plan(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        assert changing.loop.owed() == {}
+        changing.want("nvidia-223")
+        assert list(changing.loop.owed()) == ["changes"]
+        await changing.until_counts((FIRST, "nvidia-223", 8))
+        await changing.until_at_rest()
+        assert changing.loop.owed() == {}

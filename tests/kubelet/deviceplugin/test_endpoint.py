@@ -17,7 +17,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Watcher
 from nodeagent.kubelet.deviceplugin import endpoint as endpoints
 from nodeagent.kubelet.deviceplugin import registration
-from nodeagent.kubelet.deviceplugin.endpoint import Endpoint, Pauses
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint, Pauses
 from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
@@ -67,7 +67,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         directory.open()
         answers, ended = Answers(), Latest[None](None)
         way = RegisterWay(directory, Registrar(directory.kubelet_path))
-        endpoint = Endpoint(ONE, Listing((device("a"),)), answers, way, ended)
+        endpoint = Endpoint(ONE, Listing((device("a"),)), answers, way, Bells(ended, Latest(None)))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watcher.run)
             yield Node(kubelet, directory, endpoint, answers, ended)
@@ -84,8 +84,8 @@ async def living(node: Node) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-def why(said: Said) -> list[str | int]:
-    return [event["why"] for event in said(log.REGISTRATION_LOST)]
+def why(said: Said) -> list[str]:
+    return [str(event["why"]) for event in said(log.REGISTRATION_LOST)]
 
 
 async def test_a_resource_is_registered_and_its_changes_arrive(node: Node, said: Said) -> None:
@@ -251,7 +251,7 @@ async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: N
             raise ZeroDivisionError
 
     way = Breaking(node.directory, Registrar(node.directory.kubelet_path))
-    breaking = Endpoint(ONE, node.endpoint.listing, node.answers, way, node.ended)
+    breaking = Endpoint(ONE, node.endpoint.listing, node.answers, way, Bells(node.ended, Latest(None)))
     with pytest.raises(ZeroDivisionError):
         await breaking.run()
     assert breaking.registration.registrations == 1
@@ -282,3 +282,22 @@ def test_a_long_life_is_followed_by_a_short_pause_again() -> None:
     waits = [pauses.after(End.STREAM_ENDED, lived, 0.0) for lived in (1.0, 1.0, 1.0, 61.0)]
     assert waits == [*sorted(waits[:3]), 1.0]
     assert waits[2] > waits[1]
+
+
+async def test_a_new_kubelet_is_owed_a_registration_until_it_has_one(node: Node) -> None:
+    async with living(node):
+        await node.until_registered(1)
+        assert node.endpoint.owed() is None
+        node.directory.kubelet.set(None)
+        debt = node.endpoint.owed()
+        assert debt is not None
+        assert "not registered anew" in debt.what
+        await node.kubelet.restart()
+        await node.until_registered(2)
+        assert node.endpoint.owed() is None
+
+
+async def test_where_there_is_no_kubelet_nothing_is_owed(node: Node) -> None:
+    assert node.endpoint.owed() is not None, "nobody runs it, and there is a kubelet"
+    node.directory.kubelet.set(None)
+    assert node.endpoint.owed() is None

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.allocation import DeviceNode, Grant, unnamed
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
-from tests.policy.samples import GPU, NODES, function, host, snapshot
+from tests.policy.samples import GPU, NODES, function, holders, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
@@ -135,3 +135,29 @@ def test_a_device_that_has_just_gone_is_refused() -> None:
     after = turn.following(before, snapshot(host(), before.snapshot.desired))
     with pytest.raises(Refused, match="not offered any more"):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
+
+
+def test_what_the_kubelet_names_with_a_pod_is_refused_with_the_name_of_that_pod() -> None:
+    resource = decided(function(A)).resources[ResourceName(GPU)]
+    pods = {"ns/old": frozenset({(ResourceName("other.example/gpu"), A)}), "ns/new": frozenset[Any]()}
+    with pytest.raises(Refused, match=f"{A}: held by ns/old"):
+        grants.check_free(resource, [A], pods, {})
+
+
+def test_what_was_given_to_another_pod_that_is_never_named_is_refused() -> None:
+    resource = decided(function(A), function(B)).resources[ResourceName(GPU)]
+    given = {B: unnamed(ResourceName(GPU), None)}
+    with pytest.raises(Refused, match=f"{B}: held by a pod that the kubelet does not name yet"):
+        grants.check_free(resource, [A, B], {}, given)
+    grants.check_free(resource, [A], {"ns/new": frozenset()}, given)
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation) -> None:
+    decision = decided(function(A), isolation=isolation)
+    resource = decision.resources[ResourceName(GPU)]
+    assert not grants.contended(resource, [A], decision)
+    held = turn.following(
+        decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
+    )
+    assert grants.contended(held.resources[ResourceName(GPU)], [A], held)

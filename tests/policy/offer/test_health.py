@@ -202,3 +202,14 @@ def test_only_the_nodes_that_would_be_handed_out_must_exist(
 ) -> None:
     group = GROUP._replace(node=group_node)
     assert code(found, Use(iommufd=iommufd), nodes=nodes, group=group) is expected
+
+
+def test_what_was_refused_since_the_pod_of_its_record_has_more_of_the_group_is_held_by_that() -> None:
+    """Otherwise the kubelet would give it to one pod after the other, and each would fail."""
+    both: dict[str, Any] = {"holders": holders(A, B)}
+    assert reason(CARD, **both) is None
+    told = reason(CARD, **both, refused=frozenset({A}))
+    assert told is not None
+    assert told.code is ReasonCode.GROUP_HELD
+    assert f"held by ns/vm, which has {B}" in told.what
+    assert reason(CARD, holders=holders(A), refused=frozenset({A})) is None

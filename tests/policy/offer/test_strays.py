@@ -44,3 +44,15 @@ def test_what_nobody_held_leaves_nothing_behind() -> None:
     decision = turn.following(turn.first(snapshot(WHOLE)), snapshot(REST))
     assert decision.snapshot.strays == {}
     assert code_of_rest(decision) is None
+
+
+def test_another_name_of_whoever_had_what_has_left_is_told() -> None:
+    decision = turn.first(snapshot(WHOLE, holders=holders(A)))
+    decision = turn.following(decision, snapshot(REST, holders=holders(A)))
+    for pod in ("q", "r"):
+        held = {A: Holder("ns", pod, ResourceName(GPU))}
+        decision = turn.following(decision, snapshot(REST, holders=held))
+        device = decision.resources[ResourceName(GPU)].device(B)
+        assert device is not None
+        assert device.reason is not None
+        assert f"held by ns/{pod}" in device.reason.what

@@ -23,7 +23,11 @@ def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     if use.isolation is Isolation.NONE:
         return None
     for device_id, holder in unit.holders.items():
-        if device_id == own_id or (own is not None and holder.is_with(own)):
+        if device_id == own_id:
+            continue
+        if own is not None and holder.is_with(own):
+            if own_id in unit.refused:  # the kubelet takes it for free, and would ask again and again
+                return _held_by(holder, device_id)
             continue
         if own is not None:
             return _held_by_two(own, holder, device_id)

@@ -27,6 +27,7 @@ class Unit(NamedTuple):
     holders: Mapping[str, Holder] = MappingProxyType({})
     complete: bool = False  # False: the absence of a holder proves nothing
     settling: frozenset[str] = frozenset()  # given to the pod that is being admitted: it may take more
+    refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
 

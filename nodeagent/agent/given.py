@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Allocates gave away and the kubelet has not named since: who has it until then, and when it is over.
+
+Knows what one answer of the kubelet says of each of them. Times are those of the event loop, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from nodeagent.agent.admission import Admission, Admissions
+from nodeagent.model.allocation import Holder, PodList, Possession
+
+
+class _Given(NamedTuple):
+    """Who holds an id until the kubelet names it, when it was given, and when the kubelet should name it."""
+
+    holder: Holder
+    at: float
+    due: float
+    pods: frozenset[str] = frozenset()  # the names of whom one has it
+
+
+class GivenIds:
+    """All of them, by id."""
+
+    def __init__(self, admissions: Admissions) -> None:
+        self._admissions = admissions
+        self._given: dict[str, _Given] = {}
+
+    @property
+    def holders(self) -> dict[str, Holder]:
+        """Who has them."""
+        return {device_id: given.holder for device_id, given in self._given.items()}
+
+    def beside(self, admission: Admission) -> dict[str, Holder]:
+        """What this kubelet has given to other pods than the one of the admission.
+
+        What they have let go of since is not among it, if the kubelet was asked meanwhile. But nobody shows
+        what plain init containers have: the kubelet's file decides, which is not written when a pod ends.
+        """
+        others = self._admissions.ours - admission.given
+        return {each: holder for each, holder in self.holders.items() if (holder.resource, each) in others}
+
+    def add(self, holders: Mapping[str, Holder], now: float, due: float) -> None:
+        """The pod that is being admitted was given these; by ``due`` the kubelet should name it with them."""
+        pods = self._admissions.now.names
+        self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
+
+    def all_due(self) -> None:
+        """The admission under way is over: the kubelet should name who has what it got."""
+        self._given = {device_id: given._replace(due=0.0) for device_id, given in self._given.items()}
+
+    def named(
+        self,
+        answer: PodList,
+        asked: float,
+        since: float,
+        asker: Admission | None,
+        entered: Collection[Possession] | None,
+    ) -> None:
+        """Forget what the kubelet names, and what is over, by its answer to a question of that time."""
+        names = _names(self._given, answer)
+        kept: dict[str, _Given] = {}
+        for device_id, given in self._given.items():
+            holder = answer.holders.get(device_id)
+            if holder is not None and holder.resource == given.holder.resource:
+                continue
+            released = self._released(device_id, given, answer, asked, asker, entered)
+            if given.at < since or given.at >= asked or not released:
+                known = names.get(given.holder.identity)
+                kept[device_id] = given if known is None else given._replace(holder=_as(given.holder, known))
+        self._given = kept
+
+    def _released(
+        self,
+        device_id: str,
+        given: _Given,
+        answer: PodList,
+        asked: float,
+        asker: Admission | None,
+        entered: Collection[Possession] | None,
+    ) -> bool:
+        """True if whoever got an id that nobody is named with has let go of it."""
+        possession = (given.holder.resource, device_id)
+        if asker is self._admissions.now and possession in asker.given:
+            return False
+        over = asked >= given.due and device_id not in self._admissions.settling
+        if len(given.pods) == 1:
+            struck = entered is not None and possession not in entered
+            return _gone(given.pods, answer, asker) or (over and struck)
+        unheard_of = (asker is not None or over) and (entered is None or possession not in entered)
+        return unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
+
+
+def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:
+    """True if they have all ended, also if another pod asks under the one name."""
+    return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
+
+
+def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:
+    """Identity → the holder that the kubelet names for one of the ids of that admission."""
+    found = ((each.holder, answer.holders.get(device_id)) for device_id, each in given.items())
+    return {holder.identity: named for holder, named in found if named is not None and holder.identity}
+
+
+def _as(holder: Holder, named: Holder) -> Holder:
+    """The holder of another id of the same pod, which the kubelet has named."""
+    return replace(holder, namespace=named.namespace, pod=named.pod, identity="")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the log says of devices: that they came, went, turned Unhealthy or Healthy, were given or refused.
+
+Each line names what is known of the device at that moment: its group, and the pods that have it. Knows a
+Snapshot and the Resources made of it; not when there is something to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from nodeagent.base import log
+from nodeagent.base.errors import Refused
+from nodeagent.model.ids import DeviceId, PciAddress, pci_address
+from nodeagent.model.resource import Device, Reason, Resource
+from nodeagent.model.snapshot import Snapshot
+
+
+class _Known(NamedTuple):
+    """What is known of one device besides its id."""
+
+    address: PciAddress | None
+    group: tuple[str, ...]
+    pod: tuple[str, ...]  # that has it, or a part of its group
+
+
+def changes(before: Resource | None, now: Resource, snapshot: Snapshot) -> None:
+    """One line for each device that became Unhealthy or Healthy, that came or went."""
+    old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
+    for device in now.devices:
+        known = old.pop(device.id, None)
+        if known is not None and known.reason == device.reason:
+            continue
+        if device.reason is not None:
+            _unhealthy(now.name, device.id, device.reason, _known(device.id, snapshot))
+        elif known is not None:
+            _healthy(now.name, device.id, _known(device.id, snapshot))
+        elif before is not None:
+            _added(now.name, device.id, _known(device.id, snapshot))
+    for device_id in old:
+        _gone(now.name, device_id, _known(device_id, snapshot))
+
+
+def allocated(resource: Resource, ids: Sequence[str], snapshot: Snapshot) -> None:
+    """A container was given these; ``snapshot`` has that."""
+    group, pod = groups_of(ids, snapshot), pods_with(ids, snapshot)
+    log.event(log.ALLOCATED, resource=resource.name, device=tuple(ids), group=group, pod=pod)
+
+
+def refused(resource: Resource, ids: Sequence[str], why: Refused, snapshot: Snapshot) -> None:
+    """A container was not given these; the pods are those in the way, as far as it is one of them."""
+    found = (resource.device(each) for each in ids)
+    reasons = (device.reason.code.value for device in found if device is not None and device.reason)
+    log.event(
+        log.ALLOCATE_REFUSED,
+        resource=resource.name,
+        device=tuple(ids),
+        why=why.what,
+        reason=next(reasons, None),
+        group=groups_of(ids, snapshot),
+        pod=pods_with(_neighbours(ids, snapshot), snapshot),
+    )
+
+
+def groups_of(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """The numbers of the IOMMU groups of these devices, each once."""
+    found = (snapshot.host.device(each) for each in ids)
+    return tuple(
+        dict.fromkeys(
+            str(device.group) for device in found if device is not None and device.group is not None
+        )
+    )
+
+
+def pods_with(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """The pods that hold any of these devices, as far as they have names: ``namespace/name``."""
+    known, given = snapshot.allocations.holders, snapshot.reservations.given
+    holders = (known.get(each) or given.get(each) for each in ids)
+    return tuple(sorted({str(holder) for holder in holders if holder is not None and holder.named}))
+
+
+def _known(device_id: str, snapshot: Snapshot) -> _Known:
+    pods = pods_with(_neighbours([device_id], snapshot), snapshot)
+    return _Known(pci_address(device_id), groups_of([device_id], snapshot), pods)
+
+
+def _unhealthy(resource: str, device: str, reason: Reason, known: _Known) -> None:
+    log.event(
+        log.DEVICE_UNHEALTHY,
+        resource=resource,
+        device=device,
+        text=reason.what,
+        reason=reason.code.value,
+        hint=reason.hint or None,
+        pci_address=known.address,
+        group=known.group,
+        pod=known.pod,
+    )
+
+
+def _healthy(resource: str, device: str, known: _Known) -> None:
+    log.event(
+        log.DEVICE_HEALTHY,
+        resource=resource,
+        device=device,
+        pci_address=known.address,
+        group=known.group,
+        pod=known.pod,
+    )
+
+
+def _added(resource: str, device: str, known: _Known) -> None:
+    log.event(
+        log.DEVICE_ADDED,
+        resource=resource,
+        device=device,
+        pci_address=known.address,
+        group=known.group,
+        pod=known.pod,
+    )
+
+
+def _gone(resource: str, device: str, known: _Known) -> None:
+    log.event(
+        log.DEVICE_GONE,
+        resource=resource,
+        device=device,
+        pci_address=known.address,
+        group=known.group,
+        pod=known.pod,
+    )
+
+
+def _neighbours(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """These devices, and all that share a group with one of them."""
+    return tuple(dict.fromkeys((*ids, *_members(ids, snapshot))))
+
+
+def _members(ids: Collection[str], snapshot: Snapshot) -> Iterator[str]:
+    for each in ids:
+        device = snapshot.host.device(each)
+        if device is not None:
+            yield from (member.id for member in snapshot.host.devices_in(device.group))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd is told while the daemon runs: that all of it is alive, how it is in one line, and reloads.
+
+The watchdog is fed by the event loop itself, and only while the Pulse says that everything goes on: so a
+loop that stands still and a component that does both end in a restart. The line is sent when it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol
+
+import anyio
+
+from nodeagent.agent.tell.alive import Pulse
+from nodeagent.base.latest import Latest
+from nodeagent.base.sdnotify import Notifier
+from nodeagent.model.status import Status
+
+CALM = 0.5  # seconds between two lines: a burst of changes is one
+LOOK = 15.0  # seconds between two looks where systemd has no watchdog
+LEAST = 8.0  # seconds between two: an endpoint may take 14 to end, and a question to the kubelet 5
+RELOADED = 10.0  # seconds after which a reload counts as over, whatever became of it
+LONGEST = 200  # characters of what is wrong: systemctl status shows one line
+
+
+class Watchdog:
+    """Looks whether all goes on, and says "alive" if it does."""
+
+    name = "systemd"
+
+    def __init__(self, notifier: Notifier, pulse: Pulse) -> None:
+        self._notifier = notifier
+        self._pulse = pulse
+
+    async def run(self) -> None:
+        """Say it again and again, in half the time that systemd allows."""
+        due = 0.0
+        while True:
+            if (now := anyio.current_time()) >= due:
+                self._pulse.look()
+                due = now + LEAST
+            if self._pulse.alive:
+                self._notifier.alive()
+            await anyio.sleep(self._notifier.watchdog_interval or LOOK)
+
+
+class Cell(Protocol):
+    """What changes and can be waited for."""
+
+    def newer(self, seen: int) -> Awaitable[tuple[int, object]]:
+        """Wait until the version differs from ``seen``."""
+        ...
+
+
+class StatusLine:
+    """Keeps the line right; without systemd it has nothing to do."""
+
+    name = "status line"
+
+    def __init__(
+        self, notifier: Notifier, status: Callable[[], Status], pulse: Pulse, cells: Sequence[Cell]
+    ) -> None:
+        """``cells``: all that the line may change with."""
+        self._notifier = notifier
+        self._status = status
+        self._pulse = pulse
+        self._cells = (*cells, pulse.stuck)
+        self._news: Latest[None] = Latest(None)
+
+    async def run(self) -> None:
+        """Send the line now, and whenever it has become another one."""
+        if not self._notifier.listening:
+            return
+        seen, told = -1, ""
+        async with anyio.create_task_group() as group:
+            for cell in self._cells:
+                group.start_soon(self._listen, cell, name="what the line may change with")
+            while True:
+                seen, _ = await self._news.newer(seen)
+                text = line(self._status(), self._pulse.standing_still())
+                if text != told and self._notifier.status(text):
+                    told = text
+                await anyio.sleep(CALM)
+
+    async def _listen(self, cell: Cell) -> None:
+        seen = -1
+        while True:
+            seen, _ = await cell.newer(seen)
+            self._news.touch()
+
+
+async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]]) -> None:
+    """Read the settings again, between two words to systemd; bounded, for it waits in that state."""
+    notifier.reloading()
+    try:
+        with anyio.move_on_after(RELOADED):
+            await read_again()
+    finally:
+        notifier.ready()
+
+
+def line(status: Status, stuck: str | None = None) -> str:
+    """How the daemon is, in one line: what is wrong first, then the numbers. Pure.
+
+    A device that is Unhealthy is a number only: most often it is in use.
+    """
+    wrong = next(_wrong(status, stuck), None)
+    return f"{_short(wrong)} | {_numbers(status)}" if wrong else _numbers(status)
+
+
+def _wrong(status: Status, stuck: str | None) -> Iterator[str]:
+    if stuck is not None:
+        yield f"does not go on: {stuck}"
+    if not status.kubelet.present:  # most of what else is wrong follows from it
+        yield "the kubelet is away"
+    unhealthy = {
+        f"{resource.name}: {device.id} is Unhealthy: {device.what}"
+        for resource in status.resources
+        for device in resource.devices
+        if not device.healthy
+    }
+    yield from (problem for problem in status.problems if problem not in unhealthy)
+
+
+def _numbers(status: Status) -> str:
+    resources = status.resources
+    healthy = sum(resource.healthy for resource in resources)
+    devices = sum(len(resource.devices) for resource in resources)
+    return f"{len(resources)} resources, {healthy} of {devices} devices Healthy, {_kubelet(status)}"
+
+
+def _kubelet(status: Status) -> str:
+    if not status.kubelet.present:
+        return f"waiting for {status.kubelet.socket}"
+    registered = sum(resource.registered for resource in status.resources)
+    if registered == len(status.resources):
+        return "kubelet connected"
+    return f"{registered} of {len(status.resources)} registered with the kubelet"
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= LONGEST else f"{flat[: LONGEST - 2]} …"

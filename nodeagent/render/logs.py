@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of the log explained: journald's message catalog, and the table of ``docs/logs.md``.
+
+``python -m nodeagent.render.logs catalog FILE`` writes the catalog (systemd: "Journal Message Catalogs"),
+which ``journalctl -x`` shows below each line; ``… docs docs/logs.md`` renews the page between its two marks.
+Both are made from ``base.log`` and from ``logs.toml`` beside this file. The daemon loads neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from nodeagent.base import log, pages
+
+TEXTS = Path(__file__).with_suffix(".toml")
+WIDTH = 76  # columns: journalctl puts some before each line
+PAGE = 120  # columns of the page
+
+_PLACEHOLDER = re.compile(r"@NODEAGENT_(\w+)@")
+_HEADERS = ("Defined-By: nodeagent", "Documentation: man:nodeagent(8)")
+
+
+class Explained(NamedTuple):
+    """An event as people are told of it: what it means, what to do, and commands to look further."""
+
+    event: log.Event
+    subject: str
+    means: str
+    do: str
+    run: tuple[str, ...]
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """The fields that the texts speak of."""
+        return frozenset(
+            name.lower() for text in (self.subject, self.means, self.do, *self.run) for name in _names(text)
+        )
+
+
+def explained() -> tuple[Explained, ...]:
+    """All events, in the order of ``base.log``.
+
+    :raises ValueError: if an event has no text, or a text no event.
+    """
+    texts = tomllib.loads(TEXTS.read_text())
+    events = log.catalogue()
+    if apart := texts.keys() ^ {event.name for event in events}:
+        raise ValueError(f"without a text in {TEXTS.name}, or without an event: {sorted(apart)}")
+    return tuple(_explained(event, texts[event.name]) for event in events)
+
+
+def catalog() -> str:
+    """The whole catalog."""
+    return "\n".join(map(_entry, explained()))
+
+
+def page(text: str) -> str:
+    """The page ``text`` with the reference renewed. :raises ValueError: if a mark is missing."""
+    return pages.renewed(text, "events", "\n".join([*_table(), *_meanings()]) + "\n")
+
+
+def _explained(event: log.Event, text: Mapping[str, object]) -> Explained:
+    run = text.get("run", [])
+    assert isinstance(run, list)
+    return Explained(event, str(text["subject"]), str(text["means"]), str(text["do"]), tuple(map(str, run)))
+
+
+def _names(text: str) -> list[str]:
+    return _PLACEHOLDER.findall(text)
+
+
+def _entry(one: Explained) -> str:
+    lines = [f"-- {one.event.id}", f"Subject: {one.subject}", *_HEADERS, ""]
+    lines += [textwrap.fill(one.means, WIDTH), "", textwrap.fill(one.do, WIDTH)]
+    if one.run:
+        lines += ["", *(f"    {command}" for command in one.run)]
+    return "\n".join(lines) + "\n"
+
+
+def _table() -> Iterator[str]:
+    yield "| event | level | MESSAGE | fields | MESSAGE_ID |"
+    yield "|---|---|---|---|---|"
+    for event in log.catalogue():
+        level = logging.getLevelName(event.level).lower()
+        fields = " ".join((*dict.fromkeys(event.fields), *(f"({name})" for name in event.also)))
+        text = pages.cell(event.text)
+        yield f"| [{event.name}](#{event.name}) | {level} | {text} | {fields or '-'} | `{event.id}` |"
+
+
+def _meanings() -> Iterator[str]:
+    for one in explained():
+        yield f"\n### {one.event.name}\n"
+        yield f"{_plain(one.means)}\n"
+        yield _plain(f"*To do:* {one.do}")
+        if one.run:
+            yield "\n" + "\n".join(f"    {_plain(command)}" for command in one.run)
+
+
+def _plain(text: str) -> str:
+    """The text with the names of fields where the journal has their values."""
+    return textwrap.fill(_PLACEHOLDER.sub(lambda found: found[1], text), PAGE)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the catalog to the file that is named, or renew the page."""
+    what, path = arguments[0], Path(arguments[1])
+    path.write_text(catalog() if what == "catalog" else page(path.read_text()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd is told: one line that says what is wrong first, sent when it changes; reloads in brackets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.agent.tell import systemd
+from nodeagent.agent.tell.alive import Pulse
+from nodeagent.base.latest import Latest
+from nodeagent.base.sdnotify import Notifier
+from nodeagent.base.supervise import Supervisor
+from nodeagent.model.host import Kind
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.model.status import (
+    NO_CHANGES,
+    EventsStatus,
+    HostStatus,
+    KubeletStatus,
+    ResourceStatus,
+    Status,
+)
+
+HELD = Reason(ReasonCode.GROUP_HELD, "its group is held")
+
+
+def resource(name: str, *, registered: bool = True, unhealthy: int = 0) -> ResourceStatus:
+    """One with three devices."""
+    devices = tuple(
+        Device(DeviceId(f"{name}-{number}"), HELD if number < unhealthy else None) for number in range(3)
+    )
+    made = Resource(ResourceName(name), Kind.PCI, devices)
+    return ResourceStatus.of(made, registered, int(registered), None)
+
+
+def status(*resources: ResourceStatus, present: bool = True, problems: tuple[str, ...] = ()) -> Status:
+    return Status(
+        version="0",
+        pid=1,
+        uptime_seconds=1.0,
+        root="/",
+        kubelet=KubeletStatus("/k.sock", present, "answers", True),
+        host=HostStatus(1, 1, 0, True, (), EventsStatus("uevents", 0, 0, 0, 0)),
+        resources=resources,
+        changes=NO_CHANGES,
+        holders={},
+        subsystems={},
+        problems=problems,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (status(resource("a"), resource("b")), "2 resources, 6 of 6 devices Healthy, kubelet connected"),
+        (
+            status(resource("a", unhealthy=1), problems=("a: a-0 is Unhealthy: its group is held",)),
+            "1 resources, 2 of 3 devices Healthy, kubelet connected",
+        ),
+        (
+            status(resource("a"), resource("b", registered=False)),
+            "2 resources, 6 of 6 devices Healthy, 1 of 2 registered with the kubelet",
+        ),
+        (
+            status(
+                resource("a", registered=False),
+                present=False,
+                problems=("who holds what is not known: no answer",),
+            ),
+            "the kubelet is away | 1 resources, 3 of 3 devices Healthy, waiting for /k.sock",
+        ),
+        (
+            status(problems=("first\nline", "second")),
+            "first line | 0 resources, 0 of 0 devices Healthy, kubelet connected",
+        ),
+    ],
+    ids=["all is well", "held is not wrong", "not all registered", "away", "one line"],
+)
+def test_the_line_says_what_is_wrong_first_and_then_the_numbers(told: Status, expected: str) -> None:
+    assert systemd.line(told) == expected
+
+
+def test_what_stands_still_comes_before_all_else_and_long_texts_are_cut() -> None:
+    told = systemd.line(status(problems=("x" * 500,)), "offering: work")
+    assert told.startswith("does not go on: offering: work | ")
+    assert len(systemd.line(status(problems=("x" * 500,)))) < 300
+
+
+class Systemd:
+    """Its end of the socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.socket.bind(str(path))
+        self.notifier = Notifier(str(path))
+
+    async def hears(self) -> str:
+        """The next message."""
+        with anyio.fail_after(5):
+            return (await asyncio.get_running_loop().sock_recv(self.socket, 4096)).decode()
+
+    def heard_more(self) -> bool:
+        """True if there is another message."""
+        try:
+            return bool(self.socket.recv(4096))
+        except BlockingIOError:
+            return False
+
+
+@asynccontextmanager
+async def listening(tmp_path: Path) -> AsyncIterator[Systemd]:
+    peer = Systemd(tmp_path / "notify")
+    yield peer
+    peer.socket.close()
+
+
+async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: Path) -> None:
+    present, cell = [True], Latest(0)
+    async with listening(tmp_path) as peer, anyio.create_task_group() as tasks:
+        pulse = Pulse(Supervisor(), [])
+        line = systemd.StatusLine(peer.notifier, lambda: status(present=present[0]), pulse, [cell])
+        tasks.start_soon(line.run)
+        assert (await peer.hears()).endswith("kubelet connected")
+        cell.set(1)
+        await anyio.sleep(2 * systemd.CALM)
+        assert not peer.heard_more()
+        present[0] = False
+        cell.set(2)
+        assert (await peer.hears()).endswith("waiting for /k.sock")
+        tasks.cancel_scope.cancel()
+
+
+async def test_where_nobody_listens_nothing_is_made_up() -> None:
+    pulse = Pulse(Supervisor(), [])
+    await systemd.StatusLine(Notifier(None), lambda: pytest.fail("not asked"), pulse, []).run()
+
+
+async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:
+    async with listening(tmp_path) as peer:
+        said: list[str] = []
+
+        async def read_again() -> None:
+            said.append(await peer.hears())
+            assert not peer.heard_more(), "ready comes after the reading"
+
+        await systemd.reload(peer.notifier, read_again)
+        word, stamp = said[0].splitlines()
+        assert word == "RELOADING=1"
+        assert stamp.removeprefix("MONOTONIC_USEC=").isdecimal()
+        assert await peer.hears() == "READY=1"
+
+
+async def test_a_reload_that_fails_ends_as_well(tmp_path: Path) -> None:
+    async def fails() -> None:
+        raise OSError("x")
+
+    async with listening(tmp_path) as peer:
+        with pytest.raises(OSError, match="x"):
+            await systemd.reload(peer.notifier, fails)
+        assert [(await peer.hears())[:5], await peer.hears()] == ["RELOA", "READY=1"]
