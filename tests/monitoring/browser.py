@@ -7,9 +7,10 @@ Blocks; for tests alone. What the page complains of (errors, what its policy for
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
-import subprocess
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,17 +131,30 @@ class Tab:
 @contextmanager
 def browser(program: str, directory: Path) -> Iterator[Tab]:
     """A browser with one tab, its files below ``directory``; it is ended with the block."""
-    to_read, to_send = os.pipe()
-    from_read, from_send = os.pipe()
+    to_read, to_send = _pipe()
+    from_read, from_send = _pipe()
+    actions = [  # Chromium reads on descriptor 3 and writes on 4
+        (os.POSIX_SPAWN_DUP2, to_read, 3),
+        (os.POSIX_SPAWN_DUP2, from_send, 4),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
     command = [program, *_FLAGS, f"--user-data-dir={directory}"]
-    # Chromium reads on descriptor 3 and writes on 4
-    shell = ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_send}', "sh", *command]
-    with subprocess.Popen(shell, pass_fds=(to_read, from_send), stderr=subprocess.DEVNULL) as process:
-        os.close(to_read)
-        os.close(from_send)
-        try:
-            yield Tab(to_send, from_read)
-        finally:
-            process.terminate()
-            os.close(to_send)
-            os.close(from_read)
+    pid = os.posix_spawn(program, command, os.environ, file_actions=actions)
+    os.close(to_read)
+    os.close(from_send)
+    try:
+        yield Tab(to_send, from_read)
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        os.close(to_send)
+        os.close(from_read)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose descriptors are none of the first ten."""
+    low = os.pipe()
+    read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
+    for end in low:
+        os.close(end)
+    return read, write
