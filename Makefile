@@ -6,10 +6,10 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm bench proto format lock clean
+.PHONY: help demo test e2e vm monitoring-test bench proto format lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet, and show what it does
 	$(BIN)/python -m nodeagent demo $(ARGS)
@@ -23,6 +23,10 @@ e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run 
 
 vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches kernels)
 	$(BIN)/python -m tests.vm $(ARGS)
+
+monitoring-test: $(DEV_STAMP)  ## metrics, alerts, dashboard and page in Prometheus and Chromium (Debian)
+	$(BIN)/python -m compileall -q nodeagent
+	$(BIN)/python -m tests.monitoring $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests

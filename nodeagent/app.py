@@ -32,6 +32,7 @@ from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
 from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
+from nodeagent.web.doorway import Doorway, answering
 
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
 
@@ -102,10 +103,13 @@ class Daemon:
             first.start_soon(self.kubelet.holders.first)
         self.core.offering.one_turn()
         components = self.components
-        teller = Teller(self.core, [self.kubelet, *components])
         pulse = Pulse(self.core.supervisor, components)
+        doorway = Doorway(
+            self.core.settings, lambda http: answering(teller.status, pulse.standing_still, http)
+        )
+        teller = Teller(self.core, [self.kubelet, doorway, *components])
         for_systemd = (systemd.Watchdog(self.notifier, pulse), self._status_line(teller, pulse))
-        self._keep([*components, *for_systemd, *status.sockets(self.core, teller)], group)
+        self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
         tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 

@@ -32,7 +32,7 @@ from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.shares import ResourcesShare
-from nodeagent.model.status import ResourceStatus
+from nodeagent.model.status import AllocationsStatus, ResourceStatus
 
 TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
 
@@ -113,11 +113,15 @@ class DevicePlugins:
 
     def status(self) -> ResourcesShare:
         """The resources, and how each stands with the kubelet."""
-        endpoints = self.endpoints
+        endpoints, tally = self.endpoints, self._granting.tally
         resources = self._offering.resources.get().values()
         return ResourcesShare(
-            tuple(_status(resource, endpoints.get(resource.name)) for resource in resources),
+            tuple(
+                _status(resource, endpoints.get(resource.name), tally.of(resource.name))
+                for resource in resources
+            ),
             self._cdi.problems,
+            tally.durations,
         )
 
     def owed(self) -> Mapping[str, Debt]:
@@ -206,6 +210,9 @@ class DevicePlugins:
             memory.tidy()
 
 
-def _status(resource: Resource, endpoint: Endpoint | None) -> ResourceStatus:
+def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:
     standing = endpoint.registration if endpoint is not None else Registration()
-    return ResourceStatus.of(resource, standing.registered, standing.registrations, standing.last_error)
+    listed = endpoint is not None and endpoint.listed
+    return ResourceStatus.of(
+        resource, standing.registered, standing.registrations, standing.last_error, listed, allocations
+    )

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import anyio
 
 from nodeagent.agent.admission import Admission
+from nodeagent.agent.asking import Asking
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.closing import Closing
-from nodeagent.agent.inquiry import BRIEFLY, INSIDE, Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
-from nodeagent.base.errors import Refused
+from nodeagent.agent.tally import AllocateTally
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.model.allocation import Grant, Possession
@@ -38,17 +38,18 @@ class Granting:
         self,
         offering: Offering,
         reservations: ReservationBook,
-        inquiry: Inquiry,
+        asking: Asking,
         closing: Closing,
         cdi: CdiFiles,
         settings: Latest[Settings],
     ) -> None:
         self._offering = offering
         self._reservations = reservations
-        self._inquiry = inquiry
+        self._asking = asking
         self._closing = closing
         self._cdi = cdi
         self._settings = settings
+        self.tally = AllocateTally()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -65,14 +66,18 @@ class Granting:
         :raises Refused: if one of them cannot be given, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
         """
+        with self.tally.counted(name):
+            return await self._granted(name, device_ids)
+
+    async def _granted(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         began = anyio.current_time()
         grants.check_listed(self.resource(name), device_ids)
         await self._closing.recheck(self.resource(name), device_ids)
         if self.resource(name).kind is Kind.NODE:  # shares have no group, and say nothing of who asks next
             return grants.grant(self.resource(name), device_ids, self._offering.decision)
-        admission = await self._asker(name, device_ids)
+        admission = await self._asking.who(self.resource(name), device_ids)
         self._offering.one_turn()
-        self._check_free(name, device_ids, admission, began)
+        self._asking.check_free(self.resource(name), device_ids, admission, began)
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, began + PATIENCE)
         self._admit(admission)
         if self.resource(name).cdi:
@@ -81,8 +86,8 @@ class Granting:
             self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)
-        self._check_free(name, device_ids, admission, began)
-        self._check_alone(resource, device_ids, admission)
+        self._asking.check_free(resource, device_ids, admission, began)
+        self._asking.check_alone(resource, device_ids, admission)
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
         return grant
@@ -93,66 +98,12 @@ class Granting:
         """The preferred ids of those that are available. :raises Refused: if the request cannot be met."""
         from nodeagent.policy.offer import prefer  # here: not each kubelet asks
 
-        same = False
-        if self._offering.decision.snapshot.reservations.settling:
-            same = bool((await self._inquiry.who_asks()).given)
+        same = await self._asking.again()
         snapshot = self._offering.one_turn().snapshot
         ids = dict.fromkeys((*available, *must))
         resource = self.resource(name)
         topologies = {each: prefer.topology(each, resource, snapshot, same=same) for each in ids}
         return prefer.choose(available, must, size, topologies)
-
-    async def _asker(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
-        """Whose request it is. Another plugin may have given something of the group to the pod before."""
-        decision = self._offering.decision
-        settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        depends = bool(settling) or grants.contended(self.resource(name), device_ids, decision)
-        admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
-        if admission.pods is None:
-            await self._check_entered(name, device_ids)
-        elif (
-            not self._reservations.given.beside(admission)
-            .keys()
-            .isdisjoint(grants.behind(self.resource(name), device_ids, self._offering.decision))
-        ):
-            await self._inquiry.written_anew()  # nobody shows what only a plain init container had
-            admission = await self._inquiry.who_asks()
-        return admission
-
-    async def _check_entered(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """The kubelet names nobody: of what somebody has had its file has to say that it is free."""
-        snapshot = self._offering.one_turn().snapshot
-        known = {**snapshot.allocations.holders, **snapshot.reservations.given}
-        if known.keys().isdisjoint(device_ids):
-            return
-        entered = {device_id for _, device_id in (await self._inquiry.written_anew()).begun()}
-        held = {device_id: holder for device_id, holder in known.items() if device_id in entered}
-        try:
-            grants.check_free(self.resource(name), device_ids, {}, frozenset(), held)
-        except Refused:
-            self._reservations.refuse(device_ids)
-            raise
-
-    def _check_free(
-        self, name: ResourceName, device_ids: Sequence[str], admission: Admission, began: float
-    ) -> None:
-        """Nobody has them, and nobody was given them since: containers that start ask at any time."""
-        given = self._reservations.given
-        others = given.since(began, self._offering.decision.snapshot.allocations.holders)
-        if admission.pods is not None:
-            others |= given.to_others(admission)
-        try:
-            grants.check_free(self.resource(name), device_ids, admission.pods or {}, admission.askers, others)
-        except Refused:
-            self._reservations.refuse(())
-            raise
-
-    def _check_alone(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
-        try:
-            grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
-        except Refused:
-            self._reservations.refuse(device_ids)
-            raise
 
     def _admit(self, admission: Admission) -> None:
         """Decide as it is while this pod is being admitted."""

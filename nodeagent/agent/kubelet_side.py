@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeagent.agent.asking import Asking
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.closing import Closing
 from nodeagent.agent.core import Core
@@ -103,7 +104,8 @@ def build(core: Core) -> KubeletSide:
     holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
     closing = Closing(root, core.observer, core.offering)
-    granting = Granting(core.offering, core.reservations, inquiry, closing, cdi, core.settings)
+    asking = Asking(core.offering, core.reservations, inquiry)
+    granting = Granting(core.offering, core.reservations, asking, closing, cdi, core.settings)
     way = _way(directory, registry, registrar)
     plugins = DevicePlugins(core.offering, granting, holders, cdi, core.supervisor, way)
     return KubeletSide(directory, registry, registrar, holders, cdi, plugins)

@@ -103,3 +103,6 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="leave it running at the end, to play with")
+    parser.add_argument(
+        "--page", action="store_true", help="serve the status page, too, and leave it running at the end"
+    )

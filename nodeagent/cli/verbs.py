@@ -151,4 +151,4 @@ def demo(options: argparse.Namespace) -> int:
     """Play the demo."""
     from nodeagent.demo import story
 
-    return story.run(keep=options.keep)
+    return story.run(keep=options.keep or options.page, page=options.page)

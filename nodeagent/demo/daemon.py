@@ -36,15 +36,17 @@ class DemoFailed(NodeagentError):
 
 
 class Daemon:
-    """``nodeagent run`` on the host below ``root``."""
+    """``nodeagent run`` on the host below ``root``; with ``page`` it serves its page at any free port."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, page: bool = False) -> None:
         self.root = root
+        self.page = page
         self._process: Process | None = None
 
     async def start(self) -> None:
         """Run it."""
-        command = self.command("run", "--log-format", "text")
+        http = ("--http-listen", "127.0.0.1:0", "--http-page", "true") if self.page else ("--http-listen", "")
+        command = self.command("run", "--log-format", "text", *http)
         log = os.open(f"{self.root}/{LOG_NAME}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._process = await anyio.open_process(

@@ -18,6 +18,8 @@ async def _start(act: Act) -> None:
     numbers = {GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}
     await act.expect("three resources are registered with the kubelet", lambda: act.stage.serves(numbers))
     act.show_capacity(GPU, USB, TESLA)
+    if act.daemon.page:
+        act.screen.show(f"open {await act.stage.page()} in a browser")
 
 
 async def _two_gpus(act: Act) -> None:

@@ -42,10 +42,10 @@ Document = Mapping[str, Any]
 class Stage:
     """The host, the kubelet and the daemon, and ways to wait for what they do."""
 
-    def __init__(self, host: SimulatedHost, kubelet: Kubelet, patience: float) -> None:
+    def __init__(self, host: SimulatedHost, kubelet: Kubelet, patience: float, page: bool) -> None:
         self.host = host
         self.kubelet = kubelet
-        self.daemon = Daemon(host.directory)
+        self.daemon = Daemon(host.directory, page)
         self.patience = patience
 
     def configure(self, text: str) -> None:
@@ -76,6 +76,14 @@ class Stage:
             lambda document: [change for change in document["changes"][state] if change["card"] == card],
             f"nothing is told to be {state} on {card}",
         )
+
+    async def page(self) -> str:
+        """Where the daemon serves its page, as soon as it does."""
+        served = await self._said(
+            lambda document: [http] if "address" in (http := document.get("http", {})) else [],
+            "no page is served",
+        )
+        return str(served["address"])
 
     async def _said(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
         """The first of what is selected from the daemon's status, as soon as there is one."""
@@ -126,15 +134,19 @@ def _unhealthy(document: Document, device_id: str, code: str) -> list[Document]:
 
 @asynccontextmanager
 async def opened(
-    directory: str, patience: float, make: Callable[[str], SimulatedHost] = demo_node
+    directory: str,
+    patience: float,
+    make: Callable[[str], SimulatedHost] = demo_node,
+    page: bool = False,
 ) -> AsyncIterator[Stage]:
     """Build the host in ``directory`` and start the kubelet; the daemon is for the caller to start.
 
     ``patience``: seconds after which what did not happen counts as failed. ``make`` builds another host.
+    ``page``: the daemon is to serve its status page.
     """
     host = make(directory)
     async with Kubelet(directory) as kubelet:
-        stage = Stage(host, kubelet, patience)
+        stage = Stage(host, kubelet, patience, page)
         stage.configure(CONFIG)
         try:
             yield stage

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import anyio
 
@@ -26,14 +27,15 @@ PATIENCE = 15.0  # seconds; what is shown takes less than one of them
 FINE, FAILED = 0, 1
 
 
-def run(keep: bool, patience: float = PATIENCE) -> int:
+def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
     """Play all steps on stdout; the exit code. ``keep``: then leave all of it running until Ctrl-C.
 
-    ``patience``: seconds after which what did not happen counts as failed.
+    ``page``: say where the status page is. ``patience``: seconds after which what did not happen counts as
+    failed.
     """
     screen = Screen(sys.stdout, Paint.of(sys.stdout, dict(os.environ)))
     with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
-        return anyio.run(_perform, directory, screen, keep, patience)
+        return anyio.run(_perform, directory, screen, _Wishes(keep, page, patience))
 
 
 @dataclass(slots=True)
@@ -44,13 +46,21 @@ class _Outcome:
     unheard: BrokenPipeError | None = None  # the reader of our output has gone
 
 
-async def _perform(directory: str, screen: Screen, keep: bool, patience: float) -> int:
+class _Wishes(NamedTuple):
+    """What is asked of the demo, as ``run`` tells it."""
+
+    keep: bool
+    page: bool
+    patience: float
+
+
+async def _perform(directory: str, screen: Screen, wishes: _Wishes) -> int:
     """The whole evening: ends after the last step, at the first failure, or by a signal."""
     outcome = _Outcome()
     async with anyio.create_task_group() as group:
         group.start_soon(_end_on_signals, group.cancel_scope, name="signals")
-        async with stage.opened(directory, patience) as opened:
-            await _play(Act(opened, screen), keep, outcome)
+        async with stage.opened(directory, wishes.patience, page=wishes.page) as opened:
+            await _play(Act(opened, screen), wishes.keep, outcome)
         group.cancel_scope.cancel()
     if outcome.unheard is not None:
         raise outcome.unheard
@@ -96,6 +106,8 @@ async def _keep(act: Act, outcome: _Outcome) -> None:
     command = " ".join(act.daemon.command())
     verbs = ("status", "scan", f"explain {passthrough.REBOUND}", "config")
     act.screen.step("It goes on until you press Ctrl-C; in another terminal:")
+    if act.daemon.page:
+        act.screen.say(f"   open {await act.stage.page()}     # in a browser")
     for line in (
         f"cd {daemon.SOURCE}",
         *(f"{command} {verb}" for verb in verbs),

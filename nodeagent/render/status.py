@@ -19,6 +19,7 @@ def text(status: Status) -> str:
         f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
         f"pod-resources: {kubelet.pod_resources}",
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
+        *([f"metrics and health at {status.http.address}"] if status.http.address else []),
         "",
         table(_HEAD, [_row(each, status.holders) for each in status.resources])
         if status.resources

@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
+from nodeagent.agent.asking import Asking
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.closing import Closing
 from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
@@ -95,7 +96,7 @@ class Agent:
         self.granting = Granting(
             self.offering,
             self.reservations,
-            self.inquiry,
+            Asking(self.offering, self.reservations, self.inquiry),
             Closing(Root(host.directory), self.eyes.observer, self.offering),
             self.cdi,
             self.eyes.settings,

@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -117,9 +118,12 @@ def _playing(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _read_until(process: subprocess.Popen[str], text: str) -> None:
+def _read_until(process: subprocess.Popen[str], text: str) -> str:
+    """The first line that has this."""
     assert process.stdout is not None
-    assert any(text in line for line in process.stdout), f"the demo has ended without: {text}"
+    found = next((line for line in process.stdout if text in line), None)
+    assert found is not None, f"the demo has ended without: {text}"
+    return found
 
 
 def _daemon(root: Path) -> int:
@@ -140,6 +144,17 @@ def test_kept_running_it_can_be_asked_until_it_is_interrupted(tmp_path: Path) ->
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
     assert not _lives(pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_a_page_it_says_where_from_its_first_step_on_and_stays(tmp_path: Path) -> None:
+    with _playing(tmp_path, "--page") as process:
+        addresses = {_read_until(process, "in a browser").split()[1] for _ in range(2)}
+        (address,) = addresses
+        with urllib.request.urlopen(address) as answer:
+            assert answer.read().startswith(b"<!doctype html>")
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
     assert list(tmp_path.iterdir()) == []
 
 

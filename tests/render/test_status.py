@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.status import NO_CHANGES, HolderStatus, WaitingStatus
+from nodeagent.model.status import NO_CHANGES, HolderStatus, HttpStatus, WaitingStatus
 from nodeagent.render import status
 from tests.render.statuses import KUBELET, ONE, WELL
 
@@ -47,3 +47,8 @@ def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
 def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
     holders = {ONE: HolderStatus("ns/vm", ResourceName("example.com/old"))}
     assert lines(holders=holders)[6].split()[-1] == "0"
+
+
+def test_where_metrics_are_served_is_told_if_they_are() -> None:
+    assert not any("metrics" in line for line in lines())
+    assert lines(http=HttpStatus("http://[::1]:9481/"))[4] == "metrics and health at http://[::1]:9481/"

@@ -63,6 +63,11 @@ class Course:
         self._life: Life | None = None
         self._rests_until = 0.0
 
+    @property
+    def listed(self) -> bool:
+        """True while the kubelet reads the list."""
+        return self._life is not None and self._life.streaming
+
     def lives(self, life: Life) -> None:
         """A life begins."""
         self._number += 1
@@ -97,6 +102,11 @@ class Endpoint:
         self._news: Latest[None] = Latest(None)
         self._pauses = Pauses()
         self._grace = GRACE
+
+    @property
+    def listed(self) -> bool:
+        """True while the kubelet reads the list."""
+        return self._course.listed
 
     @property
     def registration(self) -> Registration:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes with much to look at: pods on them and trouble in them, and a daemon that serves its page."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from nodeagent.demo import stage
+from nodeagent.demo.stage import GPU, TESLA, USB, Stage
+from nodeagent.sim import cards, nodes, refusals
+from nodeagent.sim.cards import SimulatedCards
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.mdev_kernel import MdevKernel
+
+PATIENCE = 30.0
+REBOUND = "0000:86:00.0"
+_VGPUS = """\
+apiVersion: nodeagent/v1
+mdevs: {manage: true, types: [nvidia-222, nvidia-228]}
+timing: {settle: 500ms, holders: 500ms}
+"""
+
+
+@asynccontextmanager
+async def gpus(directory: Path) -> AsyncIterator[Stage]:
+    """Four GPUs: one held by a pod, one on the wrong driver; and a Tesla T4 that cannot be given."""
+    async with stage.opened(str(directory), PATIENCE, page=True) as node:
+        await node.daemon.start()
+        await node.until(lambda: node.serves({GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}))
+        await node.kubelet.admit(Pod("games", "virt-launcher-red", [{GPU: 1}]))
+        node.host.bind(REBOUND, "nvidia")
+        await node.reason(REBOUND, "driver-changed")
+        await node.until(lambda: node.kubelet.capacity(USB) == (4, 2))
+        yield node
+
+
+@asynccontextmanager
+async def vgpus(directory: Path) -> AsyncIterator[tuple[Stage, SimulatedCards]]:
+    """Three cards split into vGPUs, one of which a pod holds; then other types, and a card that fails."""
+    async with (
+        stage.opened(str(directory), PATIENCE, nodes.vgpu_node, page=True) as node,
+        cards.simulated(node.host, MdevKernel(nodes.vgpu_cards())) as split,
+    ):
+        node.configure(_VGPUS)
+        await node.daemon.start()
+        await node.until(lambda: node.kubelet.capacity("nvidia.com/GRID_T4-1B") == (32, 32))
+        await node.kubelet.admit(Pod("desks", "virt-launcher-blue", [{"nvidia.com/GRID_T4-1B": 1}]))
+        refusals.fail(node.host, "0000:5e:00.0", "nvidia-223", errno.EIO)
+        node.configure(_VGPUS.replace("nvidia-222, nvidia-228", "nvidia-223"))
+        await node.change("waiting", "0000:3b:00.0")
+        await node.change("failing", "0000:5e:00.0")
+        yield node, split
+
+
+@asynccontextmanager
+async def many(directory: Path, count: int) -> AsyncIterator[Stage]:
+    """A node with so many GPUs, all of which can be given."""
+
+    def host(where: str) -> SimulatedHost:
+        return nodes.many(where, count)
+
+    async with stage.opened(str(directory), PATIENCE, host, page=True) as node:
+        await node.daemon.start()
+        await node.until(lambda: bool(node.kubelet.statistics.streams))
+        yield node
