@@ -94,8 +94,8 @@ def man_page() -> str:
 def _sections(codes: str) -> Iterator[str]:
     yield from (".SH EXIT STATUS", _escaped(codes))
     yield ".SH SETTINGS"
-    yield "Each is a key of the files below. Most are also a variable, and a flag of every verb but demo. Flags"
-    yield "win over variables, these over conf.d, that over config.yaml. SEE ALSO names a page with examples."
+    yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
+    yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
     for setting in table.SETTINGS:
         if setting.supported:
             yield from _setting(setting)
