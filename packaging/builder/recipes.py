@@ -105,26 +105,30 @@ def _stamp() -> str:
 
 
 def _of_the_daemon(payload: Payload, stage: Path) -> Iterator[Recipe]:
-    shared = source.PACKAGING
+    ours = source.PACKAGING
     yield {"src": f"{payload.daemon / PLACE}", "dst": f"/{PLACE}", "type": "tree"}
     for format_ in ("deb", "rpm"):
         yield _file(stage / f"nodeagent.{format_}", "/usr/bin/nodeagent", 0o755, format_)
-    yield _file(shared / "nodeagent.service", "/usr/lib/systemd/system/nodeagent.service")
-    yield _file(shared / "tmpfiles.conf", "/usr/lib/tmpfiles.d/nodeagent.conf")
-    yield _file(shared / "modules-load.conf", "/usr/lib/modules-load.d/nodeagent.conf")
+    yield _file(ours / "nodeagent.service", "/usr/lib/systemd/system/nodeagent.service")
+    yield _file(ours / "tmpfiles.conf", "/usr/lib/tmpfiles.d/nodeagent.conf")
+    yield _file(ours / "modules-load.conf", "/usr/lib/modules-load.d/nodeagent.conf")
     for directory in ("/etc/nodeagent", "/etc/nodeagent/conf.d"):
-        yield {"dst": directory, "type": "dir", "file_info": {"mode": 0o755}}
-    yield _file(shared / "config.yaml", "/etc/nodeagent/config.yaml") | {"type": "config|noreplace"}
-    for place in texts.COMPLETIONS.values():
-        yield _file(stage / "texts" / place, f"/{place}")
+        yield _directory(directory)
+    yield _file(ours / "config.yaml", "/etc/nodeagent/config.yaml") | {"type": "config|noreplace"}
+    for shell, place in texts.COMPLETIONS.items():
+        yield _file(stage / "texts" / place, f"/{place}", packager="deb" if shell == "zsh" else "")
+    zsh = stage / "texts" / texts.COMPLETIONS["zsh"]
+    yield _file(zsh, "/usr/share/zsh/site-functions/_nodeagent", packager="rpm")
     yield from _document(stage / "texts" / texts.MAN_PAGE, f"/{texts.MAN_PAGE}")
     yield from _documents("nodeagent", stage, texts.DOCUMENTS)
     yield from _document(stage / "notices.gz", "/usr/share/doc/nodeagent/third-party-notices.gz")
     yield _file(
         stage / "deb/nodeagent.rtupdate", "/usr/share/python3/runtime.d/nodeagent.rtupdate", 0o755, "deb"
     )
-    yield _file(shared / "rpm/bytecode.conf", f"{_DROP_INS}/10-bytecode.conf", packager="rpm")
-    yield {"dst": _DROP_INS, "type": "dir", "packager": "rpm", "file_info": {"mode": 0o755}}
+    yield _file(ours / "rpm/bytecode.conf", f"{_DROP_INS}/10-bytecode.conf", packager="rpm")
+    shared = ("fish", "fish/vendor_completions.d", "zsh", "zsh/site-functions")
+    for directory in (_DROP_INS, *(f"/usr/share/{name}" for name in shared)):
+        yield _directory(directory) | {"packager": "rpm"}
 
 
 _DROP_INS = "/usr/lib/systemd/system/nodeagent.service.d"
@@ -132,6 +136,7 @@ _DROP_INS = "/usr/lib/systemd/system/nodeagent.service.d"
 
 def _documents(name: str, stage: Path, pages: Iterable[str]) -> Iterator[Recipe]:
     place = f"/usr/share/doc/{name}"
+    yield _directory(place) | {"packager": "rpm"}
     yield from _document(source.PACKAGING / "copyright", f"{place}/copyright")
     yield _file(
         source.PACKAGING / f"deb/{name}.lintian-overrides",
@@ -151,6 +156,11 @@ def _document(src: Path, dst: str) -> Iterator[Recipe]:
 def _file(src: Path, dst: str, mode: int = 0o644, packager: str = "") -> Recipe:
     entry: Recipe = {"src": str(src), "dst": dst, "file_info": {"mode": mode}}
     return entry | {"packager": packager} if packager else entry
+
+
+def _directory(dst: str) -> Recipe:
+    """One that goes with the package; of those above a file a .deb needs none, an .rpm all."""
+    return {"dst": dst, "type": "dir", "file_info": {"mode": 0o755}}
 
 
 def _scripts(folder: Path, **names: str) -> dict[str, str]:

