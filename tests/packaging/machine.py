@@ -77,8 +77,8 @@ class Machine:
         return self.run(command, check=False).stdout.strip()
 
     def put(self, file: Path) -> str:
-        """Copy a file into /root; its path there."""
-        self.write(path := f"/root/{file.name}", file.read_bytes())
+        """Copy a file into /srv; its path there."""
+        self.write(path := f"/srv/{file.name}", file.read_bytes())
         return path
 
     def write(self, path: str, content: bytes | str) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.packaging.building import ROOT, Packages
+from tests.packaging.building import Packages
 from tests.packaging.machine import Machine, until
 
-UNIT = ROOT / "packaging/nodeagent.service"
 NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
@@ -70,10 +69,10 @@ def restart(machine: Machine) -> None:
     machine.run("systemctl daemon-reload && systemctl restart nodeagent")
 
 
-def test_systemd_finds_nothing_wrong_with_the_unit(installed: Machine) -> None:
-    done = installed.run("systemd-analyze verify --man=no nodeagent.service")
+def test_systemd_finds_nothing_wrong_with_the_unit(shared: Machine) -> None:
+    done = shared.run("systemd-analyze verify --man=no nodeagent.service")
     assert "nodeagent.service" not in done.stderr
-    installed.run("systemd-analyze security --offline=yes --threshold=20 nodeagent.service")
+    shared.run("systemd-analyze security --offline=yes --threshold=20 nodeagent.service")
 
 
 def test_the_sandbox_lets_through_what_the_daemon_needs_and_nothing_else(
