@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tier on a real cluster: one node on loopback, the daemon as a process of its own beside it."""
+"""The tier on booted systems: the packages, installed as an administrator would."""

@@ -25,7 +25,7 @@ INTERVAL = 0.05  # seconds between two looks
 _CGROUPS = Path("/sys/fs/cgroup")
 _NOTES = (
     *(
-        "/root/",
+        "/srv/",
         "/proc/",
         "/sys/",
         "/dev/",
