@@ -139,7 +139,8 @@ def test_a_node_that_is_reset_is_served_again_without_a_restart(
     kubelet(installed, ALONE, "")
     until(lambda: registrations() == 1, "the kubelet knows it")
     before = installed.show("MainPID")
-    installed.run("systemctl stop kubelet && rm -r /var/lib/kubelet/*")
+    installed.run("systemctl stop kubelet")
+    until(lambda: not installed.run("rm -rf /var/lib/kubelet/*", check=False).returncode, "all of it is gone")
     kubelet(installed, ALONE, "")
     until(lambda: registrations() == 2, "the new kubelet knows it")
     assert installed.show("MainPID") == before
