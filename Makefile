@@ -28,7 +28,7 @@ packages: $(DEV_STAMP)  ## build the .deb and .rpm packages into dist/
 	PYTHONPATH=packaging $(BIN)/python -m builder $(ARGS)
 
 packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; the first run makes them)
-	PYTHONPATH=packaging $(BIN)/python -m tests.packaging $(ARGS)
+	$(BIN)/python -m tests.packaging $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests
