@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm packages packaging-test bench proto format lock clean
+.PHONY: help demo test e2e vm packages binary packaging-test bench proto format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -26,6 +26,9 @@ vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches 
 
 packages: $(DEV_STAMP)  ## build the .deb and .rpm packages into dist/
 	PYTHONPATH=packaging $(BIN)/python -m builder $(ARGS)
+
+binary: $(DEV_STAMP)  ## build an executable that needs no Python, into dist/
+	PYTHONPATH=packaging $(BIN)/python -m builder.binary $(ARGS)
 
 packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; the first run makes them)
 	$(BIN)/python -m tests.packaging $(ARGS)
