@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm monitoring-test bench proto format lock clean
+.PHONY: help demo test e2e vm monitoring-test packages binary packaging-test bench proto format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -28,6 +28,15 @@ monitoring-test: $(DEV_STAMP)  ## metrics, alerts, dashboard and page in Prometh
 	$(BIN)/python -m compileall -q nodeagent
 	$(BIN)/python -m tests.monitoring $(ARGS)
 
+packages: $(DEV_STAMP)  ## build the .deb and .rpm packages into dist/
+	PYTHONPATH=packaging $(BIN)/python -m builder $(ARGS)
+
+binary: $(DEV_STAMP)  ## build an executable that needs no Python, into dist/
+	PYTHONPATH=packaging $(BIN)/python -m builder.binary $(ARGS)
+
+packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; the first run makes them)
+	$(BIN)/python -m tests.packaging $(ARGS)
+
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests
 	$(BIN)/python -m tests.bench $(ARGS)
@@ -46,7 +55,7 @@ lock:  ## resolve the dependencies anew (needs pip-tools)
 	    --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --allow-unsafe -o dev.lock runtime.in dev.in
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) bench-result.json
+	rm -rf $(VENV) dist bench-result.json
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -25,8 +25,8 @@ from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import log, supervise
-from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base import activation, log, supervise
+from nodeagent.base.errors import MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
@@ -49,6 +49,7 @@ class Daemon:
         self.kubelet = kubelet_side.build(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log)
         self.notifier = Notifier.from_environ(sources.environ)
+        self.passed = activation.passed(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
 
     @property
@@ -83,7 +84,7 @@ class Daemon:
     async def run(self) -> None:
         """The daemon's whole life; returns after SIGTERM or SIGINT.
 
-        :raises AlreadyRunning: if another instance serves this node.
+        :raises MustEnd: if another instance serves this node, or the code of this one is gone.
         """
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             log.event(log.STARTED, version=__version__, root=self.core.root.prefix)
@@ -105,7 +106,9 @@ class Daemon:
         components = self.components
         pulse = Pulse(self.core.supervisor, components)
         doorway = Doorway(
-            self.core.settings, lambda http: answering(teller.status, pulse.standing_still, http)
+            self.core.settings,
+            lambda http: answering(teller.status, pulse.standing_still, http),
+            self.passed,
         )
         teller = Teller(self.core, [self.kubelet, doorway, *components])
         for_systemd = (systemd.Watchdog(self.notifier, pulse), self._status_line(teller, pulse))
@@ -143,7 +146,7 @@ class Daemon:
 def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
-    :raises AlreadyRunning: if another instance serves this node, at the start or when the directory is new.
+    :raises MustEnd: if another instance serves this node, or the code of this one is gone.
     """
 
     async def main() -> None:
@@ -152,7 +155,7 @@ def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     try:
         anyio.run(main)
     except BaseExceptionGroup as group:
-        if (one := supervise.alone(group, AlreadyRunning)) is None:
+        if (one := supervise.alone(group, MustEnd)) is None:
             raise
         raise one from group
 

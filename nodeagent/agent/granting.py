@@ -26,7 +26,7 @@ from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import grants
+from nodeagent.policy.offer import grants, prefer
 
 PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
 
@@ -96,8 +96,6 @@ class Granting:
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
         """The preferred ids of those that are available. :raises Refused: if the request cannot be met."""
-        from nodeagent.policy.offer import prefer  # here: not each kubelet asks
-
         same = await self._asking.again()
         snapshot = self._offering.one_turn().snapshot
         ids = dict.fromkeys((*available, *must))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 import anyio
@@ -84,13 +84,22 @@ class Crowd:
 
 
 class Doorway:
-    """The component that listens; ``load`` gives whoever speaks with clients as these settings say."""
+    """The component that listens; ``load`` gives whoever speaks with clients as these settings say.
+
+    A socket at the wanted address that was ``passed`` to this process is used before one of its own.
+    """
 
     name = "http"
 
-    def __init__(self, settings: Latest[Settings], load: Callable[[Http], Awaitable[Converse]]) -> None:
+    def __init__(
+        self,
+        settings: Latest[Settings],
+        load: Callable[[Http], Awaitable[Converse]],
+        passed: Sequence[socket.socket] = (),
+    ) -> None:
         self._settings = settings
         self._load = load
+        self._passed = passed
         self._status = HttpStatus()
 
     def status(self) -> HttpShare:
@@ -120,7 +129,7 @@ class Doorway:
         """A socket that listens, as soon as it can be had."""
         while True:
             try:
-                sock = listening(address)
+                sock = _of_these(self._passed, address) or listening(address)
             except OSError as error:
                 await self._busy(f"the address {address} cannot be served: {error.strerror or error}")
                 continue
@@ -159,6 +168,19 @@ async def answering(status: Callable[[], Status], alive: Callable[[], str | None
     """Whoever speaks with clients; its code is loaded now. ``alive``: what stands still, None if nothing."""
     web = await threads.call(importlib.import_module, "nodeagent.web.answers")
     return partial(web.converse, web.Answers(status, alive, http))
+
+
+def _of_these(passed: Sequence[socket.socket], address: str) -> socket.socket | None:
+    """Another descriptor of the passed socket that listens there; None if there is none."""
+    return next((sock.dup() for sock in passed if address in _names(sock)), None)
+
+
+def _names(sock: socket.socket) -> tuple[str, ...]:
+    """Its address as a setting would write it."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return ()
+    host, port = sock.getsockname()[:2]
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}",)
 
 
 def listening(address: str) -> socket.socket:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -82,14 +83,16 @@ class Client:
 
 
 @asynccontextmanager
-async def door(answer: Answer = echo, wanted: Settings | None = None) -> AsyncIterator[Door]:
+async def door(
+    answer: Answer = echo, wanted: Settings | None = None, passed: Sequence[socket.socket] = ()
+) -> AsyncIterator[Door]:
     """A Doorway that listens, with this answer to everything."""
 
     async def load(_: Http) -> Converse:
         return lambda stream, place: Conversation(stream, answer, place.answering).run()
 
     cell = Latest(wanted or settings())
-    doorway = Doorway(cell, load)
+    doorway = Doorway(cell, load, passed)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(doorway.run)
         await anyio.wait_all_tasks_blocked()

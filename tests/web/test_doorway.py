@@ -31,6 +31,18 @@ async def test_where_it_listens_is_told_and_logged_once(said: Said) -> None:
     assert said(log.HTTP_SERVED) == [{"address": address}]
 
 
+async def test_a_socket_that_was_passed_serves_its_address_also_after_other_settings() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as passed:
+        address = f"127.0.0.1:{passed.getsockname()[1]}"
+        async with door(wanted=settings(address), passed=[passed]) as open_door:
+            assert "200 OK" in await open_door.ask(LAST)
+            open_door.settings.set(settings(""))
+            await anyio.wait_all_tasks_blocked()
+            open_door.settings.set(settings(address))
+            await anyio.wait_all_tasks_blocked()
+            assert "200 OK" in await open_door.ask(LAST)
+
+
 async def test_nothing_listens_where_no_address_is_wanted() -> None:
     async with door(wanted=settings("")) as closed:
         assert closed.doorway.status().status == HttpStatus()

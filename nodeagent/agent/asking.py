@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who asks, and whether the one that asks may have these: nobody else has them, nor a part of their groups.
+
+A request names no pod. The kubelet is asked inside each of them, and its file where the answer does not show
+it. What is refused for what others have is marked, so that the list says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodeagent.agent.admission import Admission
+from nodeagent.agent.inquiry import BRIEFLY, INSIDE, Inquiry
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.base.errors import Refused
+from nodeagent.model.resource import Resource
+from nodeagent.policy.offer import grants
+
+
+class Asking:
+    """Tells for each request; keeps nothing itself."""
+
+    def __init__(self, offering: Offering, reservations: ReservationBook, inquiry: Inquiry) -> None:
+        self._offering = offering
+        self._reservations = reservations
+        self._inquiry = inquiry
+
+    async def again(self) -> bool:
+        """True if the pod that is being admitted asks once more, and has got something."""
+        if not self._offering.decision.snapshot.reservations.settling:
+            return False
+        return bool((await self._inquiry.who_asks()).given)
+
+    async def who(self, resource: Resource, device_ids: Sequence[str]) -> Admission:
+        """Whose request it is. Another plugin may have given something of the group to the pod before.
+
+        :raises Refused: if the kubelet names nobody, and its file says that one of these is held.
+        """
+        decision = self._offering.decision
+        settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
+        depends = bool(settling) or grants.contended(resource, device_ids, decision)
+        admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
+        if admission.pods is None:
+            await self._check_entered(resource, device_ids)
+            return admission
+        behind = grants.behind(resource, device_ids, self._offering.decision)
+        if self._reservations.given.beside(admission).keys().isdisjoint(behind):
+            return admission
+        await self._inquiry.written_anew()  # nobody shows what only a plain init container had
+        return await self._inquiry.who_asks()
+
+    async def _check_entered(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """The kubelet names nobody: of what somebody has had its file has to say that it is free."""
+        snapshot = self._offering.one_turn().snapshot
+        known = {**snapshot.allocations.holders, **snapshot.reservations.given}
+        if known.keys().isdisjoint(device_ids):
+            return
+        entered = {device_id for _, device_id in (await self._inquiry.written_anew()).begun()}
+        held = {device_id: holder for device_id, holder in known.items() if device_id in entered}
+        try:
+            grants.check_free(resource, device_ids, {}, frozenset(), held)
+        except Refused:
+            self._reservations.refuse(device_ids)
+            raise
+
+    def check_free(
+        self, resource: Resource, device_ids: Sequence[str], admission: Admission, began: float
+    ) -> None:
+        """Nobody has them, and nobody was given them since: containers that start ask at any time.
+
+        ``began`` is when the request came, in seconds of the event loop.
+
+        :raises Refused: with whoever has one of them.
+        """
+        given = self._reservations.given
+        others = given.since(began, self._offering.decision.snapshot.allocations.holders)
+        if admission.pods is not None:
+            others |= given.to_others(admission)
+        try:
+            grants.check_free(resource, device_ids, admission.pods or {}, admission.askers, others)
+        except Refused:
+            self._reservations.refuse(())
+            raise
+
+    def check_alone(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
+        """Nobody else has a part of their groups. :raises Refused: with whoever has one."""
+        try:
+            grants.check_alone(resource, device_ids, self._offering.decision, admission.owned(device_ids))
+        except Refused:
+            self._reservations.refuse(device_ids)
+            raise

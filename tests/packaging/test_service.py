@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unit on booted systems: what its sandbox lets through, and that the daemon's work gets done in it.
+
+Devices are a made-up tree below /srv/node: the real bus in a container is that of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packaging.building import Packages
+from tests.packaging.machine import Machine, until
+
+NODE = "/srv/node"
+DROP_IN = "/etc/systemd/system/nodeagent.service.d"
+LOOK = Path(__file__).with_name("look.py")
+ON_THE_NODE = f"""[Service]
+ExecStart=
+ExecStart=/usr/bin/nodeagent --root {NODE} run
+ReadWritePaths={NODE}
+"""
+PASSTHROUGH = f"""
+import anyio
+from nodeagent.sim import nodes
+from nodeagent.sim.kubelet.standin import Kubelet
+async def main():
+    nodes.demo_node('{NODE}')
+    async with Kubelet('{NODE}'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+ALONE = """
+import anyio
+from nodeagent.sim.kubelet.standin import Kubelet
+async def main():
+    async with Kubelet('/'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+CARDS = f"""
+import anyio
+from nodeagent.sim import cards, nodes
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.mdev_kernel import MdevKernel
+async def main():
+    host = nodes.vgpu_node('{NODE}')
+    async with cards.simulated(host, MdevKernel(nodes.vgpu_cards())), Kubelet('{NODE}'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+def kubelet(machine: Machine, script: str, root: str = NODE) -> None:
+    """Run a script with the code of the packages as the service ``kubelet``, until its socket is there."""
+    machine.write("/srv/kubelet.py", script)
+    code = machine.says("echo /usr/lib/nodeagent/*")
+    unit = f"[Service]\nEnvironment=PYTHONPATH={code}\nExecStart=/usr/bin/python3 /srv/kubelet.py\n"
+    machine.write("/etc/systemd/system/kubelet.service", unit)
+    machine.run("systemctl daemon-reload && systemctl restart kubelet")
+    socket = f"{root}/var/lib/kubelet/device-plugins/kubelet.sock"
+    until(lambda: not machine.run(f"test -S {socket}", check=False).returncode, "the kubelet is there")
+
+
+@pytest.fixture
+def node(installed: Machine, packages: Packages) -> Machine:
+    """The daemon serves a made-up node, on which there is nothing yet."""
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)} && mkdir -p {NODE}")
+    installed.write(f"{DROP_IN}/node.conf", ON_THE_NODE)
+    return installed
+
+
+def restart(machine: Machine) -> None:
+    """Start the service anew with its drop-ins."""
+    machine.run("systemctl daemon-reload && systemctl restart nodeagent")
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(shared: Machine) -> None:
+    done = shared.run("systemd-analyze verify --man=no nodeagent.service")
+    assert "nodeagent.service" not in done.stderr
+    shared.run("systemd-analyze security --offline=yes --threshold=20 nodeagent.service")
+
+
+def test_the_sandbox_lets_through_what_the_daemon_needs_and_nothing_else(
+    empty: Machine, packages: Packages
+) -> None:
+    empty.write("/usr/local/lib/look.py", LOOK.read_bytes())
+    empty.write(f"{DROP_IN}/look.conf", "[Service]\nExecStartPost=/usr/bin/python3 /usr/local/lib/look.py\n")
+    empty.run("systemd-run --quiet --unit=other --uid=nobody sleep infinity")
+    empty.run(f"dpkg -i {empty.put(packages.deb)}")
+    empty.until_active()
+    seen: dict[str, Any] = json.loads(
+        next(line for line in empty.journal().splitlines() if line.startswith("{"))
+    )
+    assert seen.pop("capabilities") == 1 << 19 | 1 << 2, "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    assert seen.pop("processes without a view") == []
+    assert {name for name, possible in seen.items() if possible} == {
+        *("write /var/lib/kubelet", "write /run/cdi", "write /run/nodeagent"),
+        *("a socket of AF_UNIX", "a socket of AF_NETLINK"),
+    }
+
+
+HEALTH = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9481/healthz\").status)'"
+
+
+def test_health_is_served_on_the_socket_that_systemd_makes_for_as_long_as_the_service_runs(
+    installed: Machine,
+) -> None:
+    until(lambda: installed.run(HEALTH, check=False).stdout.strip() == "200", "health is served")
+    installed.run("systemctl restart nodeagent")
+    until(lambda: installed.run(HEALTH, check=False).stdout.strip() == "200", "health is served again")
+    installed.run("systemctl stop nodeagent")
+    assert installed.run(HEALTH, check=False).returncode != 0
+    assert installed.show("ActiveState") == "inactive", "nobody who asks starts it"
+
+
+def test_a_sandboxed_daemon_fills_cards_with_vgpus_and_changes_its_mind(node: Machine) -> None:
+    def made(kind: str) -> int:
+        return len(node.says(f"grep -l '{kind}' {NODE}/sys/bus/mdev/devices/*/mdev_type/name").split())
+
+    kubelet(node, CARDS)
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", "mdevs: {manage: true, types: [nvidia-228]}\n")
+    restart(node)
+    until(lambda: made("T4-8A") == 6, "all three cards are full")
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", "mdevs: {manage: true, types: [nvidia-234]}\n")
+    until(lambda: (made("T4-8A"), made("T4-16Q")) == (0, 3), "all three cards have another type")
+
+
+def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_another_name(
+    node: Machine,
+) -> None:
+    kubelet(node, PASSTHROUGH)
+    restart(node)
+    assert "0000:d8:01.0 (e1000e) has a host driver" in node.journal()
+    rule = 'resources: [{name: example.com/gpu, pci: [{vendors: ["10de"], devices: ["1f08"]}]}]\n'
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", rule)
+    until(lambda: "example.com/gpu" in node.says(f"nodeagent --root {NODE} status"), "the resource is served")
+    until(lambda: "example.com/gpu: registered with the kubelet" in node.journal(), "the kubelet knows it")
+
+
+def test_the_executable_serves_a_host_without_python(empty: Machine, binary: Path) -> None:
+    there = "/opt/nodeagent"
+    empty.run(f"mkdir {there} && tar xzf {empty.put(binary)} -C {there} --strip-components=1")
+    empty.run("cp /opt/nodeagent/nodeagent.service /etc/systemd/system")
+    empty.run(
+        "cp /opt/nodeagent/tmpfiles.conf /usr/lib/tmpfiles.d/nodeagent.conf && systemd-tmpfiles --create"
+    )
+    empty.run("ln -s /opt/nodeagent/nodeagent /usr/bin/nodeagent && rm /usr/bin/python3*")
+    empty.run("systemctl daemon-reload && systemctl start nodeagent")
+    empty.write("/etc/nodeagent/conf.d/vgpus.yaml", "mdevs: {manage: true, types: [nvidia-222]}\n")
+    until(lambda: "settings loaded again: mdevs" in empty.journal(), "the feature is wanted")
+    assert "pid " + empty.show("MainPID") in empty.says("nodeagent status")
+    assert "failed, starting it again" not in empty.journal()
+
+
+def test_a_node_that_is_reset_is_served_again_without_a_restart(
+    installed: Machine, packages: Packages
+) -> None:
+    def registrations() -> int:
+        return installed.journal().count("example.com/null: registered with the kubelet")
+
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
+    rule = "resources: [{name: example.com/null, node: {path: /dev/null, count: 3}}]\n"
+    installed.write("/etc/nodeagent/conf.d/null.yaml", rule)
+    kubelet(installed, ALONE, "")
+    until(lambda: registrations() == 1, "the kubelet knows it")
+    before = installed.show("MainPID")
+    installed.run("systemctl stop kubelet")
+    until(lambda: not installed.run("rm -rf /var/lib/kubelet/*", check=False).returncode, "all of it is gone")
+    kubelet(installed, ALONE, "")
+    until(lambda: registrations() == 2, "the new kubelet knows it")
+    assert installed.show("MainPID") == before
+
+
+def test_a_reload_in_the_middle_of_an_upgrade_never_mixes_two_versions(
+    installed: Machine, newer: Packages
+) -> None:
+    before = installed.show("MainPID")
+    installed.run(f"dpkg --unpack {installed.put(newer.deb)}")
+    assert installed.show("MainPID") == before, "it serves on while the new version is unpacked"
+    installed.write("/etc/nodeagent/conf.d/vgpus.yaml", "mdevs: {manage: true, types: [nvidia-222]}\n")
+    installed.run("systemctl reload nodeagent", check=False)  # the file alone may have been enough
+    until(lambda: installed.show("NRestarts") == "1", "the old version has ended")
+    installed.until_active()
+    journal = installed.journal()
+    assert "nodeagent was upgraded while it ran, and needs code that is gone" in journal
+    assert "nodeagent 99.0.0 started" in journal
+    assert "Traceback" not in journal
+    assert "failed, starting it again" not in journal
+    installed.run("dpkg --configure nodeagent")
+    installed.until_active()
+    assert "mdevs.manage" in installed.says("nodeagent config")
