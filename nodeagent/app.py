@@ -30,6 +30,7 @@ from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
 from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
+from nodeagent.web.doorway import Doorway, answering
 
 HURRY = 0.5  # seconds for an Allocate in flight when the process ends
 
@@ -99,7 +100,8 @@ class Daemon:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.kubelet.holders.first)
         self.core.offering.one_turn()
-        components = self.components
+        doorway = Doorway(self.core.settings, lambda http: answering(teller.status, alive, http))
+        components = [*self.components, doorway]
         teller = Teller(self.core, [self.kubelet, *components])
         self._keep([*components, *status.sockets(self.core, teller)], group)
         tell_of_the_host(self.core.snapshots.now.host)
@@ -119,6 +121,11 @@ class Daemon:
             self.kubelet.plugins.hurry(HURRY)
             group.cancel_scope.cancel()
             return
+
+
+def alive() -> str | None:
+    """What stands still in this process, None if nothing does: asking shows that the loop turns."""
+    return None
 
 
 def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:

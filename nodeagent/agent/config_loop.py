@@ -9,6 +9,7 @@ of the Node object will be further arguments of that. Whatever says the same as 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.config import Log, Settings, Sources, table
 from nodeagent.model.shares import ConfigurationShare
+from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
 
 QUIET = 0.1  # seconds without a change that end a burst: editors write in several steps
@@ -48,11 +50,12 @@ class ConfigLoop:
         self._set_log = set_log
         self._watched: frozenset[str] = frozenset()
         self._wake: Latest[None] = Latest(None)
+        self._status = ConfigurationStatus(since=time.time())
         self._watch(settings.get().watched)
 
     def status(self) -> ConfigurationShare:
         """Why newer settings are not in force."""
-        return ConfigurationShare(self.error)
+        return ConfigurationShare(self._status._replace(error=self.error))
 
     def wake(self) -> None:
         """Read the configuration again soon (SIGHUP)."""
@@ -90,7 +93,8 @@ class ConfigLoop:
     def _take(self, fresh: Settings) -> None:
         """Put new settings in force, and say what is new."""
         before = self.settings.get()
-        self.settings.set(fresh)
+        if self.settings.set(fresh):
+            self._status = self._status._replace(generation=self._status.generation + 1, since=time.time())
         for warning in fresh.warnings:
             if warning not in before.warnings:
                 log.event(log.CONFIG_WARNING, text=warning)
@@ -102,6 +106,7 @@ class ConfigLoop:
     def _refuse(self, error: ConfigError) -> None:
         if self.error != error.lines():
             log.event(log.CONFIG_REFUSED, error=error.what, hint=error.hint)
+            self._status = self._status._replace(refused=self._status.refused + 1)
         self.error = error.lines()
 
     def _watch(self, directories: Iterable[str]) -> bool:

@@ -30,7 +30,7 @@ from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName, pci_address
 from nodeagent.model.resource import Device, Resource
 from nodeagent.model.shares import ResourcesShare
-from nodeagent.model.status import ResourceStatus
+from nodeagent.model.status import AllocationsStatus, ResourceStatus
 
 TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
 
@@ -111,11 +111,15 @@ class DevicePlugins:
 
     def status(self) -> ResourcesShare:
         """The resources, and how each stands with the kubelet."""
-        endpoints = self.endpoints
+        endpoints, tally = self.endpoints, self._granting.tally
         resources = self._offering.resources.get().values()
         return ResourcesShare(
-            tuple(_status(resource, endpoints.get(resource.name)) for resource in resources),
+            tuple(
+                _status(resource, endpoints.get(resource.name), tally.of(resource.name))
+                for resource in resources
+            ),
             self._cdi.problems,
+            tally.durations,
         )
 
     async def run(self) -> None:
@@ -193,9 +197,12 @@ class DevicePlugins:
             memory.tidy()
 
 
-def _status(resource: Resource, endpoint: Endpoint | None) -> ResourceStatus:
+def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:
     standing = endpoint.registration if endpoint is not None else Registration()
-    return ResourceStatus.of(resource, standing.registered, standing.registrations, standing.last_error)
+    listed = endpoint is not None and endpoint.listed
+    return ResourceStatus.of(
+        resource, standing.registered, standing.registrations, standing.last_error, listed, allocations
+    )
 
 
 def _log_changes(before: Resource | None, now: Resource) -> None:

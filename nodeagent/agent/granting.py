@@ -18,6 +18,7 @@ from nodeagent.agent.closing import Closing
 from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.tally import AllocateTally
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
@@ -48,6 +49,7 @@ class Granting:
         self._closing = closing
         self._cdi = cdi
         self._settings = settings
+        self.tally = AllocateTally()
 
     def resource(self, name: ResourceName) -> Resource:
         """The resource as it was decided last; one without devices if nobody offers it any more."""
@@ -59,6 +61,10 @@ class Granting:
         :raises Refused: if one of them cannot be given, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
         """
+        with self.tally.counted(name):
+            return await self._granted(name, device_ids)
+
+    async def _granted(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         deadline = anyio.current_time() + PATIENCE
         grants.check_listed(self.resource(name), device_ids)
         await self._closing.recheck(self.resource(name), device_ids)

@@ -30,7 +30,7 @@ from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address
-from nodeagent.model.status import EventsStatus, HostStatus
+from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
@@ -82,11 +82,13 @@ class Observer:
         self._names = NameKeeper(root)
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
         self._hangs = Hangs()
+        self._scans = NO_DURATIONS
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
-        return HostStatus.of(self._snapshots.now.host, self._runner.stuck, events)
+        now = self._snapshots.now
+        return HostStatus.of(now.host, self._runner.stuck, events, self._scans, now.allocations.holders)
 
     def wake(self, keys: Iterable[str]) -> None:
         """Scan soon what the keys name."""
@@ -150,7 +152,7 @@ class Observer:
         """Scan what was named until now. Two scans at a time are not allowed."""
         self._events.tell_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
-        nodes, error = before.desired.node_paths, None
+        nodes, error, began = before.desired.node_paths, None, anyio.current_time()
         try:
             host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries)
             self._wakes.settle(host)
@@ -161,6 +163,7 @@ class Observer:
         except Exception:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
+        self._scans = self._scans.and_one(anyio.current_time() - began)
         self._hangs.tell(self._runner.stuck)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))
         self.scanned.set(Scanned(number, error))

@@ -255,6 +255,25 @@ ACTION_WAITING = Event(
     "waiting to {action}: {why}",
     ("pci_address",),
 )
+HTTP_SERVED = Event(
+    "http-served",
+    "ea3a94f0d45b471190cc2f5383d6f49f",
+    logging.INFO,
+    "HTTP is served at {address}",
+)
+HTTP_REFUSED = Event(
+    "http-refused",
+    "7db2dfc10b3f4be6951cb3ee08b0a948",
+    logging.WARNING,
+    "{error}, trying again from time to time",
+    ("hint",),
+)
+HTTP_FAILED = Event(
+    "http-failed",
+    "d2323dbdedad45bba0564c52262168d0",
+    logging.ERROR,
+    "HTTP: {path} cannot be answered: {error}",
+)
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 

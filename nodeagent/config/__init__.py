@@ -11,12 +11,13 @@ from __future__ import annotations
 from nodeagent.config.loading import check_file, load
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.reader.sources import Sources, add_flags, flags_from
-from nodeagent.config.records import Cdi, Kubelet, Log, Settings, Status, Timing, Value
+from nodeagent.config.records import Cdi, Http, Kubelet, Log, Settings, Status, Timing, Value
 from nodeagent.config.table import schema
 
 __all__ = [
     "Cdi",
     "ConfigErrors",
+    "Http",
     "Kubelet",
     "Log",
     "Settings",

@@ -141,6 +141,7 @@ def _settings(
         timing=_section(effective, "timing", records.Timing),
         log=_section(effective, "log", records.Log),
         status=_section(effective, "status", records.Status),
+        http=_section(effective, "http", records.Http),
         cdi=_section(effective, "cdi", records.Cdi),
         values=effective.shown(),
         warnings=tuple(warnings),

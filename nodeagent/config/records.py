@@ -44,6 +44,13 @@ class Status(NamedTuple):
     socket: str
 
 
+class Http(NamedTuple):
+    """Where HTTP is served ("" for nowhere: host and port), and to whom the page: false, true, everywhere."""
+
+    listen: str
+    page: str
+
+
 class Cdi(NamedTuple):
     """The directory of CDI specifications, without the root prefix."""
 
@@ -70,6 +77,7 @@ class Settings:
     timing: Timing
     log: Log
     status: Status
+    http: Http
     cdi: Cdi
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()

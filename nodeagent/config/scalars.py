@@ -212,6 +212,27 @@ def _optional_file(scalar: Scalar) -> object:
     return path(4095).read(scalar) if scalar.text else ""
 
 
+def _listen(scalar: Scalar) -> str:
+    import socket  # here: given by few
+
+    host, colon, port = scalar.text.rpartition(":")
+    if not scalar.text:
+        return ""
+    address = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    family = socket.AF_INET if address == host else socket.AF_INET6
+    try:
+        socket.inet_pton(family, address)
+        fits = re.fullmatch(r"0|[1-9]\d{0,4}", port, re.ASCII) is not None and int(port) < 1 << 16
+    except OSError:
+        fits = False
+    if colon and fits:
+        return scalar.text
+    raise Wrong(
+        f'"{scalar.text}" is not an IP address with a port',
+        "write it such as 127.0.0.1:9481 or [::1]:9481",
+    )
+
+
 def _resource(scalar: Scalar) -> str:
     fault = naming.fault(scalar.text)
     if fault is None:
@@ -283,5 +304,6 @@ TEXT = Word("text", _filled)
 SOCKET = path(SUN_PATH)
 SOCKET_DIRECTORY = path(SUN_PATH - 1 - SOCKET_NAME, holds_sockets=True)
 DIRECTORY = path(4095)
+LISTEN = Word("IP address:port", _listen)
 OPTIONAL_FILE = Word("absolute path", _optional_file)
 OPTIONAL_TEXT = Word("text", lambda scalar: scalar.text)

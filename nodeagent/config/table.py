@@ -284,6 +284,18 @@ SETTINGS: tuple[Setting, ...] = (
         "status.socket", scalars.SOCKET, "/run/nodeagent/status.sock", "socket of 'status'", at_start=True
     ),
     Setting(
+        "http.listen",
+        scalars.LISTEN,
+        "127.0.0.1:9481",
+        'address of metrics and health by HTTP; "" serves none, 0.0.0.0 or [::] as host take any interface',
+    ),
+    Setting(
+        "http.page",
+        scalars.choice("false", "true", "everywhere"),
+        "false",
+        "serve the status page there, too: true to clients on this node, everywhere to whoever gets through",
+    ),
+    Setting(
         "cdi.specDir", scalars.DIRECTORY, "/var/run/cdi", "directory of CDI specifications", at_start=True
     ),
 )

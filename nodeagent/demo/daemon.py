@@ -44,7 +44,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Run it."""
-        command = self.command("run", "--log-format", "text")
+        command = self.command("run", "--log-format", "text", "--http-listen", "")
         log = os.open(f"{self.root}/{LOG_NAME}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._process = await anyio.open_process(

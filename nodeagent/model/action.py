@@ -8,11 +8,14 @@ An Action says by itself all that others need to know of it, so a new one is a c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class Action(Protocol):
     """What every change says of itself."""
+
+    kind: ClassVar[str]
+    """One of ``KINDS``."""
 
     @property
     def card(self) -> str:
@@ -70,6 +73,8 @@ class _OfMdev:
 class CreateMdev(_OfMdev):
     """Make a mediated device: its UUID goes to ``create`` of the type below the parent."""
 
+    kind: ClassVar[str] = "create-mdev"
+
     @property
     def takes(self) -> frozenset[str]:
         """Nothing."""
@@ -93,6 +98,8 @@ class CreateMdev(_OfMdev):
 @dataclass(frozen=True, slots=True)
 class RemoveMdev(_OfMdev):
     """Remove a mediated device; the write blocks for as long as anybody has it open."""
+
+    kind: ClassVar[str] = "remove-mdev"
 
     @property
     def takes(self) -> frozenset[str]:
@@ -137,6 +144,8 @@ class _OfVgpu:
 class SetVgpuType(_OfVgpu):
     """Give a VF a vGPU type of the vendor's driver: ``nvidia/current_vgpu_type`` becomes ``type_id``."""
 
+    kind: ClassVar[str] = "set-vgpu-type"
+
     @property
     def takes(self) -> frozenset[str]:
         """Nothing: a VF without a type cannot be given away."""
@@ -160,6 +169,8 @@ class SetVgpuType(_OfVgpu):
 @dataclass(frozen=True, slots=True)
 class ClearVgpuType(_OfVgpu):
     """Take the vGPU type of a VF away: ``nvidia/current_vgpu_type`` becomes 0. It is ``type_id`` before."""
+
+    kind: ClassVar[str] = "clear-vgpu-type"
 
     @property
     def takes(self) -> frozenset[str]:
@@ -191,6 +202,8 @@ class SetNumVfs:
     address: str
     count: int
     vfs: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "set-num-vfs"
 
     @property
     def card(self) -> str:
@@ -230,6 +243,10 @@ class SetNumVfs:
     def describe(self) -> str:
         """The change in words."""
         return f"set the number of VFs of {self.address} to {self.count}"
+
+
+KINDS = tuple(kind.kind for kind in (CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType, SetNumVfs))
+"""The kinds of all Actions that there are."""
 
 
 @dataclass(frozen=True, slots=True)

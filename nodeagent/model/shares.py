@@ -15,10 +15,15 @@ from nodeagent.model.allocation import Allocations
 from nodeagent.model.status import (
     ANSWERS,
     NO_CHANGES,
+    NO_DURATIONS,
     ChangesStatus,
+    ConfigurationStatus,
+    Durations,
     HolderStatus,
     HostStatus,
+    HttpStatus,
     KubeletStatus,
+    ProcessStatus,
     ResourceStatus,
     Status,
 )
@@ -34,6 +39,7 @@ class ProcessShare(NamedTuple):
     pid: int
     uptime_seconds: float
     root: str
+    numbers: ProcessStatus = ProcessStatus()
 
 
 class SupervisorShare(NamedTuple):
@@ -48,16 +54,16 @@ class SupervisorShare(NamedTuple):
 
 
 class ConfigurationShare(NamedTuple):
-    """Why the newest configuration is not in force (two lines), or None."""
+    """The settings in force; ``status.error`` has two lines: why the newest are not, or None."""
 
-    error: str | None
+    status: ConfigurationStatus
 
     @property
     def problems(self) -> tuple[str, ...]:
         """The first line of the error."""
-        if not self.error:
+        if not self.status.error:
             return ()
-        return (f"the new configuration is not in force: {self.error.splitlines()[0]}",)
+        return (f"the new configuration is not in force: {self.status.error.splitlines()[0]}",)
 
 
 class HoldersShare(NamedTuple):
@@ -102,11 +108,23 @@ class DirectoryShare(NamedTuple):
         return () if self.present else (f"the kubelet is away: no {self.socket}",)
 
 
+class HttpShare(NamedTuple):
+    """Where metrics, health and the page are served."""
+
+    status: HttpStatus
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That the address cannot be had."""
+        return (self.status.error,) if self.status.error else ()
+
+
 class ResourcesShare(NamedTuple):
     """The resources with their devices; ``trouble`` are lines on resources that cannot be served."""
 
     resources: tuple[ResourceStatus, ...]
     trouble: tuple[str, ...]
+    allocating: Durations = NO_DURATIONS
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -126,6 +144,7 @@ class Shares(NamedTuple):
     watches: WatchesShare
     resources: ResourcesShare
     changes: ChangesStatus = NO_CHANGES
+    http: HttpShare = HttpShare(HttpStatus())
 
 
 def joined(shares: Shares) -> Status:
@@ -148,6 +167,10 @@ def joined(shares: Shares) -> Status:
         },
         subsystems={name: text or RUNNING_AGAIN for name, text in shares.supervisor.failures.items()},
         problems=tuple(_problems(shares)),
+        process=process.numbers,
+        configuration=shares.configuration.status,
+        http=shares.http.status,
+        allocating=shares.resources.allocating,
     )
 
 
@@ -156,6 +179,7 @@ def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.configuration.problems
     yield from shares.holders.problems
     yield from shares.watches.problems
+    yield from shares.http.problems
     yield from shares.resources.trouble
     yield from _of_changes(shares.changes)
     yield from shares.directory.problems

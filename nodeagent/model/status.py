@@ -9,14 +9,45 @@ for a dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Resource
 
 ANSWERS = "answers"
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds: the upper ends of the classes in which durations are counted; one without an end follows."""
+
+
+class Durations(NamedTuple):
+    """How long something took each time: ``counts`` by class of ``BOUNDS``, and all of it together."""
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    seconds: float = 0.0
+
+    def and_one(self, seconds: float) -> Durations:
+        """With one more time."""
+        place = bisect_left(BOUNDS, seconds)
+        before, here, after = self.counts[:place], self.counts[place], self.counts[place + 1 :]
+        return Durations((*before, here + 1, *after), self.seconds + seconds)
+
+
+NO_DURATIONS = Durations()
+
+
+class ProcessStatus(NamedTuple):
+    """What the kernel says of the process itself; ``started`` in seconds since 1970."""
+
+    started: float = 0.0
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    open_files: int = 0
+    most_files: int = 0
+    threads: int = 0
 
 
 class KubeletStatus(NamedTuple):
@@ -38,8 +69,19 @@ class EventsStatus(NamedTuple):
     unwatched: int
 
 
+class MdevsStatus(NamedTuple):
+    """How many mdevs and vGPUs of a type are "held", "free", "dead" (without a driver) or "leaving"."""
+
+    type: str
+    state: str
+    mdevs: int
+
+
 class HostStatus(NamedTuple):
-    """The host in numbers; ``not_readable`` has the keys of what does not answer."""
+    """The host in numbers; ``not_readable`` has the keys of what does not answer.
+
+    ``scanned`` is False until a first scan has succeeded.
+    """
 
     functions: int
     groups: int
@@ -47,11 +89,47 @@ class HostStatus(NamedTuple):
     iommu: bool
     not_readable: tuple[str, ...]
     events: EventsStatus
+    scanned: bool = False
+    scans: Durations = NO_DURATIONS
+    mdev_states: tuple[MdevsStatus, ...] = ()
 
     @classmethod
-    def of(cls, host: Host, not_readable: tuple[str, ...], events: EventsStatus) -> HostStatus:
-        """The numbers of a Host."""
-        return cls(len(host.functions), len(host.groups), len(host.mdevs), host.iommu, not_readable, events)
+    def of(
+        cls,
+        host: Host,
+        not_readable: tuple[str, ...],
+        events: EventsStatus,
+        scans: Durations = NO_DURATIONS,
+        held: Container[str] = (),
+    ) -> HostStatus:
+        """The numbers of a Host. ``held`` are the ids that pods have."""
+        return cls(
+            len(host.functions),
+            len(host.groups),
+            len(host.mdevs),
+            host.iommu,
+            not_readable,
+            events,
+            host.generation > 0,
+            scans,
+            tuple(MdevsStatus(*key, number) for key, number in sorted(_mdevs(host, held).items())),
+        )
+
+
+def _mdevs(host: Host, held: Container[str]) -> Counter[tuple[str, str]]:
+    """The mdevs, and the VFs with a vGPU type, by type and state; a type that cannot be read is "unknown"."""
+
+    def state(device: HostDevice) -> str:
+        if device.id in held:
+            return "held"
+        return "free" if device.driver is not None else "dead"
+
+    mdevs = Counter((mdev.type_id or "unknown", state(mdev)) for mdev in host.mdevs.values())
+    vgpus = Counter(
+        (function.vgpu_type, state(function)) for function in host.functions.values() if function.vgpu_type
+    )
+    leaving = Counter(("unknown", "leaving") for _ in host.leaving)
+    return mdevs + vgpus + leaving
 
 
 class DeviceStatus(NamedTuple):
@@ -72,8 +150,22 @@ class DeviceStatus(NamedTuple):
         return cls(device.id, False, device.numa, device.reason.code, device.reason.what, device.reason.hint)
 
 
+class AllocationsStatus(NamedTuple):
+    """How many Allocates of one resource were answered, in which way: given, refused, failed."""
+
+    granted: int = 0
+    refused: int = 0
+    failed: int = 0
+
+
+NO_ALLOCATIONS = AllocationsStatus()
+
+
 class ResourceStatus(NamedTuple):
-    """A Resource, and how it stands with the kubelet; ``error`` is why it is not registered."""
+    """A Resource, and how it stands with the kubelet; ``error`` is why it is not registered.
+
+    ``listed``: the kubelet reads its list.
+    """
 
     name: ResourceName
     devices: tuple[DeviceStatus, ...]
@@ -81,15 +173,23 @@ class ResourceStatus(NamedTuple):
     registered: bool
     registrations: int
     error: str | None
+    listed: bool = False
+    allocations: AllocationsStatus = NO_ALLOCATIONS
 
     @classmethod
     def of(
-        cls, resource: Resource, registered: bool, registrations: int, error: str | None
+        cls,
+        resource: Resource,
+        registered: bool,
+        registrations: int,
+        error: str | None,
+        listed: bool = False,
+        allocations: AllocationsStatus = NO_ALLOCATIONS,
     ) -> ResourceStatus:
         """The status of a Resource, of which the endpoint knows the rest."""
         devices = tuple(map(DeviceStatus.of, resource.devices))
         healthy = sum(device.healthy for device in devices)
-        return cls(resource.name, devices, healthy, registered, registrations, error)
+        return cls(resource.name, devices, healthy, registered, registrations, error, listed, allocations)
 
 
 class CardStatus(NamedTuple):
@@ -102,11 +202,12 @@ class CardStatus(NamedTuple):
 
 
 class WaitingStatus(NamedTuple):
-    """A change of the host that waits, and what for."""
+    """A change of the host that waits, and what for; ``kind`` is one of ``model.action.KINDS``."""
 
     card: str
     action: str
     why: str
+    kind: str = ""
 
 
 class FailingStatus(NamedTuple):
@@ -119,6 +220,14 @@ class FailingStatus(NamedTuple):
     hint: str
     tries: int
     next_try_seconds: float
+
+
+class ResultsStatus(NamedTuple):
+    """How many changes of one kind were made, and how many the kernel refused, since the start."""
+
+    kind: str
+    made: int = 0
+    refused: int = 0
 
 
 class ChangesStatus(NamedTuple):
@@ -134,6 +243,7 @@ class ChangesStatus(NamedTuple):
     problems: tuple[str, ...]
     writes: int
     late: tuple[str, ...] = ()
+    results: tuple[ResultsStatus, ...] = ()
 
 
 NO_CHANGES = ChangesStatus((), (), (), (), (), 0)
@@ -144,6 +254,25 @@ class HolderStatus(NamedTuple):
 
     pod: str
     resource: ResourceName
+
+
+class ConfigurationStatus(NamedTuple):
+    """The settings in force: the how manyth since the start, since when (seconds since 1970).
+
+    ``error`` is why newer ones are not in force; ``refused`` counts those.
+    """
+
+    generation: int = 1
+    since: float = 0.0
+    refused: int = 0
+    error: str | None = None
+
+
+class HttpStatus(NamedTuple):
+    """Where metrics, health and the page are served ("http://127.0.0.1:9481/"); ``error``: why not."""
+
+    address: str | None = None
+    error: str | None = None
 
 
 class Status(NamedTuple):
@@ -163,3 +292,23 @@ class Status(NamedTuple):
     holders: Mapping[str, HolderStatus]
     subsystems: Mapping[str, str]
     problems: tuple[str, ...]
+    process: ProcessStatus = ProcessStatus()
+    configuration: ConfigurationStatus = ConfigurationStatus()
+    http: HttpStatus = HttpStatus()
+    allocating: Durations = NO_DURATIONS
+
+    @property
+    def unready(self) -> tuple[str, ...]:
+        """What is missing until the node can be counted on; a kubelet that is away is not waited for."""
+        missing = () if self.host.scanned else ("the host was not scanned yet",)
+        if not self.kubelet.present:
+            return missing
+        unknown = tuple(
+            f"{each.name}: the kubelet does not know it yet" for each in self.resources if not each.registered
+        )
+        unread = tuple(
+            f"{each.name}: the kubelet does not read its list yet"
+            for each in self.resources
+            if each.registered and not each.listed
+        )
+        return (*missing, *unknown, *unread)

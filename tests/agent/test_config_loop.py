@@ -136,6 +136,23 @@ async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, node: 
     assert node.loop.error is None
 
 
+async def test_settings_in_force_and_settings_refused_are_counted(file: Path, node: Node) -> None:
+    at_start = node.loop.status().status
+    assert (at_start.generation, at_start.refused, at_start.error) == (1, 0, None)
+    write(file, GOOD)
+    await node.until_rules(1)
+    write(file, BAD)
+    for _ in range(3):  # one mistake, however often it is read
+        await node.loop.one_turn()
+    wrong = node.loop.status().status
+    assert (wrong.generation, wrong.refused, wrong.error) == (2, 1, node.loop.error)
+    assert wrong.since >= at_start.since
+    write(file, GOOD)
+    await node.loop.one_turn()
+    again = node.loop.status().status
+    assert (again.generation, again.refused, again.error) == (2, 1, None)
+
+
 async def test_a_label_that_chooses_nothing_leaves_the_old_settings(file: Path, node: Node) -> None:
     write(file, GOOD)
     await node.until_rules(1)

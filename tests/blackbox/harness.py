@@ -274,7 +274,10 @@ class Node:
         return sorted(path.name for path in self.plugins.glob("nodeagent-*.sock"))
 
 
-QUICK = ("--log-format", "json", "--timing-settle", "300ms", "--timing-holders", "200ms")
+QUICK = (
+    *("--log-format", "json", "--timing-settle", "300ms", "--timing-holders", "200ms"),
+    *("--http-listen", ""),  # one port for all daemons of this machine
+)
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:

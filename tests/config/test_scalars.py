@@ -41,3 +41,21 @@ def test_a_path_of_a_socket_is_as_long_as_an_address_of_the_kernel(size: int, ta
         return
     with pytest.raises(Wrong, match=f"the path has {size} bytes"):
         read(scalars.SOCKET, text)
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1:9481", "[::1]:9481", "0.0.0.0:0", "[::]:65535"])
+def test_an_address_to_listen_at_is_an_ip_address_with_a_port(text: str) -> None:
+    assert read(scalars.LISTEN, text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("9481", ":9481", "localhost:9481", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:+1"),
+        *("127.0.0.1:\u0661", "::1:9481", "[127.0.0.1]:1", "[::1]", "[::1:1", "1.2.3:4", "127.0.0.1:01"),
+    ],
+)
+def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
+    with pytest.raises(Wrong, match="not an IP address with a port") as refused:
+        read(scalars.LISTEN, text)
+    assert "127.0.0.1:9481" in refused.value.hint

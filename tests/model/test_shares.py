@@ -14,10 +14,15 @@ from nodeagent.model.status import (
     NO_CHANGES,
     CardStatus,
     ChangesStatus,
+    ConfigurationStatus,
+    Durations,
     EventsStatus,
     FailingStatus,
     HostStatus,
+    HttpStatus,
+    ProcessStatus,
     ResourceStatus,
+    ResultsStatus,
     Status,
     WaitingStatus,
 )
@@ -34,15 +39,16 @@ UNWATCHED = (
     "changes are seen late, or not at all, in a, b, c, d, e and others: "
     "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
 )
+TIMES = Durations().and_one(0.5)
 ALL = shares.Shares(
-    shares.ProcessShare("0.1.0", 7, 61.4, "/"),
+    shares.ProcessShare("0.1.0", 7, 61.4, "/", ProcessStatus(9.5, 1.5, 4096, 7, 1024, 3)),
     shares.DirectoryShare("/k.sock", False),
     HostStatus.of(Host(iommu=True), ("0000:09:00.0",), EventsStatus("netlink", 5, 1, 2, 3)),
     shares.SupervisorShare({"inotify": "no instance", "kubelet": ""}),
-    shares.ConfigurationShare("config.yaml:1: bad\nhint"),
+    shares.ConfigurationShare(ConfigurationStatus(2, 7.5, 1, "config.yaml:1: bad\nhint")),
     shares.HoldersShare(Allocations({ONE: Holder("ns", "p", GPU)}, Knowledge.COMPLETE), "no answer in time"),
     shares.WatchesShare(tuple("abcdef")),
-    shares.ResourcesShare((ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),), ("trouble",)),
+    shares.ResourcesShare((ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),), ("trouble",), TIMES),
     ChangesStatus(
         (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
         ("create mdev y",),
@@ -51,7 +57,9 @@ ALL = shares.Shares(
         ("cannot be meant",),
         4,
         ("set the number of VFs",),
+        (ResultsStatus("create-mdev", 3, 1),),
     ),
+    shares.HttpShare(HttpStatus(None, "the address a:1 cannot be served: busy")),
 )
 
 
@@ -60,6 +68,7 @@ def test_the_document_is_what_programs_have_always_read() -> None:
     assert list(document) == [
         *("version", "pid", "uptimeSeconds", "root", "kubelet", "host", "resources", "changes"),
         *("holders", "subsystems", "problems"),
+        *("process", "configuration", "http", "allocating"),
     ]
     assert document["kubelet"] == {
         "socket": "/k.sock",
@@ -124,12 +133,34 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
     }
 
 
+def test_numbers_of_the_process_and_of_what_happened_are_told() -> None:
+    document = plain.dump(shares.joined(ALL))
+    assert document["process"] == {
+        "started": 9.5,
+        "cpuSeconds": 1.5,
+        "residentBytes": 4096,
+        "openFiles": 7,
+        "mostFiles": 1024,
+        "threads": 3,
+    }
+    assert document["configuration"] == {
+        "generation": 2,
+        "since": 7.5,
+        "refused": 1,
+        "error": "config.yaml:1: bad\nhint",
+    }
+    assert document["http"] == {"error": "the address a:1 cannot be served: busy"}
+    assert document["allocating"] == {"counts": [*TIMES.counts], "seconds": 0.5}
+    assert document["changes"]["results"] == [{"kind": "create-mdev", "made": 3, "refused": 1}]
+
+
 def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None:
     assert shares.joined(ALL).problems == (
         "inotify: no instance",
         "the new configuration is not in force: config.yaml:1: bad",
         "who holds what is not known: no answer in time",
         UNWATCHED,
+        "the address a:1 cannot be served: busy",
         "trouble",
         "cannot be meant",
         "the kernel does not answer: set the number of VFs",
@@ -147,7 +178,7 @@ def test_a_daemon_that_is_well_has_no_problems() -> None:
         shares.DirectoryShare("/k.sock", True),
         ALL.host,
         shares.SupervisorShare({}),
-        shares.ConfigurationShare(None),
+        shares.ConfigurationShare(ConfigurationStatus()),
         shares.HoldersShare(Allocations(), None),
         shares.WatchesShare(()),
         shares.ResourcesShare((), ()),

@@ -96,6 +96,7 @@ class ChangeLoop:
             plan.problems,
             self._executor.writes,
             _words(self._executor.late),
+            tuple(self._retries.results.values()),
         )
 
     def _forget(self) -> None:
@@ -161,7 +162,7 @@ def _card(card: CardSummary) -> CardStatus:
 
 
 def _waiting(step: Step) -> WaitingStatus:
-    return WaitingStatus(step.action.card, step.action.describe(), step.why)
+    return WaitingStatus(step.action.card, step.action.describe(), step.why, step.action.kind)
 
 
 def _failing(failure: Failure, now: float) -> FailingStatus:

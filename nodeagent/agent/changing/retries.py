@@ -19,6 +19,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Backoff
 from nodeagent.model.action import Step
+from nodeagent.model.status import ResultsStatus
 
 BACKOFF = Backoff(first=1.0, limit=300.0)
 
@@ -42,6 +43,7 @@ class Retries:
 
     def __init__(self, snapshots: Snapshots, backoff: Backoff) -> None:
         self.failures: dict[str, Failure] = {}
+        self.results: dict[str, ResultsStatus] = {}  # by kind of Action, since the start
         self._snapshots = snapshots
         self._backoff = backoff
         self._surprised: dict[str, Step] = {}
@@ -49,6 +51,7 @@ class Retries:
 
     def refused(self, step: Step, error: KernelRefused, now: float) -> bool:
         """Note a refusal; True if it is a failure, False if another scan is enough."""
+        self._count(step, refused=1)
         attempt = step.action.attempt
         if error.errno in _SCAN_AGAIN and attempt not in self._surprised:
             self._surprised[attempt] = step
@@ -60,6 +63,7 @@ class Retries:
 
     def succeeded(self, step: Step, now: float) -> None:
         """Forget what was refused before."""
+        self._count(step, made=1)
         self.failures.pop(step.action.attempt, None)
         self._surprised.pop(step.action.attempt, None)
         self._failures_changed(now)
@@ -98,6 +102,11 @@ class Retries:
             self.publish(now)
             with anyio.move_on_after(self.next_due(now)):
                 await self._changed.newer(seen)
+
+    def _count(self, step: Step, made: int = 0, refused: int = 0) -> None:
+        kind = step.action.kind
+        before = self.results.get(kind) or ResultsStatus(kind)
+        self.results[kind] = ResultsStatus(kind, before.made + made, before.refused + refused)
 
     def _failures_changed(self, now: float) -> None:
         self.publish(now)

@@ -18,10 +18,10 @@ import anyio
 from nodeagent import __version__
 from nodeagent.agent import tell
 from nodeagent.agent.core import Core
-from nodeagent.base import jsonserver
+from nodeagent.base import jsonserver, process
 from nodeagent.base.supervise import Component, Task
 from nodeagent.model.shares import ProcessShare, Shares, SupervisorShare, WatchesShare, joined
-from nodeagent.model.status import Status
+from nodeagent.model.status import ProcessStatus, Status
 
 if TYPE_CHECKING:
     from nodeagent.config import Value
@@ -68,7 +68,8 @@ class Teller:
     def _own(self) -> Iterator[object]:
         """What those say of whom nobody but the daemon knows."""
         uptime = round(anyio.current_time() - self._began, 1)
-        yield ProcessShare(__version__, os.getpid(), uptime, self._core.root.prefix)
+        numbers = ProcessStatus(*process.numbers())
+        yield ProcessShare(__version__, os.getpid(), uptime, self._core.root.prefix, numbers)
         yield SupervisorShare(dict(self._core.supervisor.failures))
         yield WatchesShare(self._core.watcher.unwatched)
 

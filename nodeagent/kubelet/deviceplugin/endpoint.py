@@ -62,6 +62,12 @@ class Endpoint:
         self._news: Latest[None] = Latest(None)
         self._pauses = Pauses()
         self._grace = GRACE
+        self._plugin: Plugin | None = None
+
+    @property
+    def listed(self) -> bool:
+        """True while the kubelet reads the list."""
+        return self._plugin is not None and self._plugin.streams > 0
 
     @property
     def registration(self) -> Registration:
@@ -91,7 +97,7 @@ class Endpoint:
         await until(self._news, lambda: self._way.wanted)
         directory = self._way.directory
         began, kubelet = time.monotonic(), directory.kubelet.get()
-        plugin = Plugin(self.listing, self._answers, self._news.touch)
+        plugin = self._plugin = Plugin(self.listing, self._answers, self._news.touch)
         server = self._way.server(self.resource, plugin, self._standing)
         life = Life(self.resource, server, plugin, self._standing, directory, self._news)
         try:

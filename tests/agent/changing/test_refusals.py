@@ -13,6 +13,7 @@ from nodeagent.base import log
 from nodeagent.base.supervise import Backoff
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
+from nodeagent.model.status import ResultsStatus
 from nodeagent.policy.change import ownership
 from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
@@ -46,6 +47,8 @@ async def test_vfs_that_fail_hold_up_no_other_of_their_card(tmp_path: Path, said
             await changing.until_at_rest()
             assert [each.action.device for each in changing.plan.waiting] == list(vfs[:2])
             assert changing.status.writes == 4
+            assert changing.status.results == (ResultsStatus("create-mdev", 2, 2),)
+            assert {each.kind for each in changing.status.waiting} == {"create-mdev"}
             assert len(said(log.ACTION_FAILED)) == 1
             assert said(log.ACTION_WAITING) == []
 

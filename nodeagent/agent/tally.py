@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the Allocates: how each ended, by resource, and how long they took together.
+
+A resource that leaves and returns goes on with its numbers. Does not know what an Allocate is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from nodeagent.base.errors import Refused
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.status import NO_ALLOCATIONS, NO_DURATIONS, AllocationsStatus
+
+
+class AllocateTally:
+    """The numbers of all resources since the start."""
+
+    def __init__(self) -> None:
+        self.durations = NO_DURATIONS
+        self._by_resource: dict[ResourceName, AllocationsStatus] = {}
+
+    def of(self, name: ResourceName) -> AllocationsStatus:
+        """The numbers of one resource."""
+        return self._by_resource.get(name) or NO_ALLOCATIONS
+
+    @contextmanager
+    def counted(self, name: ResourceName) -> Iterator[None]:
+        """Count what is done inside as one Allocate, by how it ends."""
+        began = anyio.current_time()
+        ended = AllocationsStatus(failed=1)
+        try:
+            yield
+            ended = AllocationsStatus(granted=1)
+        except Refused:
+            ended = AllocationsStatus(refused=1)
+            raise
+        finally:
+            sums = map(sum, zip(self.of(name), ended, strict=True))
+            self._by_resource[name] = AllocationsStatus(*sums)
+            self.durations = self.durations.and_one(anyio.current_time() - began)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address: taken, busy, changed, given up; and a crowd at the door."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from nodeagent.base import log
+from nodeagent.model.status import HttpStatus
+from nodeagent.web import doorway
+from nodeagent.web.connection import Request, Response, plain
+from tests import virtual
+from tests.conftest import Said
+from tests.web.serving import Client, Door, door, settings
+
+LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
+
+
+async def test_where_it_listens_is_told_and_logged_once(said: Said) -> None:
+    async with door() as open_door:
+        address = f"http://127.0.0.1:{open_door.port}/"
+        assert open_door.doorway.status().status == HttpStatus(address)
+        assert open_door.doorway.status().problems == ()
+        assert "200 OK" in await open_door.ask(LAST)
+    assert said(log.HTTP_SERVED) == [{"address": address}]
+
+
+async def test_nothing_listens_where_no_address_is_wanted() -> None:
+    async with door(wanted=settings("")) as closed:
+        assert closed.doorway.status().status == HttpStatus()
+
+
+@virtual.TIME
+async def test_a_busy_address_is_a_problem_and_is_tried_until_it_is_free(said: Said) -> None:
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    async with door(wanted=settings(f"127.0.0.1:{port}")) as open_door:
+        problem = f"the address 127.0.0.1:{port} cannot be served: Address already in use"
+        assert open_door.doorway.status().problems == (problem,)
+        await anyio.sleep(5 * doorway.AGAIN)
+        sock.close()
+        await anyio.sleep(doorway.AGAIN + 1)
+        assert open_door.doorway.status().problems == ()
+        assert open_door.port == port
+    assert len(said(log.HTTP_REFUSED)) == 1
+
+
+async def test_other_settings_move_it_and_end_it_while_it_runs() -> None:
+    async with door() as open_door:
+        first, client = open_door.port, await open_door.client()
+        open_door.settings.set(settings("[::1]:0"))
+        assert await client.rest() == ""
+        await anyio.wait_all_tasks_blocked()
+        assert (open_door.doorway.status().status.address or "").startswith("http://[::1]:")
+        open_door.settings.set(settings(""))
+        await anyio.wait_all_tasks_blocked()
+        assert open_door.doorway.status().status == HttpStatus()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", first))
+
+
+async def test_a_thousand_silent_connections_keep_nobody_out() -> None:
+    async with door() as open_door, crowd(open_door, 1000) as clients:
+        assert "200 OK" in await open_door.ask(LAST)
+        with anyio.fail_after(5):
+            ended = [await client.rest() for client in clients[: 1000 - doorway.MOST]]
+        assert set(ended) == {""}
+
+
+@contextlib.asynccontextmanager
+async def crowd(open_door: Door, count: int) -> AsyncIterator[list[Client]]:
+    """So many clients who say nothing, or the beginning of a request."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    clients = []
+    try:
+        for number in range(count):
+            clients.append(await open_door.client())
+            if number % 2:
+                await clients[-1].say("GET /")
+        yield clients
+    finally:
+        for client in clients:
+            await client.stream.aclose()
+
+
+async def test_whoever_is_being_answered_keeps_its_place_and_the_last_one_is_left_out() -> None:
+    go = anyio.Event()
+
+    async def wait(_: Request) -> Response:
+        await go.wait()
+        return plain(200, "waited")
+
+    async with door(wait) as open_door, crowd(open_door, 0):
+        clients = [await open_door.client() for _ in range(doorway.MOST)]
+        for client in clients:
+            await client.say(LAST)
+        await anyio.wait_all_tasks_blocked()
+        with contextlib.suppress(anyio.BrokenResourceError):
+            assert await open_door.ask("") == ""
+        go.set()
+        for client in clients:
+            assert "waited" in await client.rest()
