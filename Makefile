@@ -6,10 +6,10 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm bench proto format lock clean
+.PHONY: help demo test e2e vm packages packaging-test bench proto format lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet, and show what it does
 	$(BIN)/python -m nodeagent demo $(ARGS)
@@ -23,6 +23,12 @@ e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run 
 
 vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches kernels)
 	$(BIN)/python -m tests.vm $(ARGS)
+
+packages: $(DEV_STAMP)  ## build the .deb and .rpm packages into dist/
+	PYTHONPATH=packaging $(BIN)/python -m builder $(ARGS)
+
+packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; the first run makes them)
+	PYTHONPATH=packaging $(BIN)/python -m tests.packaging $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests
@@ -42,7 +48,7 @@ lock:  ## resolve the dependencies anew (needs pip-tools)
 	    --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --allow-unsafe -o dev.lock runtime.in dev.in
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) bench-result.json
+	rm -rf $(VENV) dist bench-result.json
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -24,7 +24,7 @@ from nodeagent.agent.tell import status
 from nodeagent.agent.tell.start import Watchdog, tell_of_the_host, tell_that_it_is_ready
 from nodeagent.agent.tell.status import Teller
 from nodeagent.base import log, supervise
-from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base.errors import MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
@@ -81,7 +81,7 @@ class Daemon:
     async def run(self) -> None:
         """The daemon's whole life; returns after SIGTERM or SIGINT.
 
-        :raises AlreadyRunning: if another instance serves this node.
+        :raises MustEnd: if another instance serves this node, or the code of this one is gone.
         """
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             log.event(log.STARTED, version=__version__, root=self.core.root.prefix)
@@ -131,7 +131,7 @@ def alive() -> str | None:
 def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
-    :raises AlreadyRunning: if another instance serves this node, at the start or when the directory is new.
+    :raises MustEnd: if another instance serves this node, or the code of this one is gone.
     """
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     try:
         anyio.run(main)
     except BaseExceptionGroup as group:
-        if (one := supervise.alone(group, AlreadyRunning)) is None:
+        if (one := supervise.alone(group, MustEnd)) is None:
             raise
         raise one from group
 

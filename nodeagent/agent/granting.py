@@ -26,7 +26,7 @@ from nodeagent.model.allocation import Grant, Possession
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-from nodeagent.policy.offer import grants
+from nodeagent.policy.offer import grants, prefer
 
 PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
 
@@ -90,8 +90,6 @@ class Granting:
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
         """The preferred ids of those that are available. :raises Refused: if the request cannot be met."""
-        from nodeagent.policy.offer import prefer  # here: not each kubelet asks
-
         same = False
         if self._offering.decision.snapshot.reservations.settling:
             same = bool((await self._inquiry.who_asks()).given)

@@ -42,8 +42,16 @@ class Refused(NodeagentError):
     """Raised when an Allocate cannot be granted; the text reaches the user in the pod's status."""
 
 
-class AlreadyRunning(NodeagentError):
+class MustEnd(NodeagentError):
+    """Raised when this process must end: no component of it is run anew."""
+
+
+class AlreadyRunning(MustEnd):
     """Raised when another nodeagent serves this node already."""
+
+
+class CodeReplaced(MustEnd):
+    """Raised when the code that this process was started from is gone, and a part of it was wanted."""
 
 
 class InvariantBroken(NodeagentError):

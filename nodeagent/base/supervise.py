@@ -13,12 +13,13 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
 from nodeagent.base import log
-from nodeagent.base.errors import AlreadyRunning, InvariantBroken, NodeagentError
+from nodeagent.base.errors import CodeReplaced, InvariantBroken, MustEnd, NodeagentError
 
 E = TypeVar("E", bound=BaseException)
 
@@ -70,22 +71,23 @@ class Supervisor:
         self.failures: dict[str, str] = {}
 
     async def run(self, component: Component) -> None:
-        """Keep a component going under its own name. :raises AlreadyRunning: as ``keep`` does."""
+        """Keep a component going under its own name. :raises MustEnd: as ``keep`` does."""
         await self.keep(component.name, component.run)
 
     async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run until it returns; after a failure run it again, later each time.
 
-        :raises AlreadyRunning: if that is the failure: it must end the process.
+        :raises MustEnd: if that is the failure, or if it failed after an upgrade has removed our code.
         """
         attempt = 0
         while True:
             began = anyio.current_time()
             try:
                 await _uncancelled(run)
-            except AlreadyRunning:
+            except MustEnd:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
+                _must_have_code(error)
                 attempt = 0 if anyio.current_time() - began > _HEALTHY_AFTER else attempt + 1
                 pause = _PAUSE.delay(attempt - 1, random.random())
                 self._failed(name, error, pause)
@@ -107,6 +109,18 @@ class Supervisor:
             error=text,
             seconds=f"{pause:.1f}",
         )
+
+
+def _must_have_code(error: Exception) -> None:
+    """Code is loaded when it is first wanted, and an upgrade removes that of the version that runs.
+
+    :raises CodeReplaced: if it is gone: to try again is of no use then.
+    """
+    if not Path(__file__).exists():
+        what = f"nodeagent was upgraded while it ran, and needs code that is gone ({error})"
+        raise CodeReplaced(
+            what, "systemd starts the new version at once; start it yourself anywhere else"
+        ) from error
 
 
 async def _uncancelled(run: Callable[[], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ from nodeagent.cli import output, verbs
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Never shows a traceback for what a user can mend."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except ConfigError as error:
@@ -37,15 +37,16 @@ def _complain(error: NodeagentError, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All verbs and flags; man page and completions are made from it, too."""
+    top = argparse.ArgumentParser(
         prog="nodeagent",
         description="Owns the devices of this node that virtual machines are given.",
         epilog="Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node.",
     )
-    parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
-    parser.add_argument("--root", default="/", metavar="DIR", help="use the host below DIR instead of /")
-    known = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    top.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    top.add_argument("--root", default="/", metavar="DIR", help="use the host below DIR instead of /")
+    known = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, verb, add_arguments, help_text in (
         ("run", verbs.run, config.add_flags, "run the daemon"),
         ("scan", verbs.scan, _add_common, "show all devices and what becomes of them"),
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         verb_parser = known.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
         verb_parser.set_defaults(run=verb)
         add_arguments(verb_parser)
-    return parser
+    return top
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

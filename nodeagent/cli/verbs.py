@@ -148,7 +148,12 @@ def _checked(options: argparse.Namespace) -> int:
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Play the demo."""
-    from nodeagent.demo import story
+    """Play the demo. :raises ConfigError: if it is not installed: packages have it apart."""
+    try:
+        from nodeagent.demo import story
+    except ModuleNotFoundError as error:
+        if error.name != "nodeagent.demo":
+            raise
+        raise ConfigError("the demo is not installed", "install the package nodeagent-demo") from error
 
     return story.run(keep=options.keep)

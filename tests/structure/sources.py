@@ -20,7 +20,7 @@ def modules(folder: str) -> list[Path]:
 
 
 PRODUCT = modules("nodeagent")
-ALL = [*PRODUCT, *modules("tests"), *modules("proto")]
+ALL = [*PRODUCT, *modules("tests"), *modules("proto"), *modules("packaging")]
 
 
 @cache

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``make packages``: the .deb and .rpm packages of nodeagent and of its demo, into ``dist/``.
+
+Lays out what is installed, fills in the templates of ``packaging/``, and has nfpm pack it. Each file has a
+mode and a time of our own, so neither the umask nor the day nor the machine shows in the packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from builder import payload, recipes, source, texts
+from builder.payload import Payload
+
+BYTE_CODE = {
+    "deb": "PYTHONDONTWRITEBYTECODE=1",  # it is made at the installation
+    "rpm": "PYTHONPYCACHEPREFIX=/var/cache/nodeagent/pycache",  # it is made when it is first needed
+}
+NFPM = Path(sys.executable).parent / "nfpm"
+
+
+def main(arguments: list[str]) -> int:
+    """Build; the exit code."""
+    parser = argparse.ArgumentParser(prog="builder", description="Builds the packages.")
+    parser.add_argument("--to", type=Path, default=source.ROOT / "dist", help="directory; default: dist")
+    target = parser.parse_args(arguments).to.resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    os.umask(0o022)
+    with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
+        for path in build(Path(folder), target):
+            print(f"{path.stat().st_size:>9,}  {path}")
+    return 0
+
+
+def build(stage: Path, target: Path) -> list[Path]:
+    """Build all packages; ``stage`` is an empty directory. The packages, .deb before .rpm."""
+    laid_out = payload.lay_out(stage)
+    texts.write(stage / "texts")
+    (stage / "notices.gz").write_bytes(texts.compressed(laid_out.notices))
+    _fill_in(laid_out, stage)
+    _settle(stage)
+    made = []
+    for recipe in (recipes.daemon(laid_out, stage), recipes.demo(laid_out, stage)):
+        written = stage / f"{recipe['name']}.yaml"
+        written.write_text(yaml.safe_dump(recipe, sort_keys=False))
+        made += [_pack(written, kind, target / _named(recipe, kind)) for kind in ("deb", "rpm")]
+    return made
+
+
+def _fill_in(laid_out: Payload, stage: Path) -> None:
+    """Write the launchers and scripts with the names that only this build knows."""
+    launcher = (source.PACKAGING / "nodeagent.sh").read_text()
+    for kind, byte_code in BYTE_CODE.items():
+        (stage / f"nodeagent.{kind}").write_text(_filled(launcher, code=laid_out.code, bytecode=byte_code))
+        (stage / kind).mkdir()
+        for script in (source.PACKAGING / kind).iterdir():
+            (stage / kind / script.name).write_text(_filled(script.read_text(), code=laid_out.code))
+    hook = (source.PACKAGING / "deb/rtupdate").read_text()
+    for package in ("nodeagent", "nodeagent-demo"):
+        (stage / f"deb/{package}.rtupdate").write_text(_filled(hook, package=package))
+
+
+def _filled(template: str, **values: str) -> str:
+    for name, value in values.items():
+        template = template.replace(f"@{name.upper()}@", value)
+    return template
+
+
+def _settle(stage: Path) -> None:
+    """Give everything the one time, and modes that no umask has touched."""
+    now = source.time()
+    for path in stage.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(path, (now, now))
+
+
+def _named(recipe: recipes.Recipe, kind: str) -> str:
+    name, version, release = recipe["name"], recipe["version"], recipe["release"]
+    if kind == "deb":
+        return f"{name}_{version}-{release}_all.deb"
+    return f"{name}-{version}-{release}.noarch.rpm"
+
+
+def _pack(recipe: Path, kind: str, package: Path) -> Path:
+    command = [str(NFPM), "package", "--config", str(recipe), "--packager", kind, "--target", str(package)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return package
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Man page and shell completion, made from the live parser and the table of settings at each build.
+
+So they cannot differ from the program. The libraries know the formats; here stands only what they are to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import shtab
+from argparse_manpage.manpage import Manpage
+
+from builder import source
+from nodeagent.cli import main
+from nodeagent.config import table
+from nodeagent.config.shapes import Word
+
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/nodeagent",
+    "zsh": "usr/share/zsh/vendor-completions/_nodeagent",
+    "fish": "usr/share/fish/vendor_completions.d/nodeagent.fish",
+}
+DOCUMENTATION = "usr/share/doc/nodeagent"
+DOCUMENTS = {"changelog.gz": "CHANGES.md", "configuration.md.gz": "configuration.md", "vgpu.md.gz": "vgpu.md"}
+MAN_PAGE = "usr/share/man/man8/nodeagent.8.gz"
+_PATHS = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
+_FILES = (
+    ("/etc/nodeagent/config.yaml, /etc/nodeagent/conf.d/*.yaml", "settings; read again when they change"),
+    ("/etc/default/nodeagent", "environment of the service"),
+    ("/run/nodeagent/status.sock", "answers nodeagent status"),
+)
+_SEE = "systemctl(1), journalctl(1); the settings with examples: /usr/share/doc/nodeagent/configuration.md.gz"
+
+
+def write(root: Path) -> None:
+    """Write all of them below ``root``, to the places where the distribution looks for them."""
+    for shell, place in COMPLETIONS.items():
+        _write(root / place, completion(shell).encode())
+    _write(root / MAN_PAGE, compressed(man_page()))
+    for name, page in DOCUMENTS.items():
+        _write(root / DOCUMENTATION / name, compressed((source.ROOT / "docs" / page).read_text()))
+
+
+def compressed(text: str) -> bytes:
+    """A gzip file that bears neither a name nor a time."""
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def completion(shell: str) -> str:
+    """The completion of bash, zsh or fish: words, files and directories where they are meant."""
+    parser = main.parser()
+    for action in (
+        action for each in _parsers(parser) for action in each._actions
+    ):  # argparse shows no other way
+        if action.metavar in _PATHS:
+            action.complete = _PATHS[str(action.metavar)]  # type: ignore[attr-defined]  # shtab's own attribute
+        elif (setting := table.BY_KEY.get(action.dest)) and isinstance(setting.shape, Word):
+            words = setting.shape.words.split(" | ")
+            action.choices = words if len(words) > 1 else None
+    return shtab.complete(parser, shell)
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def man_page() -> str:
+    """nodeagent(8). The settings are told once, not as flags of each verb."""
+    parser = main.parser()
+    for verb in list(_parsers(parser))[1:]:
+        verb.description = None  # it says the same as the line above it
+        verb._action_groups = [group for group in verb._action_groups if group.title != "settings"]
+        verb._actions = [action for action in verb._actions if action.dest not in table.BY_KEY]
+    codes, parser.epilog = parser.epilog or "", None
+    page = Manpage(parser, format="single-commands-section")
+    page.description = "owns the devices of a node that virtual machines are given"
+    page.date, page.section, page.manual = "", 8, "System administration"
+    page.source = f"nodeagent {source.version()}"
+    return "\n".join([str(page).rstrip(), *_sections(codes)]) + "\n"
+
+
+def _sections(codes: str) -> Iterator[str]:
+    yield from (".SH EXIT STATUS", _escaped(codes))
+    yield ".SH SETTINGS"
+    yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
+    yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
+    for setting in table.SETTINGS:
+        if setting.supported:
+            yield from _setting(setting)
+    yield ".SH FILES"
+    for path, meaning in _FILES:
+        yield from (".TP", f".I {_escaped(path)}", _escaped(meaning))
+    yield ".SH SEE ALSO"
+    yield _escaped(_SEE)
+
+
+def _setting(setting: table.Setting) -> Iterator[str]:
+    ways = ", ".join(way for way in (setting.flag, setting.env) if way)
+    yield from (".TP", f".B {_escaped(setting.key)}")
+    yield _escaped(
+        f"{setting.help} ({setting.shape.words}{'; ' + ways if ways else ''})" + table.note(setting, "; ", "")
+    )
+
+
+def _escaped(text: str) -> str:
+    """Text of a line of roff."""
+    safe = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{safe}" if safe.startswith((".", "'")) else safe

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Root trees of Debian releases, made once and kept in ``$NODEAGENT_CACHE/systems``; nobody writes to them.
+
+The mirror is the one from which apt has this machine's release. Remove a tree to renew it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SUITES = ("bookworm", "trixie")
+_PACKAGES = "systemd,systemd-sysv,dbus,kmod,udev,libnss-systemd,procps,python3,rpm"
+
+
+class Missing(Exception):
+    """Raised when something is not on this machine; the text says what to do."""
+
+
+def root(suite: str) -> Path:
+    """The tree of a release. :raises Missing: if it cannot be made."""
+    cache = Path(os.environ.get("NODEAGENT_CACHE", "~/.cache/nodeagent")).expanduser() / "systems"
+    tree = cache / suite
+    if not tree.exists():
+        making = cache / f"making-{suite}-{os.getpid()}"
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        _make(suite, making)
+        making.rename(tree)
+    return tree
+
+
+def _make(suite: str, tree: Path) -> None:
+    print(f"making a system of {suite} ...", flush=True)
+    options = ["--quiet", "--variant=minbase", f"--include={_PACKAGES}", "--aptopt=APT::Sandbox::User root"]
+    done = subprocess.run(
+        ["mmdebstrap", *options, suite, str(tree), _mirror()], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        shutil.rmtree(tree)
+        raise Missing(f"mmdebstrap cannot make {suite}:\n{done.stderr.strip()}")
+
+
+def _mirror() -> str:
+    """The mirror from which this machine has its release."""
+    targets = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"]
+    found = subprocess.run(targets, capture_output=True, text=True, check=False).stdout.split()
+    plain = [uri for uri in found if "security" not in uri]
+    if not plain:
+        raise Missing("apt knows no mirror of Debian: nothing to make systems from")
+    return plain[0]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The .deb on booted systems: installed, used, upgraded, removed."""
+
+from __future__ import annotations
+
+from tests.packaging.building import Packages
+from tests.packaging.machine import Machine, until
+
+CONFIG = "/etc/nodeagent/config.yaml"
+EDITED = "apiVersion: nodeagent/v1\ndiscovery: {naming: id}\n"
+DPKG = "dpkg --force-confold -i"  # as apt calls it without a terminal
+
+
+def test_an_installed_daemon_is_enabled_and_ready_and_tells_how_it_is(installed: Machine) -> None:
+    assert installed.says("systemctl is-enabled nodeagent") == "enabled"
+    assert "ready: 0 resources" in installed.journal()
+    told = installed.run("nodeagent status", check=False)
+    assert told.returncode == 3, "there is no kubelet here, and status says so"
+    assert f"pid {installed.show('MainPID')}" in told.stdout
+    assert "the kubelet is away" in told.stdout
+
+
+def test_all_modules_are_compiled_at_the_installation_and_none_ever_after(installed: Machine) -> None:
+    def modules(kind: str) -> int:
+        return len(installed.says(f"find /usr/lib/nodeagent -name '*.{kind}'").splitlines())
+
+    assert modules("py") == modules("pyc") > 200
+    installed.run("rm $(find /usr/lib/nodeagent -name '*.pyc')")
+    installed.run("nodeagent scan && systemctl restart nodeagent")
+    assert modules("pyc") == 0
+
+
+def test_an_upgrade_keeps_an_edited_configuration_and_a_disable(
+    installed: Machine, packages: Packages, newer: Packages
+) -> None:
+    installed.write(CONFIG, EDITED)
+    installed.run("systemctl disable nodeagent")
+    before = installed.show("MainPID")
+    installed.run(f"{DPKG} {installed.put(newer.deb)}")
+    installed.until_active()
+    assert installed.says(f"cat {CONFIG}") == EDITED.strip()
+    assert installed.says("systemctl is-enabled nodeagent") == "disabled"
+    assert installed.show("MainPID") != before
+    assert installed.says("nodeagent --version") == "nodeagent 99.0.0"
+    assert len(installed.says("ls /usr/lib/nodeagent").split()) == 1, "the code of the old version is gone"
+    assert str(packages) != str(newer)
+
+
+def test_a_stopped_and_disabled_service_stays_so_over_an_upgrade(installed: Machine, newer: Packages) -> None:
+    installed.run("systemctl disable --now nodeagent")
+    installed.run(f"{DPKG} {installed.put(newer.deb)}")
+    assert installed.says("systemctl is-enabled nodeagent") == "disabled"
+    assert installed.show("ActiveState") == "inactive"
+
+
+def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
+    empty: Machine, packages: Packages
+) -> None:
+    before = empty.files()
+    empty.run(f"dpkg -i {empty.put(packages.deb)} {empty.put(packages.demo_deb)}")
+    empty.until_active()
+    empty.run("nodeagent config")
+    empty.write("/etc/nodeagent/conf.d/mine.yaml", EDITED)
+    empty.run("dpkg --remove nodeagent-demo nodeagent")
+    assert empty.show("ActiveState") == "inactive"
+    assert sorted(empty.files() - before) == [
+        *("/etc/nodeagent", "/etc/nodeagent/conf.d", "/etc/nodeagent/conf.d/mine.yaml", CONFIG),
+        *("/etc/systemd/system/multi-user.target.wants/nodeagent.service", "/run/cdi", "/run/nodeagent"),
+        "/var/lib/kubelet",
+    ]
+    empty.run("dpkg --purge nodeagent-demo nodeagent")
+    assert empty.files() == before
+    helpers = empty.says("find /var/lib/systemd/deb-systemd-helper-*").splitlines()
+    assert [path for path in helpers if "nodeagent" in path] == []
+
+
+def test_a_stopped_daemon_is_killed_by_the_watchdog_and_comes_back(installed: Machine) -> None:
+    quick = "[Service]\nWatchdogSec=1s\nTimeoutAbortSec=1s\nRestartSec=100ms\n"
+    installed.write("/etc/systemd/system/nodeagent.service.d/quick.conf", quick)
+    installed.run("systemctl daemon-reload && systemctl restart nodeagent")
+    before = installed.show("MainPID")
+    installed.run(f"kill -STOP {before}")
+    until(lambda: installed.show("NRestarts") == "1", "it was started again")
+    installed.until_active()
+    assert "Failed with result 'watchdog'" in installed.journal()
+    assert installed.show("MainPID") != before
+    assert "pid " + installed.show("MainPID") in installed.says("nodeagent status")
+
+
+def test_a_reload_reads_the_configuration_and_a_wrong_one_changes_nothing(installed: Machine) -> None:
+    before = installed.show("MainPID")
+    installed.write(CONFIG, EDITED)
+    installed.run("systemctl reload nodeagent")
+    until(lambda: "discovery.naming" in installed.journal(), "the new setting is in force")
+    installed.write("/etc/nodeagent/conf.d/wrong.yaml", "discovery: {namings: id}\n")
+    installed.run("systemctl reload nodeagent")
+    until(lambda: 'did you mean "naming"?' in installed.journal(), "the journal says what is wrong")
+    assert installed.show("MainPID") == before
+    assert installed.show("ActiveState") == "active"
+
+
+def test_the_demo_is_a_package_of_its_own(installed: Machine, packages: Packages) -> None:
+    missing = installed.run("nodeagent demo", check=False)
+    assert missing.returncode == 2
+    assert missing.stderr.splitlines() == [
+        "nodeagent: the demo is not installed",
+        "install the package nodeagent-demo",
+    ]
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
+    assert "All of it happened" in installed.run("su nobody -s /bin/sh -c 'cd /tmp && nodeagent demo'").stdout
+
+
+def test_a_demo_of_another_build_is_refused(installed: Machine, newer: Packages) -> None:
+    refused = installed.run(f"dpkg -i {installed.put(newer.demo_deb)}", check=False)
+    assert refused.returncode
+    assert "nodeagent-demo depends on nodeagent (= 99.0.0-1)" in refused.stderr

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packages as files: the same bytes from the same source, what is in them, and what the lints say."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nodeagent.config import table
+from tests.packaging import building
+from tests.packaging.building import ROOT, Packages
+
+
+def digests(packages: Packages) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in packages.files]
+
+
+@pytest.fixture(scope="session")
+def unpacked(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of both .deb packages."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    for deb in (packages.deb, packages.demo_deb):
+        subprocess.run(["dpkg-deb", "--extract", str(deb), str(folder)], check=True)
+    return folder
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_two_builds_are_the_same_bytes_whatever_the_umask_and_the_name_of_the_machine(
+    packages: Packages, tmp_path: Path
+) -> None:
+    elsewhere = 'umask 077; hostname elsewhere; exec "$@"'
+    again = building.build(tmp_path / "again", ROOT, "unshare", "--uts", "sh", "-c", elsewhere, "sh")
+    assert digests(again) == digests(packages)
+
+
+def test_both_formats_hold_the_same_code(packages: Packages) -> None:
+    def code(command: list[str], start: str) -> set[str]:
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return {path.removeprefix(".").rstrip("/") for path in listed if path.startswith(start)}
+
+    for deb, rpm in ((packages.deb, packages.rpm), (packages.demo_deb, packages.demo_rpm)):
+        ours = code(["dpkg-deb", "--contents", str(deb)], "./usr/lib/nodeagent/")
+        theirs = code(["rpm", "--query", "--list", "--package", str(rpm)], "/usr/lib/nodeagent/")
+        assert {path for path in ours if path != "/usr/lib/nodeagent"} == theirs
+
+
+def test_nothing_in_the_packages_is_compiled_or_tells_where_it_was_built(unpacked: Path) -> None:
+    kinds = {path.suffix for path in files(unpacked / "usr/lib/nodeagent")}
+    assert kinds & {".so", ".pyc", ".h"} == set()
+    places = (str(ROOT).encode(), b"nodeagent-packages-")
+    told = [path for path in files(unpacked) if any(place in content(path) for place in places)]
+    assert told == []
+
+
+def content(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def test_what_was_left_out_is_imported_by_nothing(unpacked: Path) -> None:
+    modules = [path for path in files(unpacked / "usr/lib/nodeagent") if path.suffix == ".py"]
+    assert [
+        path
+        for path in modules
+        if "import dateutil" in path.read_text() or "from dateutil" in path.read_text()
+    ] == []
+
+
+def test_every_library_is_named_among_the_notices(unpacked: Path) -> None:
+    from builder import vendoring
+
+    notices = (
+        content(unpacked / "usr/share/doc/nodeagent/third-party-notices.gz")
+        .decode()
+        .lower()
+        .replace("_", "-")
+    )
+    pins = [block.split(" ")[0].replace("==", " ") for block in vendoring.requirements().values()]
+    assert [pin for pin in pins if f"\n{pin} (" not in f"\n{notices}"] == []
+
+
+def test_the_man_page_has_every_verb_and_setting_and_is_well_formed(unpacked: Path) -> None:
+    page = unpacked / "usr/share/man/man8/nodeagent.8.gz"
+    command = ["man", "--warnings", "--encoding=UTF-8", "--local-file", str(page)]
+    shown = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"MANWIDTH": "200", "PATH": "/usr/bin:/bin"}
+    )
+    assert shown.stderr == ""
+    for word in ("explain", "DEVICE", *(setting.key for setting in table.SETTINGS if setting.supported)):
+        assert word in shown.stdout
+
+
+SHELLS = {
+    "bash": "source /usr/share/bash-completion/bash_completion; source {}; "
+    "COMP_WORDS=(nodeagent {}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+    '$(complete -p nodeagent | sed -E "s/.*-F ([^ ]+) .*/\\1/"); echo "${{COMPREPLY[@]}}"',
+    "fish": "source {}; complete --do-complete 'nodeagent {}'",
+}
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("exp", "explain"), ("scan --timing-se", "--timing-settle")])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_verbs_and_settings(unpacked: Path, shell: str, typed: str, offered: str) -> None:
+    from builder import texts
+
+    script = SHELLS[shell].format(unpacked / texts.COMPLETIONS[shell], typed)
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
+    assert offered in done.stdout.split(), done.stderr
+
+
+def test_zsh_accepts_its_completion(unpacked: Path) -> None:
+    from builder import texts
+
+    subprocess.run(["zsh", "-n", str(unpacked / texts.COMPLETIONS["zsh"])], check=True)
+
+
+def test_lintian_finds_nothing(packages: Packages) -> None:
+    command = [
+        "lintian",
+        "--allow-root",
+        "--fail-on",
+        "error,warning",
+        str(packages.deb),
+        str(packages.demo_deb),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_rpmlint_finds_nothing(packages: Packages) -> None:
+    rules = str(ROOT / "packaging/rpm/rpmlint.toml")
+    command = ["rpmlint", "--config", rules, str(packages.rpm), str(packages.demo_rpm)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "0 errors, 0 warnings" in done.stdout, done.stdout

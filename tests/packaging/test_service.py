@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unit on booted systems: what its sandbox lets through, and that the daemon's work gets done in it.
+
+Devices are a made-up tree below /srv/node: the real bus in a container is that of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packaging.building import ROOT, Packages
+from tests.packaging.machine import Machine, until
+
+UNIT = ROOT / "packaging/nodeagent.service"
+NODE = "/srv/node"
+DROP_IN = "/etc/systemd/system/nodeagent.service.d"
+LOOK = Path(__file__).with_name("look.py")
+ON_THE_NODE = f"""[Service]
+ExecStart=
+ExecStart=/usr/bin/nodeagent --root {NODE} run
+ReadWritePaths={NODE}
+"""
+PASSTHROUGH = f"""
+import anyio
+from nodeagent.sim import nodes
+from nodeagent.sim.kubelet.standin import Kubelet
+async def main():
+    nodes.demo_node('{NODE}')
+    async with Kubelet('{NODE}'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+CARDS = f"""
+import anyio
+from nodeagent.sim import cards, nodes
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.mdev_kernel import MdevKernel
+async def main():
+    host = nodes.vgpu_node('{NODE}')
+    async with cards.simulated(host, MdevKernel(nodes.vgpu_cards())), Kubelet('{NODE}'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+def kubelet(machine: Machine, script: str) -> None:
+    """Run a script with the code of the packages as the service ``kubelet``, until its socket is there."""
+    machine.write("/srv/kubelet.py", script)
+    code = machine.says("echo /usr/lib/nodeagent/*")
+    command = "python3 /srv/kubelet.py"
+    machine.run(f"systemd-run --quiet --unit=kubelet --setenv=PYTHONPATH={code} {command}")
+    socket = f"{NODE}/var/lib/kubelet/device-plugins/kubelet.sock"
+    until(lambda: not machine.run(f"test -S {socket}", check=False).returncode, "the kubelet is there")
+
+
+@pytest.fixture
+def node(installed: Machine, packages: Packages) -> Machine:
+    """The daemon serves a made-up node, on which there is nothing yet."""
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)} && mkdir -p {NODE}")
+    installed.write(f"{DROP_IN}/node.conf", ON_THE_NODE)
+    return installed
+
+
+def restart(machine: Machine) -> None:
+    """Start the service anew with its drop-ins."""
+    machine.run("systemctl daemon-reload && systemctl restart nodeagent")
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(installed: Machine) -> None:
+    done = installed.run("systemd-analyze verify --man=no nodeagent.service")
+    assert "nodeagent.service" not in done.stderr
+    installed.run("systemd-analyze security --offline=yes --threshold=20 nodeagent.service")
+
+
+def test_the_sandbox_lets_through_what_the_daemon_needs_and_nothing_else(
+    empty: Machine, packages: Packages
+) -> None:
+    empty.write("/usr/local/lib/look.py", LOOK.read_bytes())
+    empty.write(f"{DROP_IN}/look.conf", "[Service]\nExecStartPost=/usr/bin/python3 /usr/local/lib/look.py\n")
+    empty.run("systemd-run --quiet --unit=other --uid=nobody sleep infinity")
+    empty.run(f"dpkg -i {empty.put(packages.deb)}")
+    empty.until_active()
+    seen: dict[str, Any] = json.loads(
+        next(line for line in empty.journal().splitlines() if line.startswith("{"))
+    )
+    assert seen.pop("capabilities") == 1 << 19 | 1 << 2, "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    assert seen.pop("processes without a view") == []
+    assert {name for name, possible in seen.items() if possible} == {
+        *("write /var/lib/kubelet", "write /run/cdi", "write /run/nodeagent"),
+        *("a socket of AF_UNIX", "a socket of AF_NETLINK"),
+    }
+
+
+def test_a_sandboxed_daemon_fills_cards_with_vgpus_and_changes_its_mind(node: Machine) -> None:
+    def made(kind: str) -> int:
+        return len(node.says(f"grep -l '{kind}' {NODE}/sys/bus/mdev/devices/*/mdev_type/name").split())
+
+    kubelet(node, CARDS)
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", "mdevs: {manage: true, types: [nvidia-228]}\n")
+    restart(node)
+    until(lambda: made("T4-8A") == 6, "all three cards are full")
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", "mdevs: {manage: true, types: [nvidia-234]}\n")
+    until(lambda: (made("T4-8A"), made("T4-16Q")) == (0, 3), "all three cards have another type")
+
+
+def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_another_name(
+    node: Machine,
+) -> None:
+    kubelet(node, PASSTHROUGH)
+    restart(node)
+    assert "0000:d8:01.0 (e1000e) has a host driver" in node.journal()
+    rule = 'resources: [{name: example.com/gpu, pci: [{vendors: ["10de"], devices: ["1f08"]}]}]\n'
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", rule)
+    until(lambda: "example.com/gpu" in node.says(f"nodeagent --root {NODE} status"), "the resource is served")
+    until(lambda: "example.com/gpu: registered with the kubelet" in node.journal(), "the kubelet knows it")
+
+
+def test_a_reload_in_the_middle_of_an_upgrade_never_mixes_two_versions(
+    installed: Machine, newer: Packages
+) -> None:
+    before = installed.show("MainPID")
+    installed.run(f"dpkg --unpack {installed.put(newer.deb)}")
+    assert installed.show("MainPID") == before, "it serves on while the new version is unpacked"
+    installed.write("/etc/nodeagent/conf.d/vgpus.yaml", "mdevs: {manage: true, types: [nvidia-222]}\n")
+    installed.run("systemctl reload nodeagent", check=False)  # the file alone may have been enough
+    until(lambda: installed.show("NRestarts") == "1", "the old version has ended")
+    installed.until_active()
+    journal = installed.journal()
+    assert "nodeagent was upgraded while it ran, and needs code that is gone" in journal
+    assert "nodeagent 99.0.0 started" in journal
+    assert "Traceback" not in journal
+    assert "failed, starting it again" not in journal
+    installed.run("dpkg --configure nodeagent")
+    installed.until_active()
+    assert "mdevs.manage" in installed.says("nodeagent config")
