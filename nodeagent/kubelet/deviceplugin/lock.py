@@ -18,12 +18,14 @@ from pathlib import Path
 from nodeagent.base.errors import AlreadyRunning
 
 LOCK = "nodeagent.lock"
-POD, UNIT, PROCESS = "pod", "systemd unit", "process"
-_NAME = re.compile(rf"({POD}|{UNIT}|{PROCESS}) [\w.@:\\-]{{1,255}}", re.ASCII)
+POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
+_NAME = re.compile(rf"({POD}|{UNIT}|{CONTAINER}|{PROCESS}) [\w.@:\\-]{{1,255}}", re.ASCII)
+_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 _MOST = 300  # bytes of the file that count
 _HINTS = {
     POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this one",
     UNIT: "keep one of the two on this node: systemctl disable --now {name}, then start this one",
+    CONTAINER: "stop that container first if this one is to serve the node",
     PROCESS: "stop that process first if this one is to serve the node",
     "": "keep one of the two on this node: stop its service, or exclude it from the DaemonSet (nodeSelector)",
 }
@@ -77,7 +79,7 @@ def _locked(path: str) -> int | None:
     except OSError:  # a file system without locks
         os.close(descriptor)
         return None
-    _sign(descriptor, f"{owner(os.environ, _control_groups())}\n")
+    _sign(descriptor, f"{owner(os.environ, _control_groups(), _pids())}\n")
     return descriptor
 
 
@@ -95,11 +97,12 @@ def refusal(path: str, told: str) -> tuple[str, str]:
     return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)
 
 
-def owner(environ: Mapping[str, str], control_groups: str) -> str:
-    """The name by which people know this process: its pod, its systemd unit, or its process id.
+def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
+    """The name by which people know this process: its pod, its systemd unit, its container or its process id.
 
     A pod's host name is its own unless it uses the host's network; every container of a pod is told where the
-    API server is. systemd puts a service into a control group of its name.
+    API server is. systemd puts a service into a control group of its name. ``pids`` is the namespace in which
+    process ids mean something: elsewhere a person would take ours, often 1, for another process.
     """
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{POD} {os.uname().nodename}"
@@ -107,12 +110,20 @@ def owner(environ: Mapping[str, str], control_groups: str) -> str:
         unit = line.rpartition("/")[2]
         if unit.endswith(".service"):
             return f"{UNIT} {unit}"
-    return f"{PROCESS} {os.getpid()}"
+    return f"{PROCESS} {os.getpid()}" if pids == _HOST_PIDS else f"{CONTAINER} {os.uname().nodename}"
 
 
 def _control_groups() -> str:
     """The lines of cgroups(7), "" if they cannot be read."""
     try:
         return Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _pids() -> str:
+    """This process's namespace of process ids, "" if it cannot be seen."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""

@@ -12,6 +12,8 @@ from nodeagent.base.errors import AlreadyRunning
 from nodeagent.kubelet.deviceplugin import lock
 from nodeagent.kubelet.deviceplugin.lock import DirectoryLock
 
+HERE = os.uname().nodename
+HOST = "pid:[4026531836]"
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 HYBRID = "8:pids:/system.slice/other.scope\n1:name=systemd:/system.slice/nodeagent.service\n0::/\n"
 UNIFIED = "0::/system.slice/nodeagent@blue.service\n"
@@ -20,19 +22,23 @@ BELOW_A_SERVICE = "0::/system.slice/containerd.service/kubepods-burstable.slice/
 
 
 @pytest.mark.parametrize(
-    ("environ", "groups", "name"),
+    ("environ", "groups", "pids", "name"),
     [
-        pytest.param(IN_A_POD, "0::/\n", f"pod {os.uname().nodename}", id="pod"),
-        pytest.param(IN_A_POD, UNIFIED, f"pod {os.uname().nodename}", id="pod of a kubelet in a service"),
-        pytest.param({}, HYBRID, "systemd unit nodeagent.service", id="both versions of control groups"),
-        pytest.param({}, UNIFIED, "systemd unit nodeagent@blue.service", id="version two"),
-        pytest.param({}, IN_A_SESSION, f"process {os.getpid()}", id="by hand"),
-        pytest.param({}, BELOW_A_SERVICE, f"process {os.getpid()}", id="a container that is no pod"),
-        pytest.param({"KUBERNETES_SERVICE_HOST": ""}, "", f"process {os.getpid()}", id="nothing is known"),
+        pytest.param(IN_A_POD, "0::/\n", "", f"pod {HERE}", id="pod"),
+        pytest.param(IN_A_POD, UNIFIED, HOST, f"pod {HERE}", id="pod of a kubelet in a service"),
+        pytest.param(
+            {}, HYBRID, HOST, "systemd unit nodeagent.service", id="both versions of control groups"
+        ),
+        pytest.param({}, UNIFIED, HOST, "systemd unit nodeagent@blue.service", id="version two"),
+        pytest.param({}, IN_A_SESSION, HOST, f"process {os.getpid()}", id="by hand"),
+        pytest.param({}, BELOW_A_SERVICE, "pid:[1]", f"container {HERE}", id="a container that is no pod"),
+        pytest.param({"KUBERNETES_SERVICE_HOST": ""}, "", "", f"container {HERE}", id="nothing is known"),
     ],
 )
-def test_people_know_the_owner_by_its_name(environ: dict[str, str], groups: str, name: str) -> None:
-    assert lock.owner(environ, groups) == name
+def test_people_know_the_owner_by_its_name(
+    environ: dict[str, str], groups: str, pids: str, name: str
+) -> None:
+    assert lock.owner(environ, groups, pids) == name
 
 
 @pytest.mark.parametrize(
@@ -44,6 +50,7 @@ def test_people_know_the_owner_by_its_name(environ: dict[str, str], groups: str,
             ": systemd unit nodeagent.service;",
             "systemctl disable --now nodeagent.service",
         ),
+        ("container blue", ": container blue;", "stop that container first"),
         ("process 4711", ": process 4711;", "stop that process first"),
         ("", "already;", "stop its service, or exclude it"),
         ("pod $(reboot)", "already;", "stop its service, or exclude it"),
