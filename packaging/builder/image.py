@@ -24,7 +24,8 @@ _UNREAD = (
     *("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/lib/*/gconv/*"),
     *("/usr/bin/dpkg*", "/usr/share/perl5/*"),
 )
-_TRIM = (
+_LICENCES = "--dpkgopt=path-include=/usr/share/doc/*/copyright"
+_TRIM = (*(f"--dpkgopt=path-exclude={path}" for path in _UNREAD), _LICENCES)
     *(f"--dpkgopt=path-exclude={path}" for path in _UNREAD),
     "--dpkgopt=path-include=/usr/share/doc/*/copyright",
 )

@@ -23,8 +23,8 @@ _NAME = re.compile(rf"({POD}|{UNIT}|{CONTAINER}|{PROCESS}) [\w.@:\\-]{{1,255}}",
 _HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 _MOST = 300  # bytes of the file that count
 _HINTS = {
-    POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this one",
-    UNIT: "keep one of the two on this node: systemctl disable --now {name}, then start this one",
+    POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this",
+    UNIT: "keep one of the two on this node: systemctl disable --now {name}, then start this",
     CONTAINER: "stop that container first if this one is to serve the node",
     PROCESS: "stop that process first if this one is to serve the node",
     "": "keep one of the two on this node: stop its service, or exclude it from the DaemonSet (nodeSelector)",
@@ -124,6 +124,6 @@ def _control_groups() -> str:
 def _pids() -> str:
     """This process's namespace of process ids, "" if it cannot be seen."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
