@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make packages``: the .deb and .rpm packages of nodeagent and of its demo, into ``dist/``.
+"""``make packages``: .deb and .rpm packages of nodeagent and its demo, and their checksums, into ``dist/``.
 
 Lays out what is installed, fills in the templates of ``packaging/``, and has nfpm pack it. Each file has a
 mode and a time of our own, so neither the umask nor the day nor the machine shows in the packages.
@@ -8,6 +8,7 @@ mode and a time of our own, so neither the umask nor the day nor the machine sho
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
@@ -30,24 +31,32 @@ def main(arguments: list[str]) -> int:
     """Build; the exit code."""
     parser = argparse.ArgumentParser(prog="builder", description="Builds the packages.")
     parser.add_argument("--to", type=Path, default=source.ROOT / "dist", help="directory; default: dist")
-    target = parser.parse_args(arguments).to.resolve()
+    parser.add_argument(
+        "--key", type=Path, help="file of a secret OpenPGP key that signs them (NFPM_PASSPHRASE)"
+    )
+    options = parser.parse_args(arguments)
+    target = options.to.resolve()
     target.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
-        for path in build(Path(folder), target):
-            print(f"{path.stat().st_size:>9,}  {path}")
+        made = build(Path(folder), target, options.key and options.key.resolve())
+    for path in made:
+        print(f"{path.stat().st_size:>9,}  {path}")
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made)]
+    (target / "SHA256SUMS").write_text("".join(sums))
     return 0
 
 
-def build(stage: Path, target: Path) -> list[Path]:
-    """Build all packages; ``stage`` is an empty directory. The packages, .deb before .rpm."""
+def build(stage: Path, target: Path, key: Path | None = None) -> list[Path]:
+    """Build all packages; ``stage`` is an empty directory. ``key`` is a file with the key that signs them."""
     laid_out = payload.lay_out(stage)
     texts.write(stage / "texts")
     (stage / "notices.gz").write_bytes(texts.compressed(laid_out.notices))
     _fill_in(laid_out, stage)
     _settle(stage)
     made = []
-    for recipe in (recipes.daemon(laid_out, stage), recipes.demo(laid_out, stage)):
+    for plain in (recipes.daemon(laid_out, stage), recipes.demo(laid_out, stage)):
+        recipe = recipes.signed(plain, key) if key else plain
         written = stage / f"{recipe['name']}.yaml"
         written.write_text(yaml.safe_dump(recipe, sort_keys=False))
         made += [_pack(written, kind, target / _named(recipe, kind)) for kind in ("deb", "rpm")]

@@ -72,6 +72,13 @@ def demo(payload: Payload, stage: Path) -> Recipe:
     return recipe
 
 
+def signed(recipe: Recipe, key: Path) -> Recipe:
+    """The recipe with signatures: what ``rpm --checksig`` and ``debsig-verify`` read."""
+    rpm = recipe["rpm"] | {"signature": {"key_file": str(key)}}
+    deb = recipe["deb"] | {"signature": {"method": "debsign", "type": "origin", "key_file": str(key)}}
+    return recipe | {"rpm": rpm, "deb": deb}
+
+
 def _common(name: str, description: str) -> Recipe:
     return {
         "name": name,

@@ -21,11 +21,11 @@ from tests.packaging.systems import Missing
 _HERE = Path(__file__).parent
 _PROGRAMS = (
     *("mmdebstrap", "systemd-nspawn", "systemd-analyze", "nsenter", "rpm", "rpmlint", "lintian", "dnf"),
-    *("createrepo_c", "bash", "zsh", "fish", "man"),
+    *("createrepo_c", "bash", "zsh", "fish", "man", "gpg", "ar"),
 )
 _PACKAGES = (
     "mmdebstrap, systemd-container, debian-archive-keyring, rpm, rpmlint, lintian, dnf, createrepo-c, "
-    "bash-completion, zsh, fish, man-db and util-linux"
+    "bash-completion, zsh, fish, man-db, gnupg, binutils and util-linux"
 )
 
 

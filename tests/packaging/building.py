@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,10 +34,11 @@ class Packages(NamedTuple):
         return self.version
 
 
-def build(target: Path, source: Path = ROOT, *under: str) -> Packages:
-    """Build all packages of a source tree, by a command in front of it if one is given."""
+def build(target: Path, source: Path = ROOT, under: Sequence[str] = (), key: Path | None = None) -> Packages:
+    """Build all packages of a source tree, below a command if one is given; sign them with a key."""
     environ = os.environ | {"PYTHONPATH": f"{source}/packaging:{source}", "PYTHONSAFEPATH": "1"}
     command = [*under, sys.executable, "-m", "builder", "--to", str(target)]
+    command += ["--key", str(key)] if key else []
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     version = next(target.glob("nodeagent_*.deb")).name.split("_")[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: the packages, built once; for each test a freshly booted system of each release."""
+"""Fixtures: the packages, built once; systems of each release, fresh ones for tests that change them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Packages:
 def empty(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A booted system that has never seen nodeagent."""
     with machine.booted(systems.root(request.param)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session", params=systems.SUITES)
+def shared(request: pytest.FixtureRequest, packages: Packages) -> Iterator[Machine]:
+    """A booted system with the .deb, for tests that leave it as it was."""
+    with machine.booted(systems.root(request.param)) as found:
+        found.run(f"dpkg -i {found.put(packages.deb)}")
+        found.until_active()
         yield found
 
 

@@ -6,4 +6,4 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends \
     mmdebstrap systemd-container debian-archive-keyring rpm rpmlint lintian dnf createrepo-c \
-    bash-completion zsh fish man-db util-linux
+    bash-completion zsh fish man-db util-linux gnupg binutils

@@ -24,21 +24,16 @@ T = TypeVar("T")
 INTERVAL = 0.05  # seconds between two looks
 _CGROUPS = Path("/sys/fs/cgroup")
 _NOTES = (
-    *(
-        "/root/",
-        "/proc/",
-        "/sys/",
-        "/dev/",
-        "/run/systemd/",
-        "/run/udev/",
-        "/run/log/",
-        "/tmp/systemd-private-",
-    ),
-    *("/var/log/", "/var/tmp/systemd-private-", "/var/lib/dpkg/", "/var/lib/rpm/", "/var/lib/systemd/"),
-    *("/var/cache/ldconfig", "/var/cache/debconf", "/usr/lib/sysimage/rpm/"),
+    *("/srv/", "/proc/", "/sys/", "/dev/", "/run/systemd/", "/run/udev/", "/run/log/"),
+    *("/tmp/systemd-private-", "/var/tmp/systemd-private-", "/var/log/", "/var/lib/dpkg/", "/var/lib/rpm/"),
+    *("/var/lib/systemd/", "/var/cache/ldconfig", "/var/cache/debconf"),
 )
 _NUMBERS = itertools.count()
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/srv",  # Debian's rpm has its database there
+}
 
 
 def until(look: Callable[[], T | None], what: str, seconds: float = 20.0) -> T:
@@ -77,8 +72,8 @@ class Machine:
         return self.run(command, check=False).stdout.strip()
 
     def put(self, file: Path) -> str:
-        """Copy a file into /root; its path there."""
-        self.write(path := f"/root/{file.name}", file.read_bytes())
+        """Copy a file into /srv; its path there."""
+        self.write(path := f"/srv/{file.name}", file.read_bytes())
         return path
 
     def write(self, path: str, content: bytes | str) -> None:

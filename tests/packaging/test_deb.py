@@ -11,12 +11,12 @@ EDITED = "apiVersion: nodeagent/v1\ndiscovery: {naming: id}\n"
 DPKG = "dpkg --force-confold -i"  # as apt calls it without a terminal
 
 
-def test_an_installed_daemon_is_enabled_and_ready_and_tells_how_it_is(installed: Machine) -> None:
-    assert installed.says("systemctl is-enabled nodeagent") == "enabled"
-    assert "ready: 0 resources" in installed.journal()
-    told = installed.run("nodeagent status", check=False)
+def test_an_installed_daemon_is_enabled_and_ready_and_tells_how_it_is(shared: Machine) -> None:
+    assert shared.says("systemctl is-enabled nodeagent") == "enabled"
+    assert "ready: 0 resources" in shared.journal()
+    told = shared.run("nodeagent status", check=False)
     assert told.returncode == 3, "there is no kubelet here, and status says so"
-    assert f"pid {installed.show('MainPID')}" in told.stdout
+    assert f"pid {shared.show('MainPID')}" in told.stdout
     assert "the kubelet is away" in told.stdout
 
 
@@ -87,16 +87,17 @@ def test_a_stopped_daemon_is_killed_by_the_watchdog_and_comes_back(installed: Ma
     assert "pid " + installed.show("MainPID") in installed.says("nodeagent status")
 
 
-def test_a_reload_reads_the_configuration_and_a_wrong_one_changes_nothing(installed: Machine) -> None:
-    before = installed.show("MainPID")
-    installed.write(CONFIG, EDITED)
-    installed.run("systemctl reload nodeagent")
-    until(lambda: "discovery.naming" in installed.journal(), "the new setting is in force")
-    installed.write("/etc/nodeagent/conf.d/wrong.yaml", "discovery: {namings: id}\n")
-    installed.run("systemctl reload nodeagent")
-    until(lambda: 'did you mean "naming"?' in installed.journal(), "the journal says what is wrong")
-    assert installed.show("MainPID") == before
-    assert installed.show("ActiveState") == "active"
+def test_a_reload_reads_the_configuration_and_a_wrong_one_changes_nothing(shared: Machine) -> None:
+    before = shared.show("MainPID")
+    shared.write(CONFIG, EDITED)
+    shared.run("systemctl reload nodeagent")
+    until(lambda: "discovery.naming" in shared.journal(), "the new setting is in force")
+    shared.write("/etc/nodeagent/conf.d/wrong.yaml", "discovery: {namings: id}\n")
+    shared.run("systemctl reload nodeagent")
+    until(lambda: 'did you mean "naming"?' in shared.journal(), "the journal says what is wrong")
+    assert shared.show("MainPID") == before
+    assert shared.show("ActiveState") == "active"
+    shared.run(f"rm /etc/nodeagent/conf.d/wrong.yaml && echo 'apiVersion: nodeagent/v1' > {CONFIG}")
 
 
 def test_the_demo_is_a_package_of_its_own(installed: Machine, packages: Packages) -> None:
@@ -110,7 +111,7 @@ def test_the_demo_is_a_package_of_its_own(installed: Machine, packages: Packages
     assert "All of it happened" in installed.run("su nobody -s /bin/sh -c 'cd /tmp && nodeagent demo'").stdout
 
 
-def test_a_demo_of_another_build_is_refused(installed: Machine, newer: Packages) -> None:
-    refused = installed.run(f"dpkg -i {installed.put(newer.demo_deb)}", check=False)
+def test_a_demo_of_another_build_is_refused(shared: Machine, newer: Packages) -> None:
+    refused = shared.run(f"dpkg -i {shared.put(newer.demo_deb)}", check=False)
     assert refused.returncode
     assert "nodeagent-demo depends on nodeagent (= 99.0.0-1)" in refused.stderr

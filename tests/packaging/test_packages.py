@@ -36,8 +36,53 @@ def test_two_builds_are_the_same_bytes_whatever_the_umask_and_the_name_of_the_ma
     packages: Packages, tmp_path: Path
 ) -> None:
     elsewhere = 'umask 077; hostname elsewhere; exec "$@"'
-    again = building.build(tmp_path / "again", ROOT, "unshare", "--uts", "sh", "-c", elsewhere, "sh")
+    again = building.build(tmp_path / "again", under=("unshare", "--uts", "sh", "-c", elsewhere, "sh"))
     assert digests(again) == digests(packages)
+
+
+def test_the_checksums_are_those_of_the_packages(packages: Packages) -> None:
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"],
+        cwd=packages.deb.parent,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.count(b": OK") == 4
+
+
+def test_packages_are_signed_with_a_key_that_the_build_is_given(tmp_path: Path) -> None:
+    def run(*command: str, stdin: bytes = b"") -> str:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, check=True, env=environ, cwd=tmp_path
+        )
+        return (done.stdout + done.stderr).decode()
+
+    environ = {"GNUPGHOME": str(tmp_path / "gpg"), "PATH": "/usr/bin:/bin"}
+    (tmp_path / "gpg").mkdir(mode=0o700)
+    run(
+        "gpg",
+        "--batch",
+        "--passphrase",
+        "",
+        "--quick-gen-key",
+        "release@example.com",
+        "rsa2048",
+        "sign",
+        "never",
+    )
+    for name, what in (("secret.asc", "--export-secret-keys"), ("public.asc", "--export")):
+        run("gpg", "--batch", "--armor", "--output", name, what)
+    made = building.build(tmp_path / "dist", key=tmp_path / "secret.asc")
+    run("rpm", "--dbpath", str(tmp_path / "rpmdb"), "--import", "public.asc")
+    checked = run("rpm", "--dbpath", str(tmp_path / "rpmdb"), "--checksig", str(made.rpm))
+    assert "digests signatures OK" in checked
+    for member in ("_gpgorigin", "debian-binary", "control.tar.gz", "data.tar.xz"):
+        content = subprocess.run(["ar", "p", str(made.deb), member], capture_output=True, check=True).stdout
+        (tmp_path / member).write_bytes(content)
+    parts = b"".join(
+        (tmp_path / name).read_bytes() for name in ("debian-binary", "control.tar.gz", "data.tar.xz")
+    )
+    assert "Good signature" in run("gpg", "--verify", "_gpgorigin", "-", stdin=parts)
 
 
 def test_both_formats_hold_the_same_code(packages: Packages) -> None:

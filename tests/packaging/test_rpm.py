@@ -66,6 +66,20 @@ def test_byte_code_goes_to_the_cache_and_nowhere_else(installed: Machine) -> Non
     assert installed.says("find /var/cache/nodeagent/pycache/usr/lib/nodeagent -name 'app.*.pyc'")
 
 
+def test_an_older_default_python_is_passed_over_and_without_a_newer_one_it_is_said(
+    installed: Machine,
+) -> None:
+    installed.run("ln -sf python3.9 /usr/bin/python3")  # as on Enterprise Linux 9
+    assert installed.says("nodeagent --version").startswith("nodeagent ")
+    installed.run("rm /usr/bin/python3.11")
+    done = installed.run("nodeagent --version", check=False)
+    assert done.returncode == 127
+    assert done.stderr.splitlines() == [
+        "nodeagent: there is no Python 3.11 or newer in /usr/bin",
+        "install one from your distribution, such as python3.11",
+    ]
+
+
 def test_an_upgrade_restarts_the_service_and_keeps_an_edited_configuration(
     installed: Machine, newer: Packages
 ) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.packaging.building import ROOT, Packages
+from tests.packaging.building import Packages
 from tests.packaging.machine import Machine, until
 
-UNIT = ROOT / "packaging/nodeagent.service"
 NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
@@ -34,6 +33,14 @@ async def main():
         await anyio.sleep_forever()
 anyio.run(main)
 """
+ALONE = """
+import anyio
+from nodeagent.sim.kubelet.standin import Kubelet
+async def main():
+    async with Kubelet('/'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
 CARDS = f"""
 import anyio
 from nodeagent.sim import cards, nodes
@@ -47,13 +54,14 @@ anyio.run(main)
 """
 
 
-def kubelet(machine: Machine, script: str) -> None:
+def kubelet(machine: Machine, script: str, root: str = NODE) -> None:
     """Run a script with the code of the packages as the service ``kubelet``, until its socket is there."""
     machine.write("/srv/kubelet.py", script)
     code = machine.says("echo /usr/lib/nodeagent/*")
-    command = "python3 /srv/kubelet.py"
-    machine.run(f"systemd-run --quiet --unit=kubelet --setenv=PYTHONPATH={code} {command}")
-    socket = f"{NODE}/var/lib/kubelet/device-plugins/kubelet.sock"
+    unit = f"[Service]\nEnvironment=PYTHONPATH={code}\nExecStart=/usr/bin/python3 /srv/kubelet.py\n"
+    machine.write("/etc/systemd/system/kubelet.service", unit)
+    machine.run("systemctl daemon-reload && systemctl restart kubelet")
+    socket = f"{root}/var/lib/kubelet/device-plugins/kubelet.sock"
     until(lambda: not machine.run(f"test -S {socket}", check=False).returncode, "the kubelet is there")
 
 
@@ -70,10 +78,10 @@ def restart(machine: Machine) -> None:
     machine.run("systemctl daemon-reload && systemctl restart nodeagent")
 
 
-def test_systemd_finds_nothing_wrong_with_the_unit(installed: Machine) -> None:
-    done = installed.run("systemd-analyze verify --man=no nodeagent.service")
+def test_systemd_finds_nothing_wrong_with_the_unit(shared: Machine) -> None:
+    done = shared.run("systemd-analyze verify --man=no nodeagent.service")
     assert "nodeagent.service" not in done.stderr
-    installed.run("systemd-analyze security --offline=yes --threshold=20 nodeagent.service")
+    shared.run("systemd-analyze security --offline=yes --threshold=20 nodeagent.service")
 
 
 def test_the_sandbox_lets_through_what_the_daemon_needs_and_nothing_else(
@@ -117,6 +125,24 @@ def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_ano
     node.write(f"{NODE}/etc/nodeagent/config.yaml", rule)
     until(lambda: "example.com/gpu" in node.says(f"nodeagent --root {NODE} status"), "the resource is served")
     until(lambda: "example.com/gpu: registered with the kubelet" in node.journal(), "the kubelet knows it")
+
+
+def test_a_node_that_is_reset_is_served_again_without_a_restart(
+    installed: Machine, packages: Packages
+) -> None:
+    def registrations() -> int:
+        return installed.journal().count("example.com/null: registered with the kubelet")
+
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
+    rule = "resources: [{name: example.com/null, node: {path: /dev/null, count: 3}}]\n"
+    installed.write("/etc/nodeagent/conf.d/null.yaml", rule)
+    kubelet(installed, ALONE, "")
+    until(lambda: registrations() == 1, "the kubelet knows it")
+    before = installed.show("MainPID")
+    installed.run("systemctl stop kubelet && rm -r /var/lib/kubelet/*")
+    kubelet(installed, ALONE, "")
+    until(lambda: registrations() == 2, "the new kubelet knows it")
+    assert installed.show("MainPID") == before
 
 
 def test_a_reload_in_the_middle_of_an_upgrade_never_mixes_two_versions(
