@@ -43,16 +43,46 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (printf "%s-config" (include "nodeagent.fullname" .)) .Values.existingConfigMap -}}
 {{- end -}}
 
+{{- /* The settings, without the sections that are there but empty. */ -}}
+{{- define "nodeagent.config" -}}
+{{- $kept := dict -}}
+{{- range $key, $value := .Values.config -}}
+{{- if not (kindIs "invalid" $value) }}{{- $_ := set $kept $key $value -}}{{- end -}}
+{{- end -}}
+{{- toYaml $kept -}}
+{{- end -}}
+
 {{- /* "true" if nodeagent makes and removes devices, else "". */ -}}
 {{- define "nodeagent.changes" -}}
+{{- $config := include "nodeagent.config" . | fromYaml -}}
 {{- if eq (toString .Values.changes) "auto" -}}
-{{- if or (dig "mdevs" "manage" false .Values.config) (dig "sriov" list .Values.config) -}}true{{- end -}}
+{{- if or (dig "mdevs" "manage" false $config) (dig "sriov" list $config) -}}true{{- end -}}
 {{- else if .Values.changes -}}true{{- end -}}
 {{- end -}}
 
 {{- /* "true" if a resource of config is answered with CDI names, else "". */ -}}
 {{- define "nodeagent.cdi" -}}
-{{- range dig "resources" list .Values.config -}}
+{{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
 {{- if .cdi -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails where values contradict each other. */ -}}
+{{- define "nodeagent.check" -}}
+{{- $config := include "nodeagent.config" . | fromYaml -}}
+{{- if and .Values.existingConfigMap (ne (len (keys $config)) 1) -}}
+{{- fail "config and existingConfigMap are both given\nwrite all settings into one of them" -}}
+{{- end -}}
+{{- $by := dict "http.listen" "http.host and http.port" "node.name" "nothing: it is the node's own name" -}}
+{{- range $key := list "devicePluginDir" "pluginsRegistryDir" "podResources" -}}
+{{- $_ := set $by (printf "kubelet.%s" $key) "kubeletRoot" -}}
+{{- end -}}
+{{- $_ := set $by "status.socket" "nothing: only /run/nodeagent can be written to" -}}
+{{- $_ := set $by "cdi.specDir" "nothing: /var/run/cdi is mounted where a resource has cdi: true" -}}
+{{- range $key, $instead := $by -}}
+{{- $parts := splitList "." $key -}}
+{{- if not (kindIs "invalid" (dig (index $parts 0) (index $parts 1) nil $config)) -}}
+{{- fail (printf "config.%s does not go with what the pod mounts and serves\nset instead: %s" $key $instead) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
