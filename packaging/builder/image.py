@@ -26,9 +26,6 @@ _UNREAD = (
 )
 _LICENCES = "--dpkgopt=path-include=/usr/share/doc/*/copyright"
 _TRIM = (*(f"--dpkgopt=path-exclude={path}" for path in _UNREAD), _LICENCES)
-    *(f"--dpkgopt=path-exclude={path}" for path in _UNREAD),
-    "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-)
 BASES = {
     "RUNTIME_IMAGE": ("--include=base-files,python3.11", *_TRIM),
     "BUILD_IMAGE": ("--include=base-files,python3.11,python3-pip,python3-setuptools,python3-wheel",),

