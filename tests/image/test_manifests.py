@@ -13,6 +13,7 @@ import yaml
 from nodeagent import config
 from nodeagent.config import table
 from tests.image import manifests
+from tests.image.containers import ROOT
 from tests.image.manifests import OVERLAYS, Manifest
 
 VERSIONS = ("1.30", "1.33", "1.37")
@@ -206,6 +207,6 @@ def test_the_port_of_the_probes_is_the_one_that_is_served() -> None:
 
 
 def test_every_mount_has_a_line_in_the_documentation() -> None:
-    page = (manifests.ROOT / "docs/kubernetes.md").read_text()
+    page = (ROOT / "docs/kubernetes.md").read_text()
     paths = {each["mountPath"] for each in manifests.container(manifests.helm(config=ALL))["volumeMounts"]}
     assert [path for path in sorted(paths) if not re.search(rf"\| `{re.escape(path)}`", page)] == []

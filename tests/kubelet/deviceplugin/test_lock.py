@@ -26,9 +26,7 @@ BELOW_A_SERVICE = "0::/system.slice/containerd.service/kubepods-burstable.slice/
     [
         pytest.param(IN_A_POD, "0::/\n", "", f"pod {HERE}", id="pod"),
         pytest.param(IN_A_POD, UNIFIED, HOST, f"pod {HERE}", id="pod of a kubelet in a service"),
-        pytest.param(
-            {}, HYBRID, HOST, "systemd unit nodeagent.service", id="two hierarchies"
-        ),
+        pytest.param({}, HYBRID, HOST, "systemd unit nodeagent.service", id="two hierarchies"),
         pytest.param({}, UNIFIED, HOST, "systemd unit nodeagent@blue.service", id="version two"),
         pytest.param({}, IN_A_SESSION, HOST, f"process {os.getpid()}", id="by hand"),
         pytest.param({}, BELOW_A_SERVICE, "pid:[1]", f"container {HERE}", id="a container that is no pod"),
