@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm packages packaging-test image image-test bench proto format lock clean
+.PHONY: help demo test e2e vm packages binary packaging-test image image-test bench proto format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -27,14 +27,17 @@ vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches 
 packages: $(DEV_STAMP)  ## build the .deb and .rpm packages into dist/
 	PYTHONPATH=packaging $(BIN)/python -m builder $(ARGS)
 
+binary: $(DEV_STAMP)  ## build an executable that needs no Python, into dist/
+	PYTHONPATH=packaging $(BIN)/python -m builder.binary $(ARGS)
+
 packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; the first run makes them)
 	PYTHONPATH=packaging $(BIN)/python -m tests.packaging $(ARGS)
 
-image: $(DEV_STAMP)  ## build the container image into dist/ (root, buildah; BUILD_IMAGE and RUNTIME_IMAGE: other bases)
+image: $(DEV_STAMP)  ## build the container image into dist/ (root, buildah)
 	PYTHONPATH=packaging $(BIN)/python -m builder.image $(ARGS)
 
 image-test: $(DEV_STAMP)  ## tests of the image and of the manifests (root, podman; the first run makes the bases)
-	PYTHONPATH=packaging $(BIN)/python -m tests.image $(ARGS)
+	$(BIN)/python -m tests.image $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests

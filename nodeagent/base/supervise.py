@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -23,6 +24,8 @@ from nodeagent.base.errors import CodeReplaced, InvariantBroken, MustEnd, Nodeag
 
 E = TypeVar("E", bound=BaseException)
 
+# where our code is: this file, or the executable that PyInstaller has put all modules into
+_CODE = next(path for path in (Path(__file__), Path(sys.executable)) if path.exists())
 _HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
 
 
@@ -116,7 +119,7 @@ def _must_have_code(error: Exception) -> None:
 
     :raises CodeReplaced: if it is gone: to try again is of no use then.
     """
-    if not Path(__file__).exists():
+    if not _CODE.exists():
         what = f"nodeagent was upgraded while it ran, and needs code that is gone ({error})"
         raise CodeReplaced(
             what, "systemd starts the new version at once; start it yourself anywhere else"

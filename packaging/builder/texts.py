@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def write(root: Path) -> None:
     """Write all of them below ``root``, to the places where the distribution looks for them."""
     for shell, place in COMPLETIONS.items():
         _write(root / place, completion(shell).encode())
+    # HERE: the journal's message catalog, to usr/lib/systemd/catalog/nodeagent.catalog; recipes.py lists it
     _write(root / MAN_PAGE, compressed(man_page()))
     for name, page in DOCUMENTS.items():
         _write(root / DOCUMENTATION / name, compressed((source.ROOT / "docs" / page).read_text()))
@@ -58,9 +60,7 @@ def _write(path: Path, content: bytes) -> None:
 def completion(shell: str) -> str:
     """The completion of bash, zsh or fish: words, files and directories where they are meant."""
     parser = main.parser()
-    for action in (
-        action for each in _parsers(parser) for action in each._actions
-    ):  # argparse shows no other way
+    for action in itertools.chain(*(each._actions for each in _parsers(parser))):
         if action.metavar in _PATHS:
             action.complete = _PATHS[str(action.metavar)]  # type: ignore[attr-defined]  # shtab's own attribute
         elif (setting := table.BY_KEY.get(action.dest)) and isinstance(setting.shape, Word):
@@ -70,6 +70,7 @@ def completion(shell: str) -> str:
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser and those of its verbs; argparse tells of neither them nor their actions in public."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

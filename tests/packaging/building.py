@@ -51,6 +51,15 @@ def build(target: Path, source: Path = ROOT, under: Sequence[str] = (), key: Pat
     )
 
 
+def binary(target: Path) -> Path:
+    """Build the executable; its archive."""
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}/packaging:{ROOT}", "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "builder.binary", "--to", str(target)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(target.glob("*.tar.gz"))
+
+
 def next_version(source: Path, version: str) -> None:
     """Make ``source``, a new directory, the source of another version of the program.
 

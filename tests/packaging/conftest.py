@@ -34,6 +34,12 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return building.build(folder / "dist", folder / "source")
 
 
+@pytest.fixture(scope="session")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of the executable."""
+    return building.binary(tmp_path_factory.mktemp("binary"))
+
+
 @pytest.fixture(params=systems.SUITES)
 def empty(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A booted system that has never seen nodeagent."""

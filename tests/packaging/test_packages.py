@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from builder import texts, vendoring
 
 from nodeagent.config import table
 from tests.packaging import building
@@ -109,23 +111,14 @@ def content(path: Path) -> bytes:
 
 
 def test_what_was_left_out_is_imported_by_nothing(unpacked: Path) -> None:
+    importing = re.compile(r"\b(import|from) (dateutil|tzdata)\b")
     modules = [path for path in files(unpacked / "usr/lib/nodeagent") if path.suffix == ".py"]
-    assert [
-        path
-        for path in modules
-        if "import dateutil" in path.read_text() or "from dateutil" in path.read_text()
-    ] == []
+    assert [path for path in modules if importing.search(path.read_text())] == []
 
 
 def test_every_library_is_named_among_the_notices(unpacked: Path) -> None:
-    from builder import vendoring
-
-    notices = (
-        content(unpacked / "usr/share/doc/nodeagent/third-party-notices.gz")
-        .decode()
-        .lower()
-        .replace("_", "-")
-    )
+    notices = content(unpacked / "usr/share/doc/nodeagent/third-party-notices.gz").decode()
+    notices = notices.lower().replace("_", "-")
     pins = [block.split(" ")[0].replace("==", " ") for block in vendoring.requirements().values()]
     assert [pin for pin in pins if f"\n{pin} (" not in f"\n{notices}"] == []
 
@@ -152,28 +145,18 @@ SHELLS = {
 @pytest.mark.parametrize(("typed", "offered"), [("exp", "explain"), ("scan --timing-se", "--timing-settle")])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes_verbs_and_settings(unpacked: Path, shell: str, typed: str, offered: str) -> None:
-    from builder import texts
-
     script = SHELLS[shell].format(unpacked / texts.COMPLETIONS[shell], typed)
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
     assert offered in done.stdout.split(), done.stderr
 
 
 def test_zsh_accepts_its_completion(unpacked: Path) -> None:
-    from builder import texts
-
     subprocess.run(["zsh", "-n", str(unpacked / texts.COMPLETIONS["zsh"])], check=True)
 
 
 def test_lintian_finds_nothing(packages: Packages) -> None:
-    command = [
-        "lintian",
-        "--allow-root",
-        "--fail-on",
-        "error,warning",
-        str(packages.deb),
-        str(packages.demo_deb),
-    ]
+    strict = ("--allow-root", "--fail-on", "error,warning")
+    command = ["lintian", *strict, str(packages.deb), str(packages.demo_deb)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 

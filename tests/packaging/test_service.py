@@ -127,6 +127,21 @@ def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_ano
     until(lambda: "example.com/gpu: registered with the kubelet" in node.journal(), "the kubelet knows it")
 
 
+def test_the_executable_serves_a_host_without_python(empty: Machine, binary: Path) -> None:
+    there = "/opt/nodeagent"
+    empty.run(f"mkdir {there} && tar xzf {empty.put(binary)} -C {there} --strip-components=1")
+    empty.run("cp /opt/nodeagent/nodeagent.service /etc/systemd/system")
+    empty.run(
+        "cp /opt/nodeagent/tmpfiles.conf /usr/lib/tmpfiles.d/nodeagent.conf && systemd-tmpfiles --create"
+    )
+    empty.run("ln -s /opt/nodeagent/nodeagent /usr/bin/nodeagent && rm /usr/bin/python3*")
+    empty.run("systemctl daemon-reload && systemctl start nodeagent")
+    empty.write("/etc/nodeagent/conf.d/vgpus.yaml", "mdevs: {manage: true, types: [nvidia-222]}\n")
+    until(lambda: "settings loaded again: mdevs" in empty.journal(), "the feature is wanted")
+    assert "pid " + empty.show("MainPID") in empty.says("nodeagent status")
+    assert "failed, starting it again" not in empty.journal()
+
+
 def test_a_node_that_is_reset_is_served_again_without_a_restart(
     installed: Machine, packages: Packages
 ) -> None:
@@ -139,7 +154,8 @@ def test_a_node_that_is_reset_is_served_again_without_a_restart(
     kubelet(installed, ALONE, "")
     until(lambda: registrations() == 1, "the kubelet knows it")
     before = installed.show("MainPID")
-    installed.run("systemctl stop kubelet && rm -r /var/lib/kubelet/*")
+    installed.run("systemctl stop kubelet")
+    until(lambda: not installed.run("rm -rf /var/lib/kubelet/*", check=False).returncode, "all of it is gone")
     kubelet(installed, ALONE, "")
     until(lambda: registrations() == 2, "the new kubelet knows it")
     assert installed.show("MainPID") == before

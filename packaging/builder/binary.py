@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``make binary``: the daemon with an interpreter of its own, for hosts without Python 3.11, as an archive.
+
+PyInstaller puts the code of the packages and this machine's Python into one directory. It runs where the C
+library is as new as here, on this kind of processor. Security fixes of Python and OpenSSL need a new build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from builder import payload, source
+
+_OPTIONS = ("--noconfirm", "--log-level=WARN", "--onedir", "--strip", "--name=nodeagent")
+# features are imported by name, pci.ids is read from the package, betterproto2 asks for its own version
+_HOLDING = ("--collect-submodules=nodeagent", "--collect-data=nodeagent", "--copy-metadata=betterproto2")
+# what libraries use if it is there, and what is there only because this is where nodeagent is developed
+_WITHOUT = tuple(f"--exclude-module={name}" for name in ("google", "pytest", "_pytest", "packaging", "trio"))
+_NOTICE = """\
+Beside the libraries below, this holds parts of Python (PSF-2.0) and the libraries that this uses: OpenSSL
+(Apache-2.0), libffi (MIT), zlib (Zlib), bzip2 (bzip2-1.0.6), liblzma (0BSD), libuuid (BSD-3-Clause).
+PyInstaller's loader is GPL-2.0-or-later with an exception for what is built with it.
+
+
+"""
+_ENTRY = "from nodeagent.__main__ import main\n\nmain()\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Build; the exit code."""
+    parser = argparse.ArgumentParser(prog="builder.binary", description="Builds the executable.")
+    parser.add_argument("--to", type=Path, default=source.ROOT / "dist", help="directory; default: dist")
+    target = parser.parse_args(arguments).to.resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    os.umask(0o022)
+    with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
+        made = build(Path(folder), target)
+    print(f"{made.stat().st_size:>9,}  {made}")
+    return 0
+
+
+def build(stage: Path, target: Path) -> Path:
+    """Build the archive; ``stage`` is an empty directory."""
+    laid_out = payload.lay_out(stage)
+    (stage / "entry.py").write_text(_ENTRY)
+    environ = os.environ | {
+        "PYTHONPATH": str(laid_out.daemon / payload.PLACE / laid_out.code),
+        "PYTHONHASHSEED": "0",
+        "SOURCE_DATE_EPOCH": str(source.time()),
+    }
+    command = [sys.executable, "-P", "-m", "PyInstaller", *_OPTIONS, *_HOLDING, *_WITHOUT, "entry.py"]
+    subprocess.run(command, cwd=stage, env=environ, check=True)
+    made = stage / "dist/nodeagent"
+    (made / "third-party-notices").write_text(_NOTICE + laid_out.notices)
+    for name in ("nodeagent.service", "tmpfiles.conf", "config.yaml", "copyright"):
+        (made / name).write_bytes((source.PACKAGING / name).read_bytes())
+    name = f"nodeagent-{source.version()}-{platform.machine()}"
+    return _archive(made, name, target / f"{name}.tar.gz")
+
+
+def _archive(tree: Path, name: str, archive: Path) -> Path:
+    """Pack the tree below ``name``, with one time for all and files in order."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.mtime, info.uid, info.gid, info.uname, info.gname = source.time(), 0, 0, "root", "root"
+        return info
+
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", 9, file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as tar,
+    ):
+        tar.add(tree, name, filter=plain)  # sorted by tarfile itself
+    return archive
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
