@@ -6,7 +6,8 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm monitoring-test packages binary packaging-test bench proto format lock clean
+.PHONY: help demo test e2e vm monitoring-test packages binary packaging-test image image-test bench proto format lock \
+    clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -35,7 +36,13 @@ binary: $(DEV_STAMP)  ## build an executable that needs no Python, into dist/
 	PYTHONPATH=packaging $(BIN)/python -m builder.binary $(ARGS)
 
 packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; the first run makes them)
-	$(BIN)/python -m tests.packaging $(ARGS)
+	PYTHONPATH=packaging $(BIN)/python -m tests.packaging $(ARGS)
+
+image: $(DEV_STAMP)  ## build the container image into dist/ (root, buildah)
+	PYTHONPATH=packaging $(BIN)/python -m builder.image $(ARGS)
+
+image-test: $(DEV_STAMP)  ## tests of the image and of the manifests (root, podman; the first run makes the bases)
+	$(BIN)/python -m tests.image $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests

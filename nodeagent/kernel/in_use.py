@@ -135,11 +135,28 @@ def _open_nodes(root: Root) -> frozenset[Node] | None:
 
 def _opened_by(root: Root, process: str) -> set[Node] | None:
     """What one process has open; None if that may not be seen. One that has ended has nothing open."""
-    path = root.path(f"/proc/{process}/fd")
+    directory = root.path(f"/proc/{process}/fd")
     try:
-        names = os.listdir(path)
+        paths = [f"{directory}/{name}" for name in os.listdir(directory)]
     except PermissionError:
         return None
     except OSError:
         return set()
-    return {node for name in names if (node := _node(f"{path}/{name}")) is not None}
+    nodes = {path: _node(path) for path in paths}
+    if any(node is None and _hidden(path) for path, node in nodes.items()):
+        return None
+    return {node for node in nodes.values() if node is not None}
+
+
+def _hidden(path: str) -> bool:
+    """True if the kernel does not say what an open file is: to list them takes less than CAP_SYS_PTRACE.
+
+    A file that it names and that cannot be looked at is somebody's FUSE file system, and no device.
+    """
+    try:
+        os.readlink(path)  # noqa: PTH115 - as above
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -13,8 +13,6 @@ import subprocess
 from datetime import datetime
 from pathlib import Path
 
-import yaml
-
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 
@@ -32,8 +30,21 @@ def time() -> int:
     """Seconds since 1970 that all files of the packages bear."""
     if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(epoch)
-    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-    if (ROOT / ".git").exists():
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    if committed := _of_commit("%ct"):
+        return int(committed)
+    import yaml  # here: the stage that builds the image does without
+
     newest = yaml.safe_load((PACKAGING / "changelog.yaml").read_text())[0]["date"]
     return int(datetime.fromisoformat(str(newest)).timestamp())
+
+
+def revision() -> str:
+    """The commit; "" where there is no history."""
+    return _of_commit("%H")
+
+
+def _of_commit(field: str) -> str:
+    if not (ROOT / ".git").exists():
+        return ""
+    command = ["git", "-C", str(ROOT), "log", "-1", f"--format={field}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

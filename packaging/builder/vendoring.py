@@ -39,26 +39,26 @@ def requirements() -> dict[str, str]:
 
 def vendor(target: Path) -> str:
     """Install all libraries into an empty directory; the notices that their licences ask for."""
-    wheels = sorted(str(wheel) for wheel in _wheels().glob("*.whl"))
-    _run("install", "--target", str(target), "--no-compile", "--no-deps", "--no-index", *_ANY, *wheels)
+    found = sorted(str(wheel) for wheel in wheels().glob("*.whl"))
+    _run("install", "--target", str(target), "--no-compile", "--no-deps", "--no-index", *_ANY, *found)
     notices = _notices(target)
     _clean(target)
     return notices
 
 
-def _wheels() -> Path:
+def wheels() -> Path:
     """The directory of all wheels; made if it is not there."""
     cache = Path(os.environ.get("NODEAGENT_CACHE", "~/.cache/nodeagent")).expanduser() / "packages"
     blocks = requirements()
     known = hashlib.sha256("".join(blocks.values()).encode()).hexdigest()[:16]
-    wheels = cache / f"wheels-{known}"
-    if not wheels.exists():
+    kept = cache / f"wheels-{known}"
+    if not kept.exists():
         making = cache / f"making-{os.getpid()}"
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         _fetch(making, blocks)
-        making.rename(wheels)
-    return wheels
+        making.rename(kept)
+    return kept
 
 
 def _fetch(wheels: Path, blocks: dict[str, str]) -> None:

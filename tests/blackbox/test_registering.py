@@ -368,7 +368,8 @@ async def test_a_second_instance_ends_with_two_lines_and_disturbs_nothing(node: 
         told = [line for line in second.stderr.splitlines() if not line.startswith("{")]
         assert len(told) == 2
         assert "another nodeagent serves" in told[0]
-        assert "stop it first" in told[1]
+        assert f": process {daemon.pid};" in told[0]
+        assert "stop that process first" in told[1]
         assert daemon.alive
         assert kubelet.statistics.streams == {T4: 1}
         assert (await node.status())["pid"] == daemon.pid

@@ -19,8 +19,11 @@ from tests import tiers
 from tests.e2e import building, image
 from tests.e2e.building import HERE, Missing
 
-_PROGRAMS = ("containerd", "ctr", "runc", "openssl", "unshare", "nsenter", "setpriv", "mount", "nice")
-_PACKAGES = "containerd, runc, busybox-static, openssl and util-linux"
+_PROGRAMS = (
+    *("containerd", "ctr", "runc", "openssl", "unshare", "nsenter", "setpriv", "mount", "nice"),
+    *("buildah", "podman", "mmdebstrap"),
+)
+_PACKAGES = "containerd, runc, busybox-static, openssl, util-linux, buildah, podman and mmdebstrap"
 
 
 def main(arguments: list[str]) -> int:

@@ -28,6 +28,7 @@ class Cluster:
     base: Path
     control: ControlPlane
     kubelet: Kubelet
+    runtime: Containerd
 
     @property
     def api(self) -> Api:
@@ -81,7 +82,7 @@ def running(programs: Mapping[str, Path], launcher: Path, runtime: Path | None =
         kubelet.start()
         kubelet.await_ready()
         control.api.until(NODE, _usable, "the Node is Ready and has no taints", 60.0)
-        yield Cluster(base, control, kubelet)
+        yield Cluster(base, control, kubelet, containerd)
 
 
 def _usable(found: Any) -> bool:

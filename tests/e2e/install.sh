@@ -4,4 +4,5 @@
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends containerd runc busybox-static openssl util-linux mount
+apt-get install -y -qq --no-install-recommends \
+    containerd runc busybox-static openssl util-linux mount buildah podman mmdebstrap debian-archive-keyring

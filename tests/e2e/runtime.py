@@ -69,7 +69,11 @@ class Containerd:
             *("env", f"PATH={self._path}", "containerd", "--config", str(base / "containerd.toml")),
         )
         waiting.until(lambda: self._ctr("version"), "containerd answers")
-        self._ctr("images", "import", str(base / "image.tar"))
+        self.load(base / "image.tar")
+
+    def load(self, archive: Path) -> None:
+        """Take the images of an archive."""
+        self._ctr("images", "import", str(archive))
 
     def _ctr(self, *argv: str) -> str:
         command = self._namespace.command(

@@ -195,3 +195,27 @@ async def test_what_cannot_be_seen_is_nobody_s(cards: SimulatedCards) -> None:
     for node in nodes(cards):
         node.unlink()
     assert openers(cards, ONE, "0000:00:00.0") == {}
+
+
+async def test_open_files_that_are_listed_and_not_named_count_as_all(cards: SimulatedCards) -> None:
+    cards.hold(ONE)
+    listed = Path(cards.host.path("/proc/77/fd"))
+    files.directory(str(listed))
+    (listed / "3").symlink_to("/dev/null")
+    assert as_anybody(lambda: used(cards, ONE, TWO)) == {ONE}
+    os.chmod(listed, 0o400)  # without CAP_SYS_PTRACE the kernel lists them, and says of none what it is
+    assert as_anybody(lambda: used(cards, ONE, TWO)) == {ONE, TWO}
+    os.chmod(listed, 0o500)
+
+
+async def test_a_file_that_only_its_owner_may_look_at_is_no_device(
+    cards: SimulatedCards, tmp_path: Path
+) -> None:
+    cards.hold(ONE)
+    private = tmp_path / "of a FUSE file system"
+    private.mkdir()
+    os.chmod(private, 0)
+    listed = Path(cards.host.path("/proc/77/fd"))
+    files.directory(str(listed))
+    (listed / "3").symlink_to(private / "file")
+    assert as_anybody(lambda: used(cards, ONE, TWO)) == {ONE}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
+
+from builder import debian
 
 SUITES = ("bookworm", "trixie")
 _PACKAGES = "systemd,systemd-sysv,dbus,kmod,udev,libnss-systemd,procps,python3,rpm"
@@ -34,20 +35,8 @@ def root(suite: str) -> Path:
 
 def _make(suite: str, tree: Path) -> None:
     print(f"making a system of {suite} ...", flush=True)
-    options = ["--quiet", "--variant=minbase", f"--include={_PACKAGES}", "--aptopt=APT::Sandbox::User root"]
-    done = subprocess.run(
-        ["mmdebstrap", *options, suite, str(tree), _mirror()], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
+    try:
+        debian.make(suite, tree, "--variant=minbase", f"--include={_PACKAGES}")
+    except debian.NoTree as error:
         shutil.rmtree(tree)
-        raise Missing(f"mmdebstrap cannot make {suite}:\n{done.stderr.strip()}")
-
-
-def _mirror() -> str:
-    """The mirror from which this machine has its release."""
-    targets = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"]
-    found = subprocess.run(targets, capture_output=True, text=True, check=False).stdout.split()
-    plain = [uri for uri in found if "security" not in uri]
-    if not plain:
-        raise Missing("apt knows no mirror of Debian: nothing to make systems from")
-    return plain[0]
+        raise Missing(str(error)) from error

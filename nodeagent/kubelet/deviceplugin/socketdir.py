@@ -5,13 +5,12 @@ Knows names and inodes, not gRPC. Level-triggered: an event only makes it read a
 what no event told. The kubelet unlinks every socket in the directory when it starts, and writes a checkpoint
 there at each list; so events are taken by name, never "something happened". One bell tells all who serve
 there that a socket has gone or that the kubelet is another; a socket of ours that has come concerns nobody.
-A lock, flock(2) on a file in it, keeps a second nodeagent out; it ends with the process, however that ends.
+A lock keeps a second nodeagent out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
@@ -21,11 +20,10 @@ from pathlib import Path
 import anyio
 
 from nodeagent.base import sockets
-from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
+from nodeagent.kubelet.deviceplugin.lock import DirectoryLock
 
-LOCK = "nodeagent.lock"
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
 PREFIX = "nodeagent-"
@@ -37,58 +35,6 @@ Identity = tuple[int, int, int]
 
 The birth of a socket is its mtime: nothing writes to it, and a chmod or chown changes the ctime only.
 """
-
-
-class DirectoryLock:
-    """The lock of the directory at a path; may be taken again and again, for the directory of that moment."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor: int | None = None
-
-    @property
-    def holds(self) -> bool:
-        """False if the locked file is not the directory's any more; True where there was none to lock."""
-        if self._descriptor is None:
-            return True
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), Path(self._path, LOCK).stat())
-        except OSError:
-            return False
-
-    def take(self) -> None:
-        """Lock the directory that is there now, if it is there and allows it.
-
-        :raises AlreadyRunning: if another nodeagent has the lock.
-        """
-        self.release()
-        self._descriptor = _locked(self._path)
-
-    def release(self) -> None:
-        """Give the lock back, if there is one."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def _locked(path: str) -> int | None:
-    """A descriptor that holds the lock; None if there is no directory, or it allows no lock."""
-    try:
-        descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise AlreadyRunning(
-            f"another nodeagent serves {path} already",
-            "stop it first (systemctl stop nodeagent, or delete its pod); it goes on undisturbed",
-        ) from error
-    except OSError:  # a file system without locks
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def socket_name(resource: str, number: int) -> str:

@@ -16,7 +16,7 @@ import pytest
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.watching import Watcher
 from nodeagent.config import scalars
-from nodeagent.kubelet.deviceplugin import socketdir
+from nodeagent.kubelet.deviceplugin import lock, socketdir
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from tests.kubelet.binding import bound
 
@@ -82,7 +82,7 @@ def test_a_second_daemon_is_told_and_the_first_goes_on(
     second = SocketDir(str(plugins), watcher)
     with pytest.raises(AlreadyRunning, match="another nodeagent serves") as caught:
         second.open()
-    assert "systemctl stop nodeagent" in caught.value.hint
+    assert "stop that process first" in caught.value.hint
     second.close()
     directory.scan()
 
@@ -118,7 +118,7 @@ def test_a_lock_file_that_was_removed_is_locked_anew(
     directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:
     directory.open()
-    (plugins / socketdir.LOCK).unlink()
+    (plugins / lock.LOCK).unlink()
     directory.scan()
     with pytest.raises(AlreadyRunning):
         SocketDir(str(plugins), watcher).scan()
@@ -156,7 +156,7 @@ def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: Watcher) -> 
     (tmp_path / "later").mkdir()
     directory.scan()
     assert [*found, directory.exists] == [False, True]
-    assert (tmp_path / "later" / socketdir.LOCK).exists()
+    assert (tmp_path / "later" / lock.LOCK).exists()
     directory.close()
 
 
@@ -170,7 +170,7 @@ def test_only_own_sockets_that_nobody_serves_are_removed(directory: SocketDir, p
     directory.open()
     left = sorted(os.listdir(plugins))
     served.close()
-    assert left == ["nodeagent-notes.txt", "nodeagent-served.sock", socketdir.LOCK, "vendor.sock"]
+    assert left == ["nodeagent-notes.txt", "nodeagent-served.sock", lock.LOCK, "vendor.sock"]
 
 
 def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plugins: Path) -> None:
@@ -270,4 +270,4 @@ async def test_when_the_directory_is_made_anew_the_bell_rings(
         seen = directory.bell.version
         made_anew(plugins)
         await rung(directory, seen)
-    assert (plugins / socketdir.LOCK).exists()
+    assert (plugins / lock.LOCK).exists()

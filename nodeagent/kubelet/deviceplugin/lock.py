@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One nodeagent for each directory of the kubelet: flock(2) on a file in it, which says whose lock it is.
+
+A package's service and a pod see the same file through different mounts, and locks are the file's, not the
+path's. The lock ends with the process, however that ends; the kubelet deletes only sockets there. Process ids
+say nothing across a container's walls, so the file has the name by which people know the owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodeagent.base.errors import AlreadyRunning
+
+LOCK = "nodeagent.lock"
+POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
+_NAME = re.compile(rf"({POD}|{UNIT}|{CONTAINER}|{PROCESS}) [\w.@:\\-]{{1,255}}", re.ASCII)
+_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
+_MOST = 300  # bytes of the file that count
+_HINTS = {
+    POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this",
+    UNIT: "keep one of the two on this node: systemctl disable --now {name}, then start this",
+    CONTAINER: "stop that container first if this one is to serve the node",
+    PROCESS: "stop that process first if this one is to serve the node",
+    "": "keep one of the two on this node: stop its service, or exclude it from the DaemonSet (nodeSelector)",
+}
+
+
+class DirectoryLock:
+    """The lock of the directory at a path; may be taken again and again, for the directory of that moment."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def holds(self) -> bool:
+        """False if the locked file is not the directory's any more; True where there was none to lock."""
+        if self._descriptor is None:
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), Path(self._path, LOCK).stat())
+        except OSError:
+            return False
+
+    def take(self) -> None:
+        """Lock the directory that is there now, if it is there and allows it.
+
+        :raises AlreadyRunning: if another nodeagent has the lock.
+        """
+        self.release()
+        self._descriptor = _locked(self._path)
+
+    def release(self) -> None:
+        """Give the lock back, if there is one."""
+        if self._descriptor is not None:
+            _sign(self._descriptor, "")
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _locked(path: str) -> int | None:
+    """A descriptor that holds the lock; None if there is no directory, or it allows no lock."""
+    try:
+        descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        told = os.pread(descriptor, _MOST, 0).decode("utf-8", "replace").strip()
+        os.close(descriptor)
+        raise AlreadyRunning(*refusal(path, told)) from error
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return None
+    _sign(descriptor, f"{owner(os.environ, _control_groups(), _pids())}\n")
+    return descriptor
+
+
+def _sign(descriptor: int, text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk makes the lock no weaker
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+
+
+def refusal(path: str, told: str) -> tuple[str, str]:
+    """What to tell, and what to do, where the owner of the lock has ``told`` this of itself."""
+    known = told if _NAME.fullmatch(told) else ""  # it may be just starting, or of an older version
+    kind, _, name = known.rpartition(" ")
+    what = f"another nodeagent serves {path} already" + (f": {known}" if known else "")
+    return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)
+
+
+def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
+    """The name by which people know this process: its pod, its systemd unit, its container or its process id.
+
+    A pod's host name is its own unless it uses the host's network; every container of a pod is told where the
+    API server is. systemd puts a service into a control group of its name. ``pids`` is the namespace in which
+    process ids mean something: elsewhere a person would take ours, often 1, for another process.
+    """
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return f"{POD} {os.uname().nodename}"
+    for line in control_groups.splitlines():
+        unit = line.rpartition("/")[2]
+        if unit.endswith(".service"):
+            return f"{UNIT} {unit}"
+    return f"{PROCESS} {os.getpid()}" if pids == _HOST_PIDS else f"{CONTAINER} {os.uname().nodename}"
+
+
+def _control_groups() -> str:
+    """The lines of cgroups(7), "" if they cannot be read."""
+    try:
+        return Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _pids() -> str:
+    """This process's namespace of process ids, "" if it cannot be seen."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

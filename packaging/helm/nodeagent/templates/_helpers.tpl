@@ -1,0 +1,88 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+
+{{- define "nodeagent.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "nodeagent.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "nodeagent.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "nodeagent.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "nodeagent.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- define "nodeagent.selector" -}}
+app.kubernetes.io/name: {{ include "nodeagent.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "nodeagent.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "nodeagent.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: device-plugin
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "nodeagent.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "nodeagent.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "nodeagent.configMap" -}}
+{{- default (printf "%s-config" (include "nodeagent.fullname" .)) .Values.existingConfigMap -}}
+{{- end -}}
+
+{{- /* The settings, without the sections that are there but empty. */ -}}
+{{- define "nodeagent.config" -}}
+{{- $kept := dict -}}
+{{- range $key, $value := .Values.config -}}
+{{- if not (kindIs "invalid" $value) }}{{- $_ := set $kept $key $value -}}{{- end -}}
+{{- end -}}
+{{- toYaml $kept -}}
+{{- end -}}
+
+{{- /* "true" if nodeagent makes and removes devices, else "". */ -}}
+{{- define "nodeagent.changes" -}}
+{{- $config := include "nodeagent.config" . | fromYaml -}}
+{{- if eq (toString .Values.changes) "auto" -}}
+{{- if or (dig "mdevs" "manage" false $config) (dig "sriov" list $config) -}}true{{- end -}}
+{{- else if .Values.changes -}}true{{- end -}}
+{{- end -}}
+
+{{- /* "true" if a resource of config is answered with CDI names, else "". */ -}}
+{{- define "nodeagent.cdi" -}}
+{{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
+{{- if .cdi -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails where values contradict each other. */ -}}
+{{- define "nodeagent.check" -}}
+{{- $config := include "nodeagent.config" . | fromYaml -}}
+{{- if and .Values.existingConfigMap (ne (len (keys $config)) 1) -}}
+{{- fail "config and existingConfigMap are both given\nwrite all settings into one of them" -}}
+{{- end -}}
+{{- $by := dict "http.listen" "http.host and http.port" "node.name" "nothing: it is the node's own name" -}}
+{{- range $key := list "devicePluginDir" "pluginsRegistryDir" "podResources" -}}
+{{- $_ := set $by (printf "kubelet.%s" $key) "kubeletRoot" -}}
+{{- end -}}
+{{- $_ := set $by "status.socket" "nothing: only /run/nodeagent can be written to" -}}
+{{- $_ := set $by "cdi.specDir" "nothing: /var/run/cdi is mounted where a resource has cdi: true" -}}
+{{- range $key, $instead := $by -}}
+{{- $parts := splitList "." $key -}}
+{{- if not (kindIs "invalid" (dig (index $parts 0) (index $parts 1) nil $config)) -}}
+{{- fail (printf "config.%s does not go with what the pod mounts and serves\nset instead: %s" $key $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

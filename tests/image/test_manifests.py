@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifests: what clusters take, what the pod may do, and what is said of the settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeagent import config
+from nodeagent.config import table
+from tests.image import manifests
+from tests.image.containers import ROOT
+from tests.image.manifests import OVERLAYS, Manifest
+
+VERSIONS = ("1.30", "1.33", "1.37")
+FOREIGN = {"SecurityContextConstraints", "PodMonitor"}  # kinds that Kubernetes does not have
+VGPUS = {"apiVersion": "nodeagent/v1", "mdevs": {"manage": True, "types": []}}
+ALL = {
+    "apiVersion": "nodeagent/v1",
+    "mdevs": {"manage": True, "mdevctl": True},
+    "kubelet": {"registration": "plugins-registry"},
+    "resources": [{"name": "example.com/gpu", "cdi": True, "pci": [{"vendors": ["10de"]}]}],
+}
+CASES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "vGPUs": {"config": VGPUS},
+    "OpenShift": {"openshift": True},
+    "all": {
+        "config": ALL,
+        "openshift": True,
+        "podMonitor": {"enabled": True, "labels": {"team": "blue"}},
+        "kubeletRoot": "/data/kubelet",
+        "hostDev": "/dev",
+        "imagePullSecrets": [{"name": "pull"}],
+        "nodeSelector": {"gpu": "true"},
+        "serviceAccount": {"annotations": {"a": "b"}},
+        "podLabels": {"c": "d"},
+        "podAnnotations": {"e": "f"},
+        "extraArgs": ["--log-level", "debug"],
+        "extraEnv": [{"name": "NODEAGENT_LOG_FORMAT", "value": "text"}],
+        "extraVolumes": [{"name": "more", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+        "podSecurityContext": {"seLinuxOptions": {"type": "spc_t"}},
+    },
+    "a ConfigMap of one's own": {"existingConfigMap": "mine", "changes": True},
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", [pytest.param(values, id=name) for name, values in CASES.items()])
+def test_the_chart_is_valid_for_kubernetes(values: dict[str, Any], version: str, tmp_path: Path) -> None:
+    made = [each for each in manifests.helm(f"{version}.0", **values) if each["kind"] not in FOREIGN]
+    assert manifests.valid(made, version, tmp_path) == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_overlay_is_valid_for_kubernetes(overlay: str, version: str, tmp_path: Path) -> None:
+    made = [each for each in manifests.kustomize(overlay) if each["kind"] not in FOREIGN]
+    assert manifests.valid(made, version, tmp_path) == ""
+
+
+def test_a_field_that_kubernetes_does_not_know_would_be_found(tmp_path: Path) -> None:
+    made = manifests.kustomize("base")
+    manifests.one(made, "DaemonSet")["spec"]["template"]["spec"]["hostPids"] = True
+    assert "hostPids" in manifests.valid(made, VERSIONS[0], tmp_path)
+
+
+def test_before_1_30_apparmor_is_switched_off_by_annotation(tmp_path: Path) -> None:
+    made = manifests.helm("1.28.0", config=VGPUS)
+    assert manifests.valid(made, "1.28", tmp_path) == ""
+    notes = manifests.one(made, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+    assert notes["container.apparmor.security.beta.kubernetes.io/nodeagent"] == "unconfined"
+
+
+@pytest.mark.parametrize(
+    ("overlay", "values"),
+    [
+        ("base", {}),
+        ("overlays/vgpu", {"config": VGPUS}),
+        ("overlays/openshift", {"openshift": True}),
+        ("overlays/openshift-vgpu", {"openshift": True, "config": VGPUS}),
+    ],
+)
+def test_the_chart_and_kustomize_say_the_same(overlay: str, values: dict[str, Any]) -> None:
+    ours, chart = manifests.kustomize(overlay), manifests.helm(**values)
+    assert _ordered(manifests.pod(ours)) == _ordered(manifests.pod(chart))
+    assert yaml.safe_load(manifests.settings(ours)) == yaml.safe_load(manifests.settings(chart))
+    strategy = [manifests.one(made, "DaemonSet")["spec"]["updateStrategy"] for made in (ours, chart)]
+    assert (
+        strategy[0]
+        == strategy[1]
+        == {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"},
+        }
+    )
+    kinds = [{each["kind"] for each in made} for made in (ours, chart)]
+    assert kinds[0] - {"Namespace"} == kinds[1]
+    for kind in kinds[1] & {"SecurityContextConstraints", "Role", "RoleBinding", "ServiceAccount"}:
+        assert _bare(manifests.one(ours, kind)) == _bare(manifests.one(chart, kind))
+
+
+def _ordered(pod: Manifest) -> Manifest:
+    (container,) = pod["containers"]
+    container["volumeMounts"].sort(key=lambda mount: str(mount["mountPath"]))
+    pod["volumes"].sort(key=lambda volume: str(volume["name"]))
+    return pod
+
+
+def _bare(manifest: Manifest) -> Manifest:
+    return manifest | {"metadata": manifest["metadata"]["name"]}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
+    made = manifests.kustomize(overlay)
+    pod, container = manifests.pod(made), manifests.container(made)
+    changes = overlay.endswith("vgpu")
+    security = container["securityContext"]
+    assert security["privileged"] is security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert security["capabilities"].get("add", []) == (["SYS_PTRACE", "DAC_READ_SEARCH"] if changes else [])
+    assert pod.get("hostPID", False) is changes
+    assert not {"hostNetwork", "hostIPC"} & pod.keys()
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    of_changes = {"/sys"} if changes else set()
+    assert writable == {"/var/lib/kubelet/device-plugins", "/run/nodeagent"} | of_changes
+
+
+def test_nothing_is_asked_of_the_api_server() -> None:
+    for overlay in ("base", "overlays/vgpu"):
+        kinds = {each["kind"] for each in manifests.kustomize(overlay)}
+        assert not kinds & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+    rules = manifests.one(manifests.kustomize("overlays/openshift"), "Role")["rules"]
+    constraints = manifests.one(manifests.kustomize("overlays/openshift"), "SecurityContextConstraints")
+    assert [(rule["verbs"], rule["resourceNames"]) for rule in rules] == [
+        (["use"], [constraints["metadata"]["name"]])
+    ]
+
+
+def test_openshift_allows_just_what_the_pod_wants() -> None:
+    for overlay in ("overlays/openshift", "overlays/openshift-vgpu"):
+        made = manifests.kustomize(overlay)
+        allowed, pod = manifests.one(made, "SecurityContextConstraints"), manifests.pod(made)
+        wanted = manifests.container(made)["securityContext"]["capabilities"].get("add", [])
+        kinds = {key for volume in pod["volumes"] for key in volume if key != "name"}
+        assert allowed["allowHostPID"] == pod.get("hostPID", False)
+        assert allowed["allowedCapabilities"] == wanted
+        assert set(allowed["volumes"]) == kinds | {"emptyDir"}
+        assert allowed["allowPrivilegedContainer"] is False
+
+
+def test_the_namespace_lets_pods_with_host_directories_in() -> None:
+    labels = manifests.one(manifests.kustomize("base"), "Namespace")["metadata"]["labels"]
+    modes = {key.partition("/")[2]: value for key, value in labels.items() if key.startswith("pod-security")}
+    assert modes == dict.fromkeys(("enforce", "audit", "warn"), "privileged")
+
+
+def test_other_settings_roll_the_pods() -> None:
+    def mark(**values: Any) -> str:
+        spec = manifests.one(manifests.helm(**values), "DaemonSet")["spec"]["template"]
+        return str(spec["metadata"]["annotations"]["checksum/config"])
+
+    assert mark() == mark()
+    assert mark() != mark(config=VGPUS)
+
+
+@pytest.mark.parametrize("values", [pytest.param(values, id=name) for name, values in CASES.items()])
+def test_every_variable_and_flag_of_the_pod_is_in_the_table_of_settings(values: dict[str, Any]) -> None:
+    container = manifests.container(manifests.helm(**values))
+    known = {setting.env for setting in table.SETTINGS if setting.supported}
+    flags = {setting.flag for setting in table.SETTINGS if setting.supported}
+    given = {each["name"] for each in container["env"]}
+    assert {"NODEAGENT_NODE_NAME", "NODEAGENT_HTTP_LISTEN"} <= given <= known
+    verb, *rest = container["args"]
+    assert verb == "run"
+    assert {flag for flag in rest if flag.startswith("--")} <= flags
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_daemon_takes_the_settings_of_each_overlay(overlay: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(manifests.settings(manifests.kustomize(overlay)))
+    assert config.check_file(str(path)).warnings == ()
+
+
+def test_the_port_of_the_probes_is_the_one_that_is_served() -> None:
+    container = manifests.container(manifests.helm(http={"host": "[::]", "port": 9999}))
+    (port,) = container["ports"]
+    values = {each["name"]: each.get("value") for each in container["env"]}
+    assert values["NODEAGENT_HTTP_LISTEN"] == "[::]:9999"
+    assert (port["name"], port["containerPort"]) == ("http", 9999)
+    for probe, path in (
+        ("startupProbe", "/healthz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ):
+        assert container[probe]["httpGet"] == {"path": path, "port": "http"}
+
+
+def test_every_mount_has_a_line_in_the_documentation() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    paths = {each["mountPath"] for each in manifests.container(manifests.helm(config=ALL))["volumeMounts"]}
+    assert [path for path in sorted(paths) if not re.search(rf"\| `{re.escape(path)}`", page)] == []
