@@ -141,6 +141,18 @@ def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_ano
     until(lambda: "example.com/gpu: registered with the kubelet" in node.journal(), "the kubelet knows it")
 
 
+def test_the_journal_has_fields_to_search_by_and_explains_what_it_says(node: Machine) -> None:
+    kubelet(node, PASSTHROUGH)
+    restart(node)
+    wanted = "NODEAGENT_EVENT=device-unhealthy NODEAGENT_DEVICE=0000:d8:00.0"
+    until(lambda: bool(node.says(f"journalctl --sync; journalctl -q -o cat {wanted}")), "it is told")
+    record = json.loads(node.says(f"journalctl -q -o json -n 1 {wanted}"))
+    assert record["NODEAGENT_REASON"] == "group-not-viable"
+    assert record["NODEAGENT_GROUP"] == "14"
+    assert record["_SYSTEMD_UNIT"] == "nodeagent.service"
+    assert "nodeagent explain 0000:d8:00.0" in node.says(f"journalctl -q -x {wanted}")
+
+
 def test_the_executable_serves_a_host_without_python(empty: Machine, binary: Path) -> None:
     there = "/opt/nodeagent"
     empty.run(f"mkdir {there} && tar xzf {empty.put(binary)} -C {there} --strip-components=1")
