@@ -74,6 +74,7 @@ def test_packages_are_signed_with_a_key_that_the_build_is_given(tmp_path: Path) 
     )
     for name, what in (("secret.asc", "--export-secret-keys"), ("public.asc", "--export")):
         run("gpg", "--batch", "--armor", "--output", name, what)
+    run("gpgconf", "--kill", "gpg-agent")
     made = building.build(tmp_path / "dist", key=tmp_path / "secret.asc")
     run("rpm", "--dbpath", str(tmp_path / "rpmdb"), "--import", "public.asc")
     checked = run("rpm", "--dbpath", str(tmp_path / "rpmdb"), "--checksig", str(made.rpm))
