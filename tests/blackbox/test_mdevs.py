@@ -23,7 +23,7 @@ resources:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path, loop_may_block: None) -> Node:
     """The captured host with five mdevs."""
     materialise(CAPTURED, tmp_path)
     return Node(tmp_path)
@@ -80,7 +80,7 @@ def with_vgpu(node: Node, vf: str) -> Path:
 
 
 async def test_a_vf_with_a_vgpu_type_is_offered_under_its_name_until_the_type_is_cleared(
-    tmp_path: Path,
+    tmp_path: Path, loop_may_block: None
 ) -> None:
     node, vf = Node(tmp_path), "0000:3b:00.4"
     node.add_gpu("0000:3b:00.0", 1, sriov=4)

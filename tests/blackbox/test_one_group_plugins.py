@@ -77,7 +77,7 @@ async def test_while_the_kubelet_does_not_answer_its_file_tells_what_another_plu
 
 
 @pytest.fixture
-def captured(tmp_path: Path) -> Node:
+def captured(tmp_path: Path, loop_may_block: None) -> Node:
     """A captured host with mdevs."""
     materialise(CAPTURED, tmp_path)
     return Node(tmp_path)
