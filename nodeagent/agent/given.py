@@ -96,14 +96,16 @@ class GivenIds:
     ) -> bool:
         """True if whoever got an id that nobody is named with has let go of it."""
         possession = (given.holder.resource, device_id)
-        if asker is self._admissions.now and possession in asker.given:
+        now = self._admissions.now
+        if asker is now and possession in asker.given:
             return False
-        another = asker is not None and asker is not self._admissions.now  # the one before is over
+        # the one before is over, if the kubelet was heard then: else it may be the one that asks now
+        another = asker is not None and asker is not now and now.pods is not None
         over = another or (asked >= given.due and device_id not in self._admissions.settling)
         if len(given.pods) == 1:
             struck = entered is not None and possession not in entered
             return _gone(given.pods, answer, asker) or (over and struck)
-        unheard_of = (asker is not None or over) and (entered is None or possession not in entered)
+        unheard_of = (asker is now or over) and (entered is None or possession not in entered)
         return unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
 
 
