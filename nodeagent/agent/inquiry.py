@@ -119,7 +119,8 @@ class Inquiry:
                     if not answer.pods:
                         break
                     return await self._answered(answer, asked, life, inside=True)
-        known, checkpoint = self._snapshots.now.allocations, await threads.call(self._kubelet.checkpoint)
+        checkpoint = await threads.call(self._kubelet.checkpoint)
+        known = self._snapshots.now.allocations  # only now: others may have been answered meanwhile
         holders = self.known.silent(known.holders, checkpoint)
         self._take(replace(known, holders=holders), anyio.current_time(), checkpoint)
         return self._reservations.admissions.asker(None)
