@@ -79,6 +79,11 @@ class Inquiry:
         """True if there is a kubelet that could answer."""
         return self._kubelet.birth() is not None
 
+    @property
+    def silent(self) -> bool:
+        """True if there was no answer when the kubelet was asked last, but for questions of Allocates."""
+        return self.error is not None
+
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self.doubt.kubelet_changed(anyio.current_time())
