@@ -23,6 +23,7 @@ from tests.blackbox.boards import (
     usb_boards,
     usb_lists,
 )
+from tests.blackbox.foreign import NIC, serving
 from tests.blackbox.harness import PATIENCE, T4, Node, pod
 from tests.blackbox.test_one_group_twice import admitted_and_forgotten
 from tests.blackbox.test_one_group_unknown import SILENT
@@ -52,6 +53,28 @@ async def test_what_an_init_container_got_in_silence_stays_its_pod_s_when_the_ne
         running(vm)
         late = await kubelet.admit(pod("late", {USB: 1}))
         assert late.phase == "Failed"
+
+
+async def test_what_an_init_container_got_in_silence_stays_its_pod_s_while_another_plugin_takes_its_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No directories are seen, and the file has nothing of the container yet."""
+    boards = usb_boards(node, 1)
+    async with (
+        started(node, *HARDLY, listed=usb_lists(boards)) as (_, kubelet),
+        serving(kubelet, "n0", takes=3.0),
+        anyio.create_task_group() as tasks,
+    ):
+        monkeypatch.setattr(kubelet.state.random, "shuffle", lambda names: None)
+        shutil.rmtree(kubelet.paths.pods, ignore_errors=True)
+        kubelet.faults.set(SILENT)
+        vm = pod("vm", {}, init_containers=[{GPU: 1, LONE: 1, NIC: 1}])
+        tasks.start_soon(kubelet.admit, vm)
+        await kubelet.until(lambda: len(kubelet.statistics.allocations) == 1, PATIENCE)
+        kubelet.faults.clear(SILENT)
+        await kubelet.until(lambda: vm.phase != "Pending", PATIENCE)
+        running(vm)
+        assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
 
 
 async def test_what_an_init_container_has_is_not_given_to_a_second_pod_though_the_second_question_is_silent(
