@@ -7,7 +7,7 @@ it. What is refused for what others have is marked, so that the list says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from nodeagent.agent.admission import Admission
 from nodeagent.agent.inquiry import BRIEFLY, INSIDE, Inquiry
@@ -30,7 +30,7 @@ class Asking:
         """True if the pod that is being admitted asks once more, and has got something."""
         if not self._offering.decision.snapshot.reservations.settling:
             return False
-        return bool((await self._inquiry.who_asks()).given)
+        return bool((await self._inquiry.who_asks(BRIEFLY if self._inquiry.silent else INSIDE)).given)
 
     async def who(self, resource: Resource, device_ids: Sequence[str]) -> Admission:
         """Whose request it is. Another plugin may have given something of the group to the pod before.
@@ -39,24 +39,34 @@ class Asking:
         """
         decision = self._offering.decision
         settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        depends = bool(settling) or grants.contended(resource, device_ids, decision)
+        depends = bool(settling) and not self._inquiry.silent
+        depends = depends or grants.contended(resource, device_ids, decision)
         admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
-        if admission.pods is None:
-            await self._check_entered(resource, device_ids)
-            return admission
         behind = grants.behind(resource, device_ids, self._offering.decision)
-        if self._reservations.given.beside(admission).keys().isdisjoint(behind):
-            return admission
-        await self._inquiry.written_anew()  # nobody shows what only a plain init container had
-        return await self._inquiry.who_asks()
+        beside = self._reservations.given.beside(admission).keys()
+        if admission.pods is not None and not beside.isdisjoint(behind):
+            await self._inquiry.written_anew()  # nobody shows what only a plain init container had
+            admission = await self._inquiry.who_asks()
+        if admission.pods is None:
+            await self._check_entered(resource, device_ids, settling)
+        return admission
 
-    async def _check_entered(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """The kubelet names nobody: of what somebody has had its file has to say that it is free."""
+    async def _check_entered(
+        self, resource: Resource, device_ids: Sequence[str], settling: Collection[str]
+    ) -> None:
+        """The kubelet names nobody: of what somebody has had its file has to say that it is free.
+
+        Where the directories of pods cannot be seen, it may have it for what was ``settling`` when this one
+        asked: a pod may ask again for what its init container had.
+        """
         snapshot = self._offering.one_turn().snapshot
         known = {**snapshot.allocations.holders, **snapshot.reservations.given}
         if known.keys().isdisjoint(device_ids):
             return
-        entered = {device_id for _, device_id in (await self._inquiry.written_anew()).begun()}
+        file = await self._inquiry.written_anew()
+        entered = {device_id for _, device_id in file.settled}
+        if file.admitted is None:
+            entered.difference_update(settling)
         held = {device_id: holder for device_id, holder in known.items() if device_id in entered}
         try:
             grants.check_free(resource, device_ids, {}, frozenset(), held)

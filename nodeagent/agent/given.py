@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.agent.admission import Admission, Admissions
+from nodeagent.agent.admission import UNFINISHED, Admission, Admissions
 from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
 
 
@@ -56,13 +56,23 @@ class GivenIds:
         return {device_id: known.get(device_id, unnamed(name, None)) for name, device_id in lately}
 
     def add(self, holders: Mapping[str, Holder], now: float, due: float) -> None:
-        """The pod that is being admitted was given these; by ``due`` the kubelet should name it with them."""
+        """The pod that is being admitted was given these; by ``due`` the kubelet should name it with them.
+
+        Where it names nobody, only its file will tell, and not before the container has all that it wants.
+        """
         pods = self._admissions.now.names
+        if self._admissions.now.pods is None:
+            due = max(due, now + UNFINISHED)
         self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
 
     def all_due(self) -> None:
-        """The admission under way is over: the kubelet should name who has what it got."""
-        self._given = {device_id: given._replace(due=0.0) for device_id, given in self._given.items()}
+        """The admission under way is over: the kubelet should name who has what it got.
+
+        One that nobody was known to ask for may go on under another one.
+        """
+        for device_id, given in self._given.items():
+            if given.pods:
+                self._given[device_id] = given._replace(due=0.0)
 
     def named(
         self,
@@ -96,14 +106,16 @@ class GivenIds:
     ) -> bool:
         """True if whoever got an id that nobody is named with has let go of it."""
         possession = (given.holder.resource, device_id)
-        if asker is self._admissions.now and possession in asker.given:
+        now = self._admissions.now
+        if asker is now and possession in asker.given:
             return False
-        another = asker is not None and asker is not self._admissions.now  # the one before is over
+        # the one before is over, if the kubelet was heard then: else it may be the one that asks now
+        another = asker is not None and asker is not now and now.pods is not None
         over = another or (asked >= given.due and device_id not in self._admissions.settling)
         if len(given.pods) == 1:
             struck = entered is not None and possession not in entered
             return _gone(given.pods, answer, asker) or (over and struck)
-        unheard_of = (asker is not None or over) and (entered is None or possession not in entered)
+        unheard_of = (asker is now or over) and (entered is None or possession not in entered)
         return unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
 
 

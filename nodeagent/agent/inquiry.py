@@ -79,6 +79,11 @@ class Inquiry:
         """True if there is a kubelet that could answer."""
         return self._kubelet.birth() is not None
 
+    @property
+    def silent(self) -> bool:
+        """True if there was no answer when the kubelet was asked last, but for questions of Allocates."""
+        return self.error is not None
+
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self.doubt.kubelet_changed(anyio.current_time())
@@ -119,7 +124,8 @@ class Inquiry:
                     if not answer.pods:
                         break
                     return await self._answered(answer, asked, life, inside=True)
-        known, checkpoint = self._snapshots.now.allocations, await threads.call(self._kubelet.checkpoint)
+        checkpoint = await threads.call(self._kubelet.checkpoint)
+        known = self._snapshots.now.allocations  # only now: others may have been answered meanwhile
         holders = self.known.silent(known.holders, checkpoint)
         self._take(replace(known, holders=holders), anyio.current_time(), checkpoint)
         return self._reservations.admissions.asker(None)

@@ -34,7 +34,7 @@ def give(
     admission: Admission | None = None,
 ) -> None:
     """An Allocate of one pod gives these away."""
-    reservations.admit(admission or Admission("admission"), until)
+    reservations.admit(admission or Admission("admission", {}), until)
     reservations.give(holders, now, until)
 
 
