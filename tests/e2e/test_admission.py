@@ -25,7 +25,6 @@ from tests.e2e.resources import FIRST, GROUPS, SECOND, THIRD, only, rule
 GPU, SOUND, PAIR = "example.com/gpu", "example.com/sound", "example.com/pair"
 LATE = "example.com/late"  # nobody has served it before
 SLOW = 4.0  # seconds of another plugin's Allocate: longer than any settle time
-ENDING = 4  # seconds of grace, in which the next pod's Allocate begins, and not more than it waits
 
 
 def offer(running: Cluster, daemon: Daemon, *gpus: str) -> None:
@@ -238,36 +237,6 @@ def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_conta
     host.release(FIRST)
     assert outcome(pods, name) == "Running"
     assert given(pods, name) == {FIRST if resource == GPU else function(FIRST, 1)}
-
-
-def test_what_the_kubelet_forgets_while_it_gives_it_away_is_not_given_to_the_next_pod(
-    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
-) -> None:
-    """A pod with devices ends during an Allocate, and somebody asks who has what.
-
-    Of a pod that is deleted by force the kubelet takes note after the Allocate only: this one is killed.
-    """
-    offer(running, daemon, FIRST, SECOND)
-    pods.create(pod("before", {GPU: 1}, then=LINGER))
-    assert given(pods, "before") == {FIRST}
-    pods.create(pod("ending", {GPU: 1}, then=LINGER))
-    assert given(pods, "ending") == {SECOND}
-    host.hold(FIRST)
-    running.api.delete(f"{pods_of.PODS}/ending", grace=ENDING)
-    pods.force("before")
-    pods.create(pod("vm", {GPU: 1}))
-    waiting.until(lambda: "vm" in podresources.named(running.kubelet.directory), "its Allocate waits")
-    waiting.until(
-        lambda: "ending" not in podresources.named(running.kubelet.directory), "the other has ended"
-    )
-    host.release(FIRST)
-    assert given(pods, "vm") == {FIRST}
-    pods.create(pod("twice", {GPU: 2}))
-    assert outcome(pods, "twice") == "Failed"
-    assert "the kubelet took it for free" in pods.get("twice")["status"]["message"]
-    pods.create(pod("counted", {GPU: 2}))
-    assert outcome(pods, "counted") == "Failed"
-    assert "Available: 1" in pods.get("counted")["status"]["message"]
 
 
 def test_a_container_that_starts_late_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
