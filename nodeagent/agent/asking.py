@@ -30,7 +30,7 @@ class Asking:
         """True if the pod that is being admitted asks once more, and has got something."""
         if not self._offering.decision.snapshot.reservations.settling:
             return False
-        return bool((await self._inquiry.who_asks(BRIEFLY if self._inquiry.silent else INSIDE)).given)
+        return bool((await self._inquiry.who_asks(BRIEFLY if self._inquiry.error else INSIDE)).given)
 
     async def who(self, resource: Resource, device_ids: Sequence[str]) -> Admission:
         """Whose request it is. Another plugin may have given something of the group to the pod before.
@@ -39,7 +39,7 @@ class Asking:
         """
         decision = self._offering.decision
         settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
-        depends = bool(settling) and not self._inquiry.silent
+        depends = bool(settling) and not self._inquiry.error
         depends = depends or grants.contended(resource, device_ids, decision)
         admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
         behind = grants.behind(resource, device_ids, self._offering.decision)

@@ -64,7 +64,7 @@ class Inquiry:
 
         Closing a device has no event: who was told of the release first would find it still open.
         """
-        self.error: str | None = None
+        self.error: str | None = None  # why there was no answer last, but for questions of Allocates
         self.doubt = Doubt()
         self.failures: Latest[int] = Latest(-1)  # questions since the last one with an answer; -1: none yet
         self._kubelet = kubelet
@@ -78,11 +78,6 @@ class Inquiry:
     def possible(self) -> bool:
         """True if there is a kubelet that could answer."""
         return self._kubelet.birth() is not None
-
-    @property
-    def silent(self) -> bool:
-        """True if there was no answer when the kubelet was asked last, but for questions of Allocates."""
-        return self.error is not None
 
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""

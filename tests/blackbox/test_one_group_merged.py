@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 
@@ -55,17 +56,29 @@ async def test_what_an_init_container_got_in_silence_stays_its_pod_s_when_the_ne
         assert late.phase == "Failed"
 
 
+def in_order(count: int) -> int:
+    """A seed with which the kubelet asks for so many resources in their order."""
+    names = list(range(count))
+    return next(seed for seed in range(1000) if shuffled(names, seed) == names)
+
+
+def shuffled(names: list[int], seed: int) -> list[int]:
+    """In the order to which a kubelet of that seed brings them first."""
+    result = list(names)
+    random.Random(seed).shuffle(result)
+    return result
+
+
 async def test_what_an_init_container_got_in_silence_stays_its_pod_s_while_another_plugin_takes_its_time(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node,
 ) -> None:
     """No directories are seen, and the file has nothing of the container yet."""
     boards = usb_boards(node, 1)
     async with (
-        started(node, *HARDLY, listed=usb_lists(boards)) as (_, kubelet),
+        started(node, *HARDLY, listed=usb_lists(boards), seed=in_order(3)) as (_, kubelet),
         serving(kubelet, "n0", takes=3.0),
         anyio.create_task_group() as tasks,
     ):
-        monkeypatch.setattr(kubelet.state.random, "shuffle", lambda names: None)
         shutil.rmtree(kubelet.paths.pods, ignore_errors=True)
         kubelet.faults.set(SILENT)
         vm = pod("vm", {}, init_containers=[{GPU: 1, LONE: 1, NIC: 1}])
