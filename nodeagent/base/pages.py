@@ -6,6 +6,15 @@ Used by generators and their tests, never by the daemon. Knows nothing of what i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def renew(names: Iterable[str], page: Callable[[str], str]) -> None:
+    """Write each of these files anew: ``page`` gives its text as it should be."""
+    for path in map(Path, names):
+        path.write_text(page(path.read_text()))
+
 
 def renewed(text: str, mark: str, body: str) -> str:
     """The page ``text`` with ``body`` between ``<!-- mark: begin -->`` and ``<!-- mark: end -->``.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.base import pages
@@ -73,12 +72,5 @@ def _nested(title: str, record: Record) -> Iterator[tuple[str, Record]]:
             yield from _nested(f"{title}.{key.name}{mark}", inner)
 
 
-def main(arguments: list[str]) -> None:
-    """Renew the pages that are named."""
-    for name in arguments:
-        path = Path(name)
-        path.write_text(page(path.read_text()))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    pages.renew(sys.argv[1:], page)

@@ -8,7 +8,6 @@ the page and the table differ.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from nodeagent.base import pages
 from nodeagent.render.metrics import METRICS
@@ -29,12 +28,5 @@ def table() -> str:
     return "".join(("| metric | type | labels | meaning |\n|---|---|---|---|\n", *rows))
 
 
-def main(arguments: list[str]) -> None:
-    """Renew the pages that are named."""
-    for name in arguments:
-        path = Path(name)
-        path.write_text(page(path.read_text()))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    pages.renew(sys.argv[1:], page)

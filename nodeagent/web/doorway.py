@@ -9,6 +9,7 @@ room, so that nobody can keep others out by holding connections open. Does not k
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -25,7 +26,8 @@ from nodeagent.model.status import HttpStatus, Status
 
 AGAIN = 10.0  # seconds until an address that is busy is tried again
 MOST = 64  # connections at a time
-_HINT = "end whoever listens there, or choose another address with http.listen"
+_BUSY = "choose another address with http.listen, or see who listens there: ss -ltnp"
+_FORBIDDEN = "its unit lets it make no such socket: give nodeagent-http.socket the same ListenStream="
 
 Converse = Callable[[SocketStream, "Place"], Awaitable[None]]
 """Speaks with one client until it has gone."""
@@ -131,15 +133,16 @@ class Doorway:
             try:
                 sock = _of_these(self._passed, address) or listening(address)
             except OSError as error:
-                await self._busy(f"the address {address} cannot be served: {error.strerror or error}")
+                what = f"the address {address} cannot be served: {error.strerror or error}"
+                await self._busy(what, advice(error))
                 continue
             self._status = HttpStatus(url(sock))
             log.event(log.HTTP_SERVED, address=url(sock))
             return sock
 
-    async def _busy(self, what: str) -> None:
+    async def _busy(self, what: str, hint: str) -> None:
         if self._status.error != what:
-            log.event(log.HTTP_REFUSED, error=what, hint=_HINT)
+            log.event(log.HTTP_REFUSED, error=what, hint=hint)
         self._status = HttpStatus(None, what)
         await anyio.sleep(AGAIN)
 
@@ -168,6 +171,11 @@ async def answering(status: Callable[[], Status], alive: Callable[[], str | None
     """Whoever speaks with clients; its code is loaded now. ``alive``: what stands still, None if nothing."""
     web = await threads.call(importlib.import_module, "nodeagent.web.answers")
     return partial(web.converse, web.Answers(status, alive, http))
+
+
+def advice(error: OSError) -> str:
+    """What to do about it. A sandbox answers as if the kernel did not know such sockets."""
+    return _FORBIDDEN if error.errno == errno.EAFNOSUPPORT else _BUSY
 
 
 def _of_these(passed: Sequence[socket.socket], address: str) -> socket.socket | None:

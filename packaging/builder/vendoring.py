@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from builder import cache
 from builder.source import ROOT
 
 LOCK = ROOT / "requirements/runtime.lock"
@@ -48,17 +49,9 @@ def vendor(target: Path) -> str:
 
 def wheels() -> Path:
     """The directory of all wheels; made if it is not there."""
-    cache = Path(os.environ.get("NODEAGENT_CACHE", "~/.cache/nodeagent")).expanduser() / "packages"
     blocks = requirements()
     known = hashlib.sha256("".join(blocks.values()).encode()).hexdigest()[:16]
-    kept = cache / f"wheels-{known}"
-    if not kept.exists():
-        making = cache / f"making-{os.getpid()}"
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
-        _fetch(making, blocks)
-        making.rename(kept)
-    return kept
+    return cache.made(cache.place("packages") / f"wheels-{known}", lambda making: _fetch(making, blocks))
 
 
 def _fetch(wheels: Path, blocks: dict[str, str]) -> None:

@@ -7,10 +7,13 @@ the kubelet asks for the next pod some milliseconds later.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox import foreign
 from tests.blackbox.boards import GPU, Board, started, until_all_healthy, usb_boards
 from tests.blackbox.harness import Node, pod
@@ -28,11 +31,9 @@ def what_it_gives(board: Board, how: str) -> str:
     return {"group": board.group, "sibling": board.usb, "device": board.gpu}[how]
 
 
-@pytest.mark.parametrize("delay", [0, 0.5], ids=["", "slow"])
-@pytest.mark.parametrize("how", ["group", "sibling", "device"])
-async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_pod(
-    node: Node, how: str, delay: float
-) -> None:
+@asynccontextmanager
+async def beside_another(node: Node, how: str) -> AsyncIterator[Kubelet]:
+    """A kubelet with the daemon, which offers the GPU of a board, and with another plugin."""
     (board,) = usb_boards(node, 1)
     node.configure(ONLY_GPU)
     async with (
@@ -41,6 +42,15 @@ async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_
             kubelet, what_it_gives(board, how), resource=SOUND, socket=SOCKETS.get(how, "sound.sock")
         ),
     ):
+        yield kubelet
+
+
+@pytest.mark.parametrize("delay", [0, 0.5], ids=["", "slow"])
+@pytest.mark.parametrize("how", ["group", "sibling", "device"])
+async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_pod(
+    node: Node, how: str, delay: float
+) -> None:
+    async with beside_another(node, how) as kubelet:
         kubelet.faults.set("pod-resources-delay", delay)
         for number in range(4):
             one = await kubelet.admit(pod(f"one{number}", {SOUND: 1}))
@@ -58,14 +68,7 @@ async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_
 async def test_while_the_kubelet_does_not_answer_its_file_tells_what_another_plugin_has_just_given_away(
     node: Node, how: str, silence: str
 ) -> None:
-    (board,) = usb_boards(node, 1)
-    node.configure(ONLY_GPU)
-    async with (
-        started(node, listed={GPU: 1}) as (_, kubelet),
-        foreign.serving(
-            kubelet, what_it_gives(board, how), resource=SOUND, socket=SOCKETS.get(how, "sound.sock")
-        ),
-    ):
+    async with beside_another(node, how) as kubelet:
         kubelet.faults.set(silence, 600.0)
         one = await kubelet.admit(pod("one", {SOUND: 1}))
         two = await kubelet.admit(pod("two", {GPU: 1}))

