@@ -42,7 +42,7 @@ image: $(DEV_STAMP)  ## build the container image into dist/ (root, buildah)
 	PYTHONPATH=packaging $(BIN)/python -m builder.image $(ARGS)
 
 image-test: $(DEV_STAMP)  ## tests of the image and of the manifests (root, podman; the first run makes the bases)
-	$(BIN)/python -m tests.image $(ARGS)
+	PYTHONPATH=packaging $(BIN)/python -m tests.image $(ARGS)
 
 bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests

@@ -91,9 +91,7 @@ class Inquiry:
         """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
         if self._snapshots.now.allocations == Allocations():
             checkpoint = await threads.call(self._kubelet.checkpoint)
-            if (
-                self._snapshots.now.allocations == Allocations()
-            ):  # an Allocate may have asked, too
+            if self._snapshots.now.allocations == Allocations():  # an Allocate may have asked, too
                 self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time(), checkpoint)
         async with anyio.create_task_group() as group:
             group.start_soon(
