@@ -3,7 +3,8 @@
 
 A Resource does not show the nodes of its devices, so it may stay the same while its file must change: a
 container that starts again reads it. What belongs into a file is what the newest Decision says when its turn
-to be written has come: of two that want to write it, none leaves an older one behind.
+to be written has come: of two that want to write it, none leaves an older one behind. A name that nobody
+offers any more stays as it was, in a file of its own, while somebody has the device.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
+
+_Entries = Mapping[str, cdi.Entry]  # by the name of the device
+_HELD = ResourceName("held")  # stands for the file of what nobody offers any more
 
 
 class _Source(NamedTuple):
@@ -47,11 +51,11 @@ class CdiFiles:
         self._snapshots = snapshots
         self._offering = offering
         self._lock = anyio.Lock()
-        self._written: dict[ResourceName, Mapping[str, object]] = {}
+        self._written: dict[ResourceName, _Entries] = {}
         self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of these files
         self._errors: dict[ResourceName, str] = {}
         self._sources: dict[ResourceName, _Source] = {}  # of what is written
-        self._cleaned = False
+        self._left: _Entries | None = None  # of no resource any more; None: the directory was not read yet
 
     @property
     def busy(self) -> bool:
@@ -65,11 +69,11 @@ class CdiFiles:
 
     async def run(self) -> None:
         """Keep the files right where only nodes have changed, for ever."""
-        seen, host = -1, None
+        seen, host, allocations = -1, None, None
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
-            if snapshot.host is not host:
-                host = snapshot.host
+            if snapshot.host is not host or (self._left and snapshot.allocations is not allocations):
+                host, allocations = snapshot.host, snapshot.allocations
                 self._offering.one_turn()
                 await self.follow()
 
@@ -78,14 +82,18 @@ class CdiFiles:
         async with self._lock:
             resources = self._offering.decision.resources
             wanted = [name for name, resource in resources.items() if resource.cdi]
-            if not self._cleaned or self._written.keys() - set(wanted):
-                await threads.call(cdi.clean, self._directory, wanted)
-                self._cleaned = True
-            self._written = {name: self._written[name] for name in wanted if name in self._written}
-            self._errors = {name: self._errors[name] for name in wanted if name in self._errors}
-            self._sources = {name: self._sources[name] for name in wanted if name in self._sources}
+            before, first = {*self._written}, self._left is None
+            if first:
+                self._left = await threads.call(cdi.entries, self._directory)
+            for name in {*before, *self._errors}.difference(wanted, [_HELD]):
+                self._leave(name)
+                self._forget(name)
+                self._errors.pop(name, None)
             for name in wanted:
                 await self._bring_up(name)
+            await self._keep_held()
+            if first or before - self._written.keys():
+                await threads.call(cdi.clean, self._directory, {*wanted, *self._written})
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
         """Raise Refused if the runtime could not find these devices, after one more try to write the file.
@@ -104,11 +112,33 @@ class CdiFiles:
     async def _bring_up(self, name: ResourceName) -> None:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
-            document = grants.cdi_spec(source.resource, self._offering.decision)
-            if document != self._written.get(name) and not await self._write(name, document):
-                self._forget(name)
-                return
+            entries = grants.cdi_entries(source.resource, self._offering.decision)
+            if entries != self._written.get(name):
+                self._leave(name)
+                if not await self._write(name, entries):
+                    self._forget(name)
+                    return
             self._sources[name] = source
+
+    def _leave(self, name: ResourceName) -> None:
+        """The file of this resource will have other entries: somebody may have one of the old ones."""
+        self._left = {**(self._left or {}), **self._written.get(name, {})}
+
+    async def _keep_held(self) -> None:
+        """Of what is in no file of a resource any more, keep what somebody has."""
+        snapshot = self._offering.decision.snapshot
+        listed = [entries for name, entries in self._written.items() if name != _HELD]
+        left = {
+            device_id: entry
+            for device_id, entry in (self._left or {}).items()
+            if snapshot.holder(device_id) is not None and not any(device_id in each for each in listed)
+        }
+        self._left = left
+        if not left:
+            self._forget(_HELD)
+            self._errors.pop(_HELD, None)
+        elif left != self._written.get(_HELD):
+            await self._write(_HELD, left)
 
     def _forget(self, name: ResourceName) -> None:
         """The file is to be written again, whatever it says."""
@@ -122,7 +152,8 @@ class CdiFiles:
             return None
         return _Source(resource, decision.snapshot.host, decision.snapshot.desired)
 
-    async def _write(self, name: ResourceName, document: Mapping[str, object]) -> bool:
+    async def _write(self, name: ResourceName, entries: _Entries) -> bool:
+        document = grants.cdi_spec(entries)
         try:
             self._stamps[name] = await threads.call(cdi.write, self._directory, name, document)
         except KernelRefused as error:
@@ -131,5 +162,5 @@ class CdiFiles:
             self._errors[name] = error.what
             return False
         self._errors.pop(name, None)
-        self._written[name] = document
+        self._written[name] = entries
         return True

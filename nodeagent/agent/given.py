@@ -82,18 +82,23 @@ class GivenIds:
         asker: Admission | None,
         entered: Collection[Possession] | None,
     ) -> None:
-        """Forget what the kubelet names, and what is over, by its answer to a question of that time."""
+        """Forget what the kubelet names, and what is over, by its answer to a question of that time.
+
+        What came with an id is never named: it goes with that.
+        """
         names = _names(self._given, answer)
         kept: dict[str, _Given] = {}
         for device_id, given in self._given.items():
-            holder = answer.holders.get(device_id)
-            if holder is not None and holder.resource == given.holder.resource:
+            if given.holder.brought or _shown(device_id, given.holder, answer):
                 continue
             released = self._released(device_id, given, answer, asked, asker, entered)
             if given.at < since or given.at >= asked or not released:
-                known = names.get(given.holder.identity)
-                kept[device_id] = given if known is None else given._replace(holder=_as(given.holder, known))
-        self._given = kept
+                kept[device_id] = given
+        for device_id, given in self._given.items():
+            by = given.holder.brought
+            if by and (by in kept or _shown(by, given.holder, answer)):
+                kept[device_id] = given
+        self._given = {device_id: _with_name(given, names) for device_id, given in kept.items()}
 
     def _released(
         self,
@@ -135,6 +140,15 @@ def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:
     return {holder.identity: named for holder, named in found if named is not None and holder.identity}
 
 
-def _as(holder: Holder, named: Holder) -> Holder:
-    """The holder of another id of the same pod, which the kubelet has named."""
-    return replace(holder, namespace=named.namespace, pod=named.pod, identity="")
+def _shown(device_id: str, holder: Holder, answer: PodList) -> bool:
+    """True if the kubelet names who has the id, under the resource under which it was given."""
+    named = answer.holders.get(device_id)
+    return named is not None and named.resource == holder.resource
+
+
+def _with_name(given: _Given, names: Mapping[str, Holder]) -> _Given:
+    """The same, with the name of its pod if the kubelet has named that for another id."""
+    named = names.get(given.holder.identity)
+    if named is None:
+        return given
+    return given._replace(holder=replace(given.holder, namespace=named.namespace, pod=named.pod, identity=""))

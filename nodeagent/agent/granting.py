@@ -9,6 +9,7 @@ never from a clock: what another plugin gave to the pod before is told nowhere e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio
 
@@ -113,6 +114,9 @@ class Granting:
         shown = frozenset[Possession]().union(*(admission.pods or {}).values())
         fresh = [each for each in device_ids if (resource.name, each) not in shown]
         holders = {each: admission.holder(resource.name, _numa(resource, each)) for each in fresh}
+        for each, holder in tuple(holders.items()):
+            for other in grants.brought_by(each, self._offering.decision):
+                holders[other] = replace(holder, brought=each)
         self._reservations.give(holders, anyio.current_time(), self._settled)
 
     @property

@@ -216,6 +216,7 @@ class Inquiry:
         self._reservations.settle(now, entered)
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
+        allocations = self.known.with_answers(allocations, checkpoint)
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
 
 

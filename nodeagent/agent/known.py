@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
-from nodeagent.model.allocation import Holder, Possession, unnamed
+from nodeagent.model.allocation import Allocations, Holder, Possession, unnamed
+from nodeagent.model.ids import GroupNumber
 
 
 class Known:
@@ -29,6 +30,8 @@ class Known:
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
         self._first: tuple[Stamp | None] | None = None  # the file at the first answer
         self._trusted = False  # the file was written after an answer
+        self._brought: Mapping[str, Holder] = {}  # the newest: readers find by identity what has changed
+        self._groups: Mapping[str, frozenset[GroupNumber]] = {}
 
     def new_kubelet(self) -> None:
         """A kubelet was started: it has not named anybody yet."""
@@ -69,6 +72,22 @@ class Known:
         """Who holds what without an answer: whoever did, and who is in the file."""
         hints = [each for each in checkpoint.entries if self._may_hold(each)]
         return _with_hints(dict(before), checkpoint, hints)
+
+    def with_answers(self, allocations: Allocations, checkpoint: Checkpoint) -> Allocations:
+        """With what came with the ids that are held, as the file has it."""
+        brought: dict[str, Holder] = {}
+        groups: dict[str, frozenset[GroupNumber]] = {}
+        for entry in checkpoint.entries:
+            holder = allocations.holders.get(entry.device_id)
+            if holder is None or holder.resource != entry.resource:
+                continue
+            groups[entry.device_id] = groups.get(entry.device_id, frozenset()) | entry.answer.groups
+            for host_device in entry.answer.host_devices:
+                if host_device not in allocations.holders:
+                    brought[host_device] = replace(holder, brought=entry.device_id)
+        self._brought = self._brought if brought == self._brought else brought
+        self._groups = self._groups if groups == self._groups else groups
+        return replace(allocations, brought=self._brought, groups=self._groups)
 
     def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""

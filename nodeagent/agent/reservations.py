@@ -55,7 +55,8 @@ class ReservationBook:
                     f"{device_id} is being removed: it is not wanted on this node any more",
                     "the kubelet's list is renewed; try the pod again",
                 )
-        self.admissions.gave(((holder.resource, each) for each, holder in holders.items()), now)
+        own = ((holder.resource, each) for each, holder in holders.items() if not holder.brought)
+        self.admissions.gave(own, now)
         self.given.add(holders, now, due)
         self._publish(held=holders)
 
@@ -94,8 +95,8 @@ class ReservationBook:
     @property
     def presumed(self) -> Mapping[str, Holder]:
         """Who holds what has settled and was not named since it was given."""
-        settling = self._marks.settling
-        return {each: holder for each, holder in self._marks.given.items() if each not in settling}
+        settling, given = self._marks.settling, self._marks.given
+        return {each: given[each] for each in given if each not in settling and not given[each].brought}
 
     def withdraw(self, ids: Collection[str]) -> bool:
         """Mark the ids as about to be removed; False, and no mark, if one was given a moment ago."""

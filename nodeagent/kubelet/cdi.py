@@ -17,6 +17,9 @@ from nodeagent.base.errors import KernelRefused
 
 PREFIX = "nodeagent-"
 
+Entry = Mapping[str, object]
+"""One device of a file: its name, and what it changes in a container."""
+
 Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size."""
 
@@ -51,6 +54,15 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> Stam
             path=str(target),
         ) from error
     return stamp(directory, resource)
+
+
+def entries(directory: str) -> dict[str, Entry]:
+    """What our own files there have, by the name of the device. Blocks; what cannot be read has none."""
+    found: dict[str, Entry] = {}
+    for file in sorted(Path(directory).glob(f"{PREFIX}*")):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            found |= {str(each["name"]): each for each in json.loads(file.read_bytes())["devices"]}
+    return found
 
 
 def clean(directory: str, keep: Iterable[str]) -> None:

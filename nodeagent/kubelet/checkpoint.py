@@ -8,15 +8,14 @@ PodResources names nobody yet, it is all there is.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
-import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nodeagent.kubelet.alloc_resp import Answer, understood
 from nodeagent.model.allocation import Possession
 from nodeagent.model.ids import ResourceName
 
@@ -25,12 +24,16 @@ Stamp = tuple[int, int, int]
 
 
 class Entry(NamedTuple):
-    """One id that one pod holds; ``numa`` is what the kubelet was told of its topology."""
+    """One id that one pod holds; ``numa`` is what the kubelet was told of its topology.
+
+    ``answer`` is what its container was given for it, and for the ids that were asked for with it.
+    """
 
     uid: str
     resource: ResourceName
     device_id: str
     numa: int | None
+    answer: Answer = Answer()
 
 
 class Checkpoint(NamedTuple):
@@ -117,18 +120,19 @@ def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
     A number is somebody's share, unless the answer to its Allocate has the node of that IOMMU group: then it
     is virt-handler's.
     """
-    response = base64.b64decode(pod.get("AllocResp") or "")
+    answer = understood(pod.get("AllocResp") or "")
     by_node = pod["DeviceIDs"]
     if isinstance(by_node, list):
         by_node = {"-1": by_node}
     for node, ids in by_node.items():
         numa = int(node)
         for device_id in map(str, ids):
-            if device_id.isdecimal() and not re.search(rb"/dev/vfio/%s\b" % device_id.encode(), response):
+            if device_id.isdecimal() and int(device_id) not in answer.groups:
                 continue
             yield Entry(
                 str(pod["PodUID"]),
                 ResourceName(pod["ResourceName"]),
                 str(device_id),
                 numa if numa >= 0 else None,
+                answer,
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import GroupNumber, ResourceName
 
 UNNAMED = "a pod that the kubelet does not name yet"
 
@@ -26,6 +26,7 @@ class Holder:
     resource: ResourceName
     numa: int | None = None  # the topology that the kubelet was told of, for an id that has gone since
     identity: str = ""  # tells pods apart that the kubelet does not name
+    brought: str = ""  # the id that brought the device with it: a bundle, a group; "" for an id of its own
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
@@ -34,6 +35,10 @@ class Holder:
     def named(self) -> bool:
         """True if the kubelet has said who it is."""
         return bool(self.namespace)
+
+    def got(self, device_id: str) -> str:
+        """The id by which it got this device."""
+        return self.brought or device_id
 
     def is_with(self, other: Holder) -> bool:
         """True if both are one pod, as far as is known: a pod without a name is no other one."""
@@ -69,15 +74,25 @@ class Knowledge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """Device id → its holder, of all resources of the node, also those of other device plugins."""
+    """Device id → its holder, of all resources of the node, also those of other device plugins.
+
+    ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
+    ``groups`` are the IOMMU groups whose nodes were given with an id.
+    """
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
     knowledge: Knowledge = Knowledge.UNKNOWN
+    brought: Mapping[str, Holder] = field(default_factory=dict)
+    groups: Mapping[str, frozenset[GroupNumber]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
         """True if whoever is not named holds nothing."""
         return self.knowledge is Knowledge.COMPLETE
+
+    def holder(self, device_id: str) -> Holder | None:
+        """Who has a function, an mdev, or all of a group."""
+        return self.holders.get(device_id) or self.brought.get(device_id)
 
 
 @dataclass(frozen=True, slots=True)

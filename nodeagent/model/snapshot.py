@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nodeagent.model.allocation import Allocations, Reservations
+from nodeagent.model.allocation import Allocations, Holder, Reservations
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
@@ -40,3 +40,7 @@ class Snapshot:
     failures: Mapping[str, str] = field(default_factory=dict)
     machine_id: str = ""
     strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)
+
+    def holder(self, device_id: str) -> Holder | None:
+        """Who has it: what an Allocate has given since is newer than the kubelet's answer."""
+        return self.reservations.given.get(device_id) or self.allocations.holder(device_id)

@@ -7,9 +7,9 @@ The kernel refuses a group when one member is bound to a driver that lacks ``dri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import GroupNumber
 
@@ -69,9 +69,9 @@ def whole(number: GroupNumber) -> str:
     return str(number)
 
 
-def holder_of(holders: Mapping[str, Holder], device_id: str, number: GroupNumber | None) -> Holder | None:
+def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | None) -> Holder | None:
     """The pod that holds a device, by its id or by the number of its group."""
-    return holders.get(device_id) or (None if number is None else holders.get(whole(number)))
+    return allocations.holder(device_id) or (None if number is None else allocations.holder(whole(number)))
 
 
 def in_use(function: PciFunction) -> bool:

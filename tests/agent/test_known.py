@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeagent.agent.known import Known
+from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
-from nodeagent.model.allocation import Holder, unnamed
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.allocation import Allocations, Holder, unnamed
+from nodeagent.model.ids import GroupNumber, ResourceName
 
 A, B = ResourceName("example.com/a"), ResourceName("example.com/b")
 POD, QOD = Holder("ns", "p", A), Holder("ns", "q", A)
@@ -91,6 +94,27 @@ def test_a_checkpoint_that_is_lost_frees_nothing() -> None:
     known = Known()
     for written in (1, 2):
         assert known.answered({}, {"x": POD}, checkpoint(written=written), doubtful=True) == {"x": POD}
+
+
+def test_what_came_with_an_id_is_its_holder_s_for_as_long_as_the_id_is() -> None:
+    known = Known()
+    answer = Answer(("x", "companion"), frozenset({GroupNumber(7)}))
+    file = checkpoint(entry("x")._replace(answer=answer), entry("y")._replace(answer=answer))
+    found = known.with_answers(Allocations({"x": POD}), file)
+    assert found.brought == {"companion": replace(POD, brought="x")}
+    assert found.groups == {"x": {7}}
+    assert found.holder("companion") == found.brought["companion"]
+    again = known.with_answers(Allocations({"x": replace(POD)}), file)
+    assert again.brought is found.brought
+    assert again.groups is found.groups
+    assert known.with_answers(Allocations({}), file).brought == {}
+
+
+def test_what_somebody_has_by_an_id_of_its_own_came_with_nobody_else_s() -> None:
+    file = checkpoint(entry("x")._replace(answer=Answer(("x", "y"))))
+    assert Known().with_answers(Allocations({"x": POD, "y": QOD}), file).brought == {}
+    other = Allocations({"x": Holder("ns", "p", B)})
+    assert Known().with_answers(other, file).brought == {}, "the file's entry is of another resource"
 
 
 def test_a_holder_without_a_name_is_not_remembered() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,31 @@ def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with
     assert not reservations.withdraw(["a", "b"]), "the kubelet has not said that nobody has it"
     reservations.named(NOBODY, asked=1.0)
     assert reservations.withdraw(["a", "b"])
+
+
+def test_what_comes_with_an_id_is_given_for_as_long_as_somebody_has_that() -> None:
+    """The kubelet never names it; its file may be written only after the kubelet has named the id."""
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    given = unnamed(A, None, "admission 1")
+    give(reservations, {"a": given, "b": replace(given, brought="a")}, 0.0, 1.0)
+    reservations.settle(1.0)
+    assert set(reservations.presumed) == {"a"}, "no resource lists what has no id of its own"
+    for asked in (2.0, 3.0):
+        reservations.named(PodList({"a": POD}, {"ns/one": frozenset({(A, "a")})}), asked)
+        assert snapshots.now.reservations.given == {"b": replace(POD, brought="a")}
+    assert not reservations.withdraw(["b"])
+    reservations.named(NOBODY, asked=4.0)
+    assert snapshots.now.reservations.given == {}
+
+
+def test_an_admission_is_over_though_the_kubelet_s_file_has_nothing_of_what_came_with_an_id() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    given = unnamed(A, None, "admission 1")
+    give(reservations, {"a": given, "b": replace(given, brought="a")}, 0.0, 1.0)
+    reservations.settle(1.0, entered={(A, "a")})
+    assert snapshots.now.reservations.settling == frozenset()
 
 
 def test_what_was_restored_can_be_given_away_again() -> None:

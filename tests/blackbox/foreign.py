@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 import anyio
 
@@ -17,9 +18,10 @@ NIC = "vendor.example/nic"
 
 
 class Foreign(plugin.Plugin):
-    """As ``plugin.Plugin``; each Allocate takes ``takes`` seconds before it is granted or refused."""
+    """As ``plugin.Plugin``: each Allocate takes ``takes`` seconds, and is granted with ``env`` or refused."""
 
     takes = 0.0
+    env: Mapping[str, str] = MappingProxyType({})
     groups = False  # its ids are numbers of IOMMU groups, as virt-handler's are
 
     async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
@@ -28,6 +30,7 @@ class Foreign(plugin.Plugin):
         answer = await super().allocate(message)
         for asked, given in zip(message.container_requests, answer.container_responses, strict=True):
             groups = [f"/dev/vfio/{number}" for number in asked.device_ids if self.groups]
+            given.envs |= self.env
             given.devices.extend(v1beta1.DeviceSpec(node, node, "mrw") for node in groups)
         return answer
 

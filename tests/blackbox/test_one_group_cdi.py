@@ -7,11 +7,15 @@ import json
 
 import pytest
 
-from tests.blackbox.boards import GPU, named, running, started, usb_boards
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.blackbox.boards import GPU, named, running, started, stays, usb_boards
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod
 
 RENAMED = "example.com/gpu2"
 RULES = 'resources: [{name: %s, pci: [{devices: ["1eb8"]}], cdi: true}]'
+OFTEN = ("--timing-resync", "1s")
+WITHOUT = {"plain": RULES.replace("true", "false") % GPU, "nothing": "discovery: {enabled: false}"}
 
 
 def resolved(node: Node) -> list[str]:
@@ -37,6 +41,37 @@ async def test_a_container_can_start_again_after_its_device_has_moved_to_another
         await daemon.logged("config-reloaded")
         await kubelet.until_listed(RENAMED, 1, PATIENCE)
         assert resolved(node) == vm.result.cdi
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("wish", ["plain", "nothing"])
+async def test_a_container_can_start_again_after_its_resource_needs_no_cdi_any_more(
+    node: Node, wish: str, restarted: bool
+) -> None:
+    (board,) = usb_boards(node, 1)
+    node.configure(RULES % GPU)
+    async with node.kubelet() as kubelet:
+        async with node.daemon(*OFTEN) as daemon:
+            await kubelet.until_listed(GPU, 1, PATIENCE)
+            vm = await kubelet.admit(pod("vm", {GPU: 1}))
+            running(vm)
+            await named(node, board.gpu, vm)
+            if not restarted:
+                node.configure(WITHOUT[wish])
+                await daemon.logged("config-reloaded")
+                await until_released(node, kubelet, vm)
+                return
+        node.configure(WITHOUT[wish])
+        async with node.daemon(*OFTEN):
+            await named(node, board.gpu, vm)
+            await until_released(node, kubelet, vm)
+
+
+async def until_released(node: Node, kubelet: Kubelet, vm: Pod) -> None:
+    """The name that the pod has can be found for as long as it is there, and no longer."""
+    await stays(kubelet, lambda: resolved(node) == vm.result.cdi, 1.0)
+    kubelet.delete(vm)
+    await eventually(lambda: resolved(node) == [])
 
 
 @pytest.mark.parametrize("loss", ["removed", "overwritten"])

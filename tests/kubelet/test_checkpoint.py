@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with
 
@@ -69,7 +70,7 @@ def group(number: str, node: str) -> dict[str, object]:
                     ]
                 }
             },
-            (Entry("u", R, "14", None),),
+            (Entry("u", R, "14", None, Answer((), frozenset({GroupNumber(14)}))),),
         ),
     ],
 )

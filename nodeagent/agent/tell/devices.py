@@ -75,8 +75,7 @@ def groups_of(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
 
 def pods_with(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
     """The pods that hold any of these devices, as far as they have names: ``namespace/name``."""
-    known, given = snapshot.allocations.holders, snapshot.reservations.given
-    holders = (known.get(each) or given.get(each) for each in ids)
+    holders = map(snapshot.holder, ids)
     return tuple(sorted({str(holder) for holder in holders if holder is not None and holder.named}))
 
 

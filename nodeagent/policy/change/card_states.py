@@ -132,7 +132,7 @@ def _present(card: Card, snapshot: Snapshot, apart: Mapping[str, str]) -> tuple[
 
 def _holder(instance: Instance, snapshot: Snapshot) -> Holder | None:
     """The pod that holds an instance, by its id or by its IOMMU group."""
-    return groups.holder_of(snapshot.allocations.holders, instance.id, instance.group)
+    return groups.holder_of(snapshot.allocations, instance.id, instance.group)
 
 
 def _made_here(instance: Instance, snapshot: Snapshot) -> bool:

@@ -71,7 +71,7 @@ def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
     host = snapshot.host
     function = host.functions.get(address)
     group = None if function is None else function.group
-    holder = groups.holder_of(snapshot.allocations.holders, address, group)
+    holder = groups.holder_of(snapshot.allocations, address, group)
     if holder is not None:
         return f"{address} is held by {holder}"
     if address in snapshot.reservations.given:

@@ -41,6 +41,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     """What the offers of ``now`` need decided anew after those of ``before``."""
     rebuilt = _in_host(before.host, now.host)
     held = _held(before.allocations.holders, now.allocations.holders)
+    held |= _held(before.allocations.brought, now.allocations.brought)
     held |= _held(before.reservations.given, now.reservations.given)
     judged = _everywhere(before.host, now.host)
     if judged is None:

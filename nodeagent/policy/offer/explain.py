@@ -66,7 +66,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     offer = decision.offer_with(device_id)
     resource = decision.resources.get(offer.match.resource) if offer else None
     given = _given(offer, snapshot.host)
-    holder = snapshot.allocations.holders.get(device_id)
+    holder = snapshot.allocations.holder(device_id)
     return Explanation(
         host_device=host_device,
         vendor_name=snapshot.names.get(host_device.vendor or ""),

@@ -111,7 +111,7 @@ def check_alone(
         host_device = decision.snapshot.host.device(device_id)
         held = {} if host_device is None else units.holders_in(units.unit_of(host_device), decision.snapshot)
         for other, holder in held.items():
-            if other not in owned:
+            if holder.got(other) not in owned:
                 raise Refused(
                     f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {other}",
                     "it becomes available when that pod ends",
@@ -125,7 +125,7 @@ def contended(resource: Resource, device_ids: Iterable[str], decision: Decision)
     """
     snapshot = decision.snapshot
     for device_id in device_ids:
-        if device_id in snapshot.allocations.holders or device_id in snapshot.reservations.given:
+        if snapshot.holder(device_id) is not None:
             return True
         host_device = snapshot.host.device(device_id)
         if host_device is not None and resource.isolation is not Isolation.NONE:
@@ -142,23 +142,30 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
     return tuple(dict.fromkeys(paths))
 
 
-def cdi_spec(resource: Resource, decision: Decision) -> dict[str, object]:
-    """The CDI document (version 0.5.0) with the nodes of each device of a resource that is Healthy, or held.
+def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str, object]]:
+    """The CDI devices, by name, with the nodes of each device of a resource that is Healthy, or held.
 
     A container of its holder may start again, also where the holder got it under another resource.
     """
-    devices = [
-        {"name": device.id, "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, decision)}}
+    return {
+        device.id: {
+            "name": device.id,
+            "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, decision)},
+        }
         for device in resource.devices
         if device.healthy or _held_here(resource, device.id, decision)
-    ]
-    return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}
+    }
+
+
+def cdi_spec(entries: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    """The CDI document (version 0.5.0) with these devices."""
+    return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": list(entries.values())}
 
 
 def _held_here(resource: Resource, device_id: str, decision: Decision) -> bool:
     """True if somebody has the device, and it belongs to this resource now: a name is in one file only."""
     offer, snapshot = decision.offer_of(device_id), decision.snapshot
-    held = device_id in snapshot.allocations.holders or device_id in snapshot.reservations.given
+    held = snapshot.holder(device_id) is not None
     return held and offer is not None and offer.match.resource == resource.name
 
 
@@ -179,6 +186,12 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
     return tuple(ids)
+
+
+def brought_by(device_id: str, decision: Decision) -> tuple[str, ...]:
+    """What else a container gets with the device: the rest of a bundle."""
+    offer = decision.offer_of(device_id)
+    return () if offer is None else tuple(each for each in offer.host_devices if each != device_id)
 
 
 def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:

@@ -66,7 +66,7 @@ def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozense
     """Of the same resource the asker takes nothing twice of one group."""
     if not holders:
         return Whose.NOBODY
-    others = (each not in mine or holder.resource == resource for each, holder in holders.items())
+    others = (holder.got(each) not in mine or holder.resource == resource for each, holder in holders.items())
     return Whose.ANOTHER if any(others) else Whose.ASKER
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has left the host while a pod held it: its group is that pod's until it lets go. Pure.
 
-The host does not show the group of a device that is not there; the turn before knew it. A group that is gone
+The host does not show the group of a device that is not there. The turn before knew it; where it left before
+this daemon was there, the answer to its Allocate had the group's node. A group that is gone
 ends it: the kernel gives the lowest free number to the next one (``iommu_group_alloc`` in its
 drivers/iommu/iommu.c), maybe before the host is looked at again. So one without any member of before is
 another.
@@ -19,17 +20,20 @@ from nodeagent.model.snapshot import Snapshot
 
 def handed_on(before: Snapshot, now: Snapshot) -> Snapshot:
     """The Snapshot with its strays: those of before that are still held and away, and new ones."""
-    if before.host is now.host and not before.strays:
+    same = before.host is now.host and before.allocations.groups is now.allocations.groups
+    if same and not before.strays:
         return now
     groups: dict[GroupNumber, frozenset[str]] = {}
-    for device_id, group in (*_strays(before), *_strays(now), *_left(before, now)):
-        held = device_id in now.allocations.holders or device_id in now.reservations.given
+    for device_id, group in (*_strays(before), *_strays(now), *_left(before, now), *_told(before, now)):
+        held = now.holder(device_id) is not None
         if held and _remains(group, before.host, now.host) and now.host.device(device_id) is None:
             groups[group] = groups.get(group, frozenset()) | {device_id}
     return now if groups == now.strays else replace(now, strays=groups)
 
 
 def _remains(number: GroupNumber, before: Host, now: Host) -> bool:
+    if not before.functions:
+        return number in now.groups
     one, other = before.groups.get(number), now.groups.get(number)
     return one is not None and other is not None and not {*one.members}.isdisjoint(other.members)
 
@@ -43,3 +47,11 @@ def _left(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
         host_device = before.host.device(device_id)
         if host_device is not None and host_device.group is not None:
             yield device_id, host_device.group
+
+
+def _told(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
+    """The groups of what was held before there was a host to look at, or the kubelet had told of it."""
+    known = before.allocations.groups if before.host.functions else {}
+    for device_id, numbers in now.allocations.groups.items():
+        if device_id not in known:
+            yield from ((device_id, number) for number in numbers)

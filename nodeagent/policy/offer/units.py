@@ -110,9 +110,7 @@ def _with_strays(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) 
 
 
 def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
-    """Who has these: what an Allocate has given since is newer than the kubelet's answer."""
-    held, given = snapshot.allocations.holders, snapshot.reservations.given
-    holders = ((each, given.get(each) or held.get(each)) for each in ids)
+    holders = ((each, snapshot.holder(each)) for each in ids)
     return {each: holder for each, holder in holders if holder is not None}
 
 

@@ -83,7 +83,7 @@ def test_with_cdi_the_runtime_gets_names_and_virt_launcher_its_environment() -> 
 
 def test_the_cdi_document_lists_the_nodes_of_each_healthy_device() -> None:
     here = decided(function(A, 8), function(B, 9, driver="nvidia"), function(C, 10), cdi=True)
-    spec = grants.cdi_spec(here.resources[ResourceName(GPU)], here)
+    spec = grants.cdi_spec(grants.cdi_entries(here.resources[ResourceName(GPU)], here))
     nodes = {
         address: [
             {"path": "/dev/vfio/vfio", "permissions": "rwm"},

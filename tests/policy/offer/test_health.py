@@ -169,6 +169,14 @@ def test_without_isolation_only_the_device_itself_counts() -> None:
     assert code(CARD, alone, **beside(driver="e1000e", vfio=False)) is ReasonCode.GROUP_NOT_VIABLE
 
 
+def test_what_came_with_a_device_is_not_given_a_second_time_whatever_the_isolation_is() -> None:
+    came = Holder("ns", "vm", ResourceName(GPU), brought=B)
+    for isolation in Isolation:
+        found = reason(use=Use(isolation, resource=GPU), holders={CARD.address: came})
+        assert found is not None
+        assert found.what == f"held by ns/vm, which got it as {GPU} with {B}"
+
+
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
     bundle = Use(Isolation.BUNDLE, resource=GPU, host_devices=(A, B))
     opened = (CARD._replace(enable=1), SIBLING._replace(enable=1))

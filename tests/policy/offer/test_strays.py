@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import ReasonCode
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
 from tests.policy.samples import GPU, function, holders, host, snapshot
 
 A, B = "0000:65:00.0", "0000:65:00.1"
 WHOLE, REST = host(function(A), function(B)), host(function(B))
+HELD = {A: frozenset({GroupNumber(1)})}
+
+
+def told(now: Snapshot) -> Snapshot:
+    """The answer to the Allocate of A had the node of group 1."""
+    return replace(now, allocations=replace(now.allocations, groups=HELD))
 
 
 def code_of_rest(decision: turn.Decision) -> ReasonCode | None:
@@ -56,3 +65,23 @@ def test_another_name_of_whoever_had_what_has_left_is_told() -> None:
         assert device is not None
         assert device.reason is not None
         assert f"held by ns/{pod}" in device.reason.what
+
+
+def test_what_left_before_there_was_a_daemon_is_known_by_what_its_pod_was_given() -> None:
+    held = told(snapshot(REST, holders=holders(A)))
+    late = turn.following(turn.first(snapshot(REST, holders=holders(A))), held)
+    early = turn.following(turn.first(told(snapshot(host(), holders=holders(A)))), held)
+    for decision in (turn.first(held), late, early):
+        assert decision.snapshot.strays == {GroupNumber(1): frozenset({A})}
+        assert code_of_rest(decision) is ReasonCode.GROUP_HELD
+        assert code_of_rest(turn.following(decision, snapshot(REST))) is None
+
+
+def test_a_group_whose_number_comes_again_is_not_the_one_that_was_given() -> None:
+    """The daemon has seen it go; what it has not seen may be the same."""
+    decision = turn.first(told(snapshot(WHOLE, holders=holders(A))))
+    elsewhere = host(function("0000:3b:00.0", 2))
+    for here in (elsewhere, REST):
+        decision = turn.following(decision, told(snapshot(here, holders=holders(A))))
+    assert decision.snapshot.strays == {}
+    assert code_of_rest(decision) is None

@@ -18,7 +18,7 @@ def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     """
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
-    if own is not None and use.resource not in ("", own.resource):
+    if own is not None and (own.brought or use.resource not in ("", own.resource)):
         return _held_as_another(own)
     if use.isolation is Isolation.NONE:
         return None
@@ -31,7 +31,7 @@ def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
             continue
         if own is not None:
             return _held_by_two(own, holder, device_id)
-        if device_id not in unit.settling or holder.resource == use.resource:
+        if holder.got(device_id) not in unit.settling or holder.resource == use.resource:
             return _held_by(holder, device_id)
     return None
 
@@ -54,10 +54,11 @@ def _held_by_two(own: Holder, other: Holder, device_id: str) -> Reason:
 
 
 def _held_as_another(holder: Holder) -> Reason:
-    """The kubelet counts by resource: under this one it would give the device away a second time."""
+    """The kubelet counts ids by resource: under this one it would give the device away a second time."""
+    of = f" with {holder.brought}" if holder.brought else ""
     return Reason(
         ReasonCode.GROUP_HELD,
-        f"held by {holder}, which got it as {holder.resource}",
+        f"held by {holder}, which got it as {holder.resource}{of}",
         "it becomes available when that pod ends",
     )
 

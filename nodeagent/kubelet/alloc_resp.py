@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an answer to an Allocate says of the host: the kubelet's checkpoint keeps it while a pod has it.
+
+An id may stand for more than its own device: a bundle, a group. The variables that virt-launcher reads name
+each function and mdev (``PCI_RESOURCE_*``, ``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the
+nodes name the groups, whatever plugin has answered.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
+
+_VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
+_GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
+
+
+class Answer(NamedTuple):
+    """The host devices that it names, and the IOMMU groups whose nodes it has."""
+
+    host_devices: tuple[str, ...] = ()
+    groups: frozenset[GroupNumber] = frozenset()
+
+
+@lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
+def understood(text: str) -> Answer:
+    """What a ContainerAllocateResponse in base64 says; nothing, if it cannot be read."""
+    try:
+        return _said(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
+    except Exception:  # noqa: BLE001 - the decoder raises anything for bytes that are no message
+        return Answer()
+
+
+def _said(response: v1beta1.ContainerAllocateResponse) -> Answer:
+    groups = (_GROUP.fullmatch(node.host_path) for node in response.devices)
+    return Answer(
+        tuple(dict.fromkeys(_named(response.envs))),
+        frozenset(GroupNumber(int(found["number"])) for found in groups if found is not None),
+    )
+
+
+def _named(envs: Mapping[str, str]) -> Iterator[str]:
+    for name, value in envs.items():
+        if name.startswith(_VARIABLES):
+            for word in value.split(","):
+                if device_id := pci_address(word) or mdev_uuid(word):
+                    yield device_id
