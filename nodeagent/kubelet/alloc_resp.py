@@ -15,8 +15,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc.wire import Codec
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 
+_CODEC = Codec()
 _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
 _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
@@ -32,8 +34,8 @@ class Answer(NamedTuple):
 def understood(text: str) -> Answer:
     """What a ContainerAllocateResponse in base64 says; nothing, if it cannot be read."""
     try:
-        return _said(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
-    except Exception:  # noqa: BLE001 - the decoder raises anything for bytes that are no message
+        return _said(_CODEC.decode(base64.b64decode(text), v1beta1.ContainerAllocateResponse))
+    except ValueError:
         return Answer()
 
 
