@@ -7,6 +7,7 @@ of control groups. Containers are stopped and removed by their names, which no t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from tests.image import tools
 
 ROOT = Path(__file__).parents[2]
 CLOSED = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
-_STORAGE = '[storage]\ndriver = "overlay"\ngraphroot = "{0}/graph"\nrunroot = "{0}/run"\n'
+_STORAGE = '[storage]\ndriver = "overlay"\ngraphroot = "{0}/graph"\nrunroot = "{1}"\n'
 _CONTAINERS = """\
 [containers]
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
@@ -74,10 +75,15 @@ def environ() -> dict[str, str]:
     """The environment in which buildah and podman use the storage of this tier."""
     base = tools.cache() / "containers"
     base.mkdir(parents=True, exist_ok=True)
-    (base / "storage.conf").write_text(_STORAGE.format(base))
+    (base / "storage.conf").write_text(_STORAGE.format(base, _runroot(base)))
     (base / "containers.conf").write_text(_CONTAINERS)
     of_ours = {"CONTAINERS_STORAGE_CONF": base / "storage.conf", "CONTAINERS_CONF": base / "containers.conf"}
     return os.environ | {name: str(path) for name, path in of_ours.items()}
+
+
+def _runroot(base: Path) -> str:
+    """Where podman keeps what a reboot ends; it takes no path of more than 50 characters there."""
+    return f"/run/nodeagent-tests-{hashlib.sha256(bytes(base)).hexdigest()[:8]}"
 
 
 def build(target: Path, name: str) -> Image:
