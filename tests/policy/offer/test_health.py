@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,6 +176,11 @@ def test_what_came_with_a_device_is_not_given_a_second_time_whatever_the_isolati
         found = reason(use=Use(isolation, resource=GPU), holders={CARD.address: came})
         assert found is not None
         assert found.what == f"held by ns/vm, which got it as {GPU} with {B}"
+        whole = reason(use=Use(isolation, resource=GPU), holders={CARD.address: replace(came, brought="1")})
+        assert whole is not None
+        assert whole.what == f"held by ns/vm, which got it as {GPU}", (
+            "the number of the group says nothing more"
+        )
 
 
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:

@@ -55,7 +55,7 @@ def _held_by_two(own: Holder, other: Holder, device_id: str) -> Reason:
 
 def _held_as_another(holder: Holder) -> Reason:
     """The kubelet counts ids by resource: under this one it would give the device away a second time."""
-    of = f" with {holder.brought}" if holder.brought else ""
+    of = f" with {holder.brought}" if holder.brought and not holder.brought.isdecimal() else ""
     return Reason(
         ReasonCode.GROUP_HELD,
         f"held by {holder}, which got it as {holder.resource}{of}",
