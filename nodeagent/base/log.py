@@ -148,7 +148,7 @@ DEVICE_GONE = Event(
     "device-gone",
     "c0dd6c249fd940d49f2e6a0d20063db3",
     logging.INFO,
-    "{resource}: {device} has left the machine",
+    "{resource}: {device} is listed no more: {why}",
     _DEVICE,
 )
 ALLOCATED = Event(

@@ -25,11 +25,17 @@ def text(status: Status) -> str:
         if status.resources
         else "no resources",
     ]
+    lines += [_nothing(each) for each in status.resources if not each.devices]
     lines += [""] if status.holders else []
     lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
     lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
     return "\n".join([*lines, *(f"  {problem}" for problem in status.problems)])
+
+
+def _nothing(resource: ResourceStatus) -> str:
+    """No fault by itself: on a fleet of different nodes a rule for all of them may find nothing on one."""
+    return f"{resource.name}: nothing on this node matches; nodeagent scan lists what is there"
 
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:

@@ -154,12 +154,15 @@ class Doorway:
         async with anyio.create_task_group() as instead:
             for sock in self._passed:
                 instead.start_soon(self._accept, sock.dup(), wanted, name="http listener")
-            found = None
-            while found is None:
-                await anyio.sleep(AGAIN)
-                found = self._had(wanted.listen)
+            found = await self._had_later(wanted.listen)
             instead.cancel_scope.cancel()
         return found
+
+    async def _had_later(self, address: str) -> socket.socket:
+        while True:
+            await anyio.sleep(AGAIN)
+            if (sock := self._had(address)) is not None:
+                return sock
 
     async def _accept(self, sock: socket.socket, wanted: Http) -> None:
         async with await SocketListener.from_socket(sock) as listener:

@@ -52,3 +52,13 @@ def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
 def test_where_metrics_are_served_is_told_if_they_are() -> None:
     assert not any("metrics" in line for line in lines())
     assert lines(http=HttpStatus("http://[::1]:9481/"))[4] == "metrics and health at http://[::1]:9481/"
+
+
+def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None:
+    (gpu,) = WELL.resources
+    text = lines(resources=(gpu._replace(devices=(), healthy=0),), holders={})
+    assert text[-3:] == [
+        "nvidia.com/gpu: nothing on this node matches; nodeagent scan lists what is there",
+        "",
+        "all is well",
+    ]
