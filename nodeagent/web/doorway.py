@@ -147,7 +147,7 @@ class Doorway:
         told = f"{what}; {instead} is answered instead" if instead else what
         if self._status.error != told:
             log.event(log.HTTP_REFUSED, error=told, hint=hint)
-        self._status = HttpStatus(instead, told)
+        self._status = HttpStatus(instead, told, hint)
 
     async def _awaited(self, wanted: Http) -> socket.socket:
         """A socket that listens, some time later; till then clients of those passed are answered."""

@@ -55,7 +55,9 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
                 f"the address {wanted} cannot be served: Address already in use; http://{there}/ is answered"
             )
             problem += " instead"
-            assert open_door.doorway.status().status == HttpStatus(f"http://{there}/", problem)
+            assert open_door.doorway.status().status == HttpStatus(
+                f"http://{there}/", problem, doorway.advice(OSError())
+            )
             await anyio.sleep(3 * doorway.AGAIN)
             assert "200 OK" in await open_door.ask(LAST)
             busy.close()
