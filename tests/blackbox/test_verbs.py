@@ -68,8 +68,11 @@ async def test_the_settings_in_force_are_shown_while_a_bad_file_waits_to_be_mend
         await until_asked(node)
         node.configure(BROKEN)
         await daemon.logged("config-refused")
-        values = (await answer(node, "config"))["settings"]
+        done = await node.command("config", "-o", "json")
+        values = json.loads(done.stdout)["settings"]
         assert values["timing.resync"] == {"value": "9s", "source": "config.yaml:1"}
+        assert "nodeagent: the new configuration is not in force: " in done.stderr
+        assert done.returncode == 3
         assert (await answer(node, "explain", address))["resource"] == T4
 
 
