@@ -45,22 +45,22 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
         for each, hint in (("a", "bind it"), ("b", "bind it"), ("c", "plug it"))
     ]
     (gpu,) = WELL.resources
-    error = 'config.yaml:2: resorces: unknown key\ndid you mean "resources"?\nconfig.yaml:3: a\nb'
+    error = "config.yaml:2: weather: unknown key\nknown here: aliases\nconfig.yaml:3: a\nb"
     http = HttpStatus(None, "no address", "choose another")
     found = lines(
         resources=(gpu._replace(devices=tuple(down)),),
         configuration=ConfigurationStatus(error=error),
         http=http,
         problems=(
-            "the new configuration is not in force: config.yaml:2: resorces: unknown key",
+            "the new configuration is not in force: config.yaml:2: weather: unknown key",
             "no address",
             *(f"nvidia.com/gpu: {each} is Unhealthy: {each} has no driver" for each in "abc"),
             "one of which nothing more is known",
         ),
     )
     assert found[found.index("to look at:") + 1 :] == [
-        "  the new configuration is not in force: config.yaml:2: resorces: unknown key",
-        '    to do: did you mean "resources"?',
+        "  the new configuration is not in force: config.yaml:2: weather: unknown key",
+        "    to do: known here: aliases",
         "    config.yaml:3: a",
         "    b",
         "  no address",
