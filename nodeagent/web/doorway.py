@@ -153,7 +153,8 @@ class Doorway:
         """A socket that listens, some time later; till then clients of those passed are answered."""
         async with anyio.create_task_group() as instead:
             for sock in self._passed:
-                instead.start_soon(self._accept, sock.dup(), wanted, name="http listener")
+                here = wanted._replace(listen=_names(sock)[0])  # on loopback fewer may ask
+                instead.start_soon(self._accept, sock.dup(), here, name="http listener")
             found = await self._had_later(wanted.listen)
             instead.cancel_scope.cancel()
         return found

@@ -60,6 +60,7 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
             )
             await anyio.sleep(3 * doorway.AGAIN)
             assert "200 OK" in await open_door.ask(LAST)
+            assert [http.listen for http in open_door.loaded] == [there], "as strict as there"
             busy.close()
             await anyio.sleep(doorway.AGAIN + 1)
             assert open_door.doorway.status().status == HttpStatus(f"http://{wanted}/")
