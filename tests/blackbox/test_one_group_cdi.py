@@ -69,7 +69,11 @@ async def test_a_container_can_start_again_after_its_resource_needs_no_cdi_any_m
 
 
 async def until_released(node: Node, kubelet: Kubelet, vm: Pod) -> None:
-    """The name that the pod has can be found for as long as it is there, and no longer."""
+    """The name that the pod has can be found for as long as it is there, and no longer.
+
+    While it moves from one file to the other both have it, for a moment: a runtime asks again.
+    """
+    await eventually(lambda: resolved(node) == vm.result.cdi)
     await stays(kubelet, lambda: resolved(node) == vm.result.cdi, 1.0)
     kubelet.delete(vm)
     await eventually(lambda: resolved(node) == [])
