@@ -51,11 +51,12 @@ class CdiFiles:
         self._snapshots = snapshots
         self._offering = offering
         self._lock = anyio.Lock()
-        self._written: dict[ResourceName, _Entries] = {}
-        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of these files
+        self._written: dict[ResourceName, _Entries] = {}  # what is there, as far as is known
+        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of what this daemon wrote
         self._errors: dict[ResourceName, str] = {}
         self._sources: dict[ResourceName, _Source] = {}  # of what is written
         self._left: _Entries | None = None  # of no resource any more; None: the directory was not read yet
+        self._stale = True  # there may be files that nobody wants
 
     @property
     def busy(self) -> bool:
@@ -82,18 +83,19 @@ class CdiFiles:
         async with self._lock:
             resources = self._offering.decision.resources
             wanted = [name for name, resource in resources.items() if resource.cdi]
-            before, first = {*self._written}, self._left is None
-            if first:
-                self._left = await threads.call(cdi.entries, self._directory)
-            for name in {*before, *self._errors}.difference(wanted, [_HELD]):
-                self._leave(name)
+            if self._left is None:
+                found = await threads.call(cdi.entries, self._directory)
+                self._written = {name: found.pop(cdi.file_name(name), {}) for name in wanted}
+                self._leave(*found.values())
+            for name in {*self._written, *self._errors}.difference(wanted, [_HELD]):
+                self._leave(self._written.get(name, {}))
                 self._forget(name)
-                self._errors.pop(name, None)
             for name in wanted:
                 await self._bring_up(name)
             await self._keep_held()
-            if first or before - self._written.keys():
+            if self._stale and _HELD not in self._errors:  # else what is held may be there only
                 await threads.call(cdi.clean, self._directory, {*wanted, *self._written})
+                self._stale = False
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
         """Raise Refused if the runtime could not find these devices, after one more try to write the file.
@@ -102,7 +104,8 @@ class CdiFiles:
         """
         async with self._lock:
             if await threads.call(cdi.stamp, self._directory, name) != self._stamps.get(name):
-                self._forget(name)
+                self._stamps.pop(name, None)
+                self._sources.pop(name, None)
             await self._bring_up(name)
         if name in self._errors:
             raise Refused(
@@ -113,16 +116,21 @@ class CdiFiles:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
             entries = grants.cdi_entries(source.resource, self._offering.decision)
-            if entries != self._written.get(name):
-                self._leave(name)
+            before = self._written.get(name, {})
+            if name not in self._stamps or entries != before:
                 if not await self._write(name, entries):
-                    self._forget(name)
+                    self._sources.pop(name, None)
                     return
+                self._leave(before)
+            self._errors.pop(name, None)
             self._sources[name] = source
 
-    def _leave(self, name: ResourceName) -> None:
-        """The file of this resource will have other entries: somebody may have one of the old ones."""
-        self._left = {**(self._left or {}), **self._written.get(name, {})}
+    def _leave(self, *entries: _Entries) -> None:
+        """These are in their file no more: somebody may have one of them."""
+        left = dict(self._left or {})
+        for each in entries:
+            left.update(each)
+        self._left = left
 
     async def _keep_held(self) -> None:
         """Of what is in no file of a resource any more, keep what somebody has."""
@@ -134,16 +142,18 @@ class CdiFiles:
             if snapshot.holder(device_id) is not None and not any(device_id in each for each in listed)
         }
         self._left = left
-        if not left:
-            self._forget(_HELD)
-            self._errors.pop(_HELD, None)
-        elif left != self._written.get(_HELD):
+        if left and left != self._written.get(_HELD):
             await self._write(_HELD, left)
+        elif not left and (_HELD in self._written or _HELD in self._errors):
+            self._forget(_HELD)
 
     def _forget(self, name: ResourceName) -> None:
-        """The file is to be written again, whatever it says."""
-        self._sources.pop(name, None)
+        """The file is not wanted any more."""
         self._written.pop(name, None)
+        self._sources.pop(name, None)
+        self._stamps.pop(name, None)
+        self._errors.pop(name, None)
+        self._stale = True
 
     def _source(self, name: ResourceName) -> _Source | None:
         decision = self._offering.decision

