@@ -88,7 +88,6 @@ class ConfigLoop:
         except ConfigError as error:
             self._refuse(error)
             return
-        self.error = None
         self._take(fresh)
         if self._watch(fresh.watched):
             self.wake()  # what changed there before it was watched
@@ -111,12 +110,16 @@ class ConfigLoop:
                 log.event(log.CONFIG_WARNING, text=warning)
         if fresh.log != before.log:
             self._set_log(fresh.log)
-        if changed := _changed(before, fresh):
+        changed = _changed(before, fresh)
+        if self.error is not None:
+            self.error = None
+            log.event(log.CONFIG_RIGHT, what="they are in force" if changed else "nothing in them is new")
+        if changed:
             log.event(log.CONFIG_RELOADED, changed=", ".join(changed))
 
     def _refuse(self, error: ConfigError) -> None:
         if self.error != error.lines():
-            log.event(log.CONFIG_REFUSED, error=error.what, hint=error.hint)
+            log.event(log.CONFIG_REFUSED, error=error.what, hint=f"{error.hint}{_more(error)}")
             self._status = self._status._replace(refused=self._status.refused + 1)
         self.error = error.lines()
 
@@ -132,6 +135,12 @@ class ConfigLoop:
 
     def _on_change(self, _: Change) -> None:
         self._wake.touch()
+
+
+def _more(error: ConfigError) -> str:
+    """How many errors a line that has room for one leaves out, and who shows them."""
+    count = len(error.errors) - 1 if isinstance(error, config.ConfigErrors) else 0
+    return f"; {count} more: nodeagent status lists all" if count else ""
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:

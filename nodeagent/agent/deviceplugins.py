@@ -164,16 +164,17 @@ class DevicePlugins:
     async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
         before, self._shown = self._shown, resources
         await self._cdi.follow()
+        decision = self._offering.decision
         for name in before.keys() - resources.keys():
             self._end(name)
-            log.event(log.RESOURCE_REMOVED, resource=name, why="no rule names it any more")
+            log.event(log.RESOURCE_REMOVED, resource=name, why=tell.successors(before[name], decision))
         for name, resource in resources.items():
             if name not in self._running:
                 self._begin(resource, group)
                 await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
             elif resource is not before.get(name):
                 self._running[name].endpoint.listing.show(resource.devices)
-                tell.changes(before.get(name), resource, self._offering.decision.snapshot)
+                tell.changes(before.get(name), resource, decision)
 
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
@@ -185,7 +186,7 @@ class DevicePlugins:
         self._ended[name] = ended
         self._running[name] = _Running(endpoint, scope)
         log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
-        tell.changes(None, resource, self._offering.decision.snapshot)
+        tell.changes(None, resource, self._offering.decision)
 
         async def serve() -> None:
             try:

@@ -148,7 +148,7 @@ DEVICE_GONE = Event(
     "device-gone",
     "c0dd6c249fd940d49f2e6a0d20063db3",
     logging.INFO,
-    "{resource}: {device} has left the machine",
+    "{resource}: {device} is listed no more: {why}",
     _DEVICE,
 )
 ALLOCATED = Event(
@@ -186,6 +186,12 @@ CONFIG_REFUSED = Event(
     logging.ERROR,
     "the new settings are wrong, the old ones stay: {error}",
     ("hint",),
+)
+CONFIG_RIGHT = Event(
+    "config-right",
+    "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e",
+    logging.INFO,
+    "the settings are right again: {what}",
 )
 CONFIG_WARNING = Event(
     "config-warning", "ddb71bc8a8e9419ababe8718246cb68f", logging.WARNING, "settings: {text}"

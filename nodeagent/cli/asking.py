@@ -61,9 +61,29 @@ def status(options: argparse.Namespace, root: Root) -> Any:
         return sockets.ask(path)
     except (OSError, ValueError) as error:
         raise NodeagentError(
-            f"no daemon answers at {path}: {_why(error)}",
-            "start it with: systemctl start nodeagent (or nodeagent run)",
+            f"no daemon answers at {path}: {_why(error)}", _how_to_start(options, root)
         ) from error
+
+
+def _how_to_start(options: argparse.Namespace, root: Root) -> str:
+    """What to do where no daemon answers: with a wrong configuration each start fails again."""
+    try:
+        settings(options, root)
+    except ConfigError as error:
+        return f"mend the configuration first, no daemon starts with it: {error.what}: {error.hint}"
+    return "start it with: systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
+
+
+def refused(options: argparse.Namespace, root: Root) -> str:
+    """That the newest configuration is not in force in the running daemon; "" if it is, or none answers."""
+    from nodeagent.base import sockets
+    from nodeagent.model.shares import not_in_force
+
+    try:
+        error = sockets.ask(socket_path(options, root))["configuration"]["error"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
 def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:

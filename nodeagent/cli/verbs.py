@@ -135,7 +135,9 @@ def configuration(options: argparse.Namespace) -> int:
         if options.output == "json"
         else settings.text(effective.values)
     )
-    return output.answer(text, first_line, *effective.warnings)
+    wrong = asking.refused(options, root) if basis else ""
+    output.answer(text, first_line, wrong, *effective.warnings)
+    return WRONG if wrong else FINE
 
 
 def _checked(options: argparse.Namespace) -> int:

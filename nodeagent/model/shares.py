@@ -18,6 +18,7 @@ from nodeagent.model.status import (
     NO_DURATIONS,
     ChangesStatus,
     ConfigurationStatus,
+    DeviceStatus,
     Durations,
     GroupStatus,
     HolderStatus,
@@ -64,7 +65,7 @@ class ConfigurationShare(NamedTuple):
         """The first line of the error."""
         if not self.status.error:
             return ()
-        return (f"the new configuration is not in force: {self.status.error.splitlines()[0]}",)
+        return (not_in_force(self.status.error.splitlines()[0]),)
 
 
 class HoldersShare(NamedTuple):
@@ -106,7 +107,7 @@ class DirectoryShare(NamedTuple):
     @property
     def problems(self) -> tuple[str, ...]:
         """That the kubelet is away."""
-        return () if self.present else (f"the kubelet is away: no {self.socket}",)
+        return () if self.present else (away(self.socket),)
 
 
 class GroupsShare(NamedTuple):
@@ -200,7 +201,22 @@ def _of_resource(resource: ResourceStatus) -> Iterator[str]:
         yield f"{resource.name}: not registered: {resource.error}"
     for device in resource.devices:
         if not device.healthy:
-            yield f"{resource.name}: {device.id} is Unhealthy: {device.what}"
+            yield unhealthy(resource.name, device)
+
+
+def unhealthy(resource: str, device: DeviceStatus) -> str:
+    """The line of a device that cannot be given."""
+    return f"{resource}: {device.id} is Unhealthy: {device.what}"
+
+
+def not_in_force(error: str) -> str:
+    """The line of settings that were refused."""
+    return f"the new configuration is not in force: {error}"
+
+
+def away(socket: str) -> str:
+    """The line of a kubelet that is not there."""
+    return f"the kubelet is away: no {socket}"
 
 
 def _of_changes(changes: ChangesStatus) -> Iterator[str]:

@@ -294,10 +294,14 @@ class ConfigurationStatus(NamedTuple):
 
 
 class HttpStatus(NamedTuple):
-    """Where metrics, health and the page are served ("http://127.0.0.1:9481/"); ``error``: why not."""
+    """Where metrics, health and the page are served ("http://127.0.0.1:9481/").
+
+    ``error``: why not where they should be, ``hint``: what to do.
+    """
 
     address: str | None = None
     error: str | None = None
+    hint: str | None = None
 
 
 class Status(NamedTuple):

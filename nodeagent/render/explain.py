@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.policy import classes
 from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.explain import Explanation
 from nodeagent.render.table import table
@@ -15,8 +16,8 @@ from nodeagent.render.table import table
 def text(explanation: Explanation) -> str:
     """The verdict, what to do, then all that led to it."""
     lines = [f"{explanation.host_device.id}  {explanation.verdict}"]
-    if explanation.reason is not None and explanation.reason.hint:
-        lines.append(f"  to do: {explanation.reason.hint}")
+    if explanation.to_do:
+        lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.to_do}")
     lines += ["", f"  device  {_name(explanation)}"]
     lines += [f"  {key:<7} {value}" for key, value in _facts(explanation.host_device)]
     lines += ["", f"  group   {_group(explanation)}"]
@@ -79,6 +80,11 @@ def _no_facts(_: HostDevice) -> Facts:
     return []
 
 
+def _class(function: PciFunction) -> Facts:
+    code = function.pci_class
+    return [("class", f"{code}  {classes.words(function)}" if code else None)]
+
+
 def _pci_facts(function: PciFunction) -> Facts:
     hints = function.hints
     return [
@@ -98,7 +104,7 @@ def _mdev_facts(mdev: Mdev) -> Facts:
 
 
 _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
-    PciFunction: (lambda function: [("class", function.pci_class)], _pci_facts),
+    PciFunction: (_class, _pci_facts),
     Mdev: (lambda mdev: [("type", mdev.type_id)], _mdev_facts),
 }
 """What is told of a kind beside what all have: before that, and after it."""
@@ -112,6 +118,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "verdict": explanation.verdict,
         "resource": explanation.resource,
         "healthy": None if explanation.resource is None else reason is None,
+        "toDo": explanation.to_do,
         "reason": None if reason is None else {"code": reason.code, "what": reason.what, "hint": reason.hint},
         "vendor": host_device.vendor,
         "vendorName": explanation.vendor_name,

@@ -24,7 +24,10 @@ WIDTH = 76  # columns: journalctl puts some before each line
 PAGE = 120  # columns of the page
 
 _PLACEHOLDER = re.compile(r"@NODEAGENT_(\w+)@")
-_HEADERS = ("Defined-By: nodeagent", "Documentation: man:nodeagent(8)")
+_HEADERS = (
+    "Defined-By: nodeagent",
+    "Documentation: man:nodeagent(8) file:///usr/share/doc/nodeagent/logs.md.gz",
+)
 
 
 class Explained(NamedTuple):
@@ -78,7 +81,7 @@ def _names(text: str) -> list[str]:
 
 def _entry(one: Explained) -> str:
     lines = [f"-- {one.event.id}", f"Subject: {one.subject}", *_HEADERS, ""]
-    lines += [textwrap.fill(one.means, WIDTH), "", textwrap.fill(one.do, WIDTH)]
+    lines += [textwrap.fill(one.means, WIDTH), "", textwrap.fill(f"To do: {one.do}", WIDTH)]
     if one.run:
         lines += ["", *(f"    {command}" for command in one.run)]
     return "\n".join(lines) + "\n"

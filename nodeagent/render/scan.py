@@ -79,11 +79,11 @@ def _shown(value: object) -> str:
 
 
 def fate(host_device: HostDevice, decision: Decision) -> str:
-    """The resource and health of a function or mdev, or nothing."""
+    """The resource and health of a function or mdev, or that it is not offered."""
     offer = decision.offer_with(host_device.id)
     if offer is None:
         waits = isinstance(host_device, Mdev) and host_device.leaving
-        return "going away, still in use" if waits else host_device.unreadable or ""
+        return "going away, still in use" if waits else host_device.unreadable or "not offered"
     reason = offer.device.reason
     return offer.match.resource if reason is None else f"{offer.match.resource}: {reason.what}"
 

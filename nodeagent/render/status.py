@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 
+from nodeagent.model import shares
 from nodeagent.model.status import HolderStatus, ResourceStatus, Status
 from nodeagent.render.table import table
 
@@ -25,11 +27,45 @@ def text(status: Status) -> str:
         if status.resources
         else "no resources",
     ]
+    lines += [_nothing(each) for each in status.resources if not each.devices]
     lines += [""] if status.holders else []
     lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
     lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
-    return "\n".join([*lines, *(f"  {problem}" for problem in status.problems)])
+    return "\n".join([*lines, *_told(status)])
+
+
+def _told(status: Status) -> Iterator[str]:
+    """Each problem, and below it what to do where that is known; a hint for several comes with the last."""
+    hints = _hints(status)
+    for hint, problems in itertools.groupby(status.problems, lambda problem: hints.get(problem, "")):
+        yield from (f"  {problem}" for problem in problems)
+        first, *others = hint.splitlines() or [""]
+        yield from (f"    {line}" for line in (f"to do: {first}" if first else "", *others) if line)
+
+
+def _hints(status: Status) -> dict[str, str]:
+    """Problem → what to do. A refused configuration has more lines than the first, all of them needed."""
+    error, http = status.configuration.error, status.http
+    hints = {
+        shares.unhealthy(resource.name, device): device.hint or ""
+        for resource in status.resources
+        for device in resource.devices
+    }
+    hints |= {f"{failing.card}: {failing.what}": failing.hint or "" for failing in status.changes.failing}
+    if error:
+        first, _, rest = error.partition("\n")
+        hints[shares.not_in_force(first)] = rest
+    if not status.kubelet.present:
+        hints[shares.away(status.kubelet.socket)] = (
+            "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
+        )
+    return hints | ({http.error: http.hint or ""} if http.error else {})
+
+
+def _nothing(resource: ResourceStatus) -> str:
+    """No fault by itself: on a fleet of different nodes a rule for all of them may find nothing on one."""
+    return f"{resource.name}: nothing on this node matches; nodeagent scan lists what is there"
 
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:

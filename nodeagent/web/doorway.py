@@ -3,7 +3,9 @@
 
 Only what is needed to listen is loaded with the daemon; who speaks HTTP is loaded when the first connection
 comes. A number of connections are kept: when there are more, the one that has been silent for longest makes
-room, so that nobody can keep others out by holding connections open. Does not know what is answered.
+room, so that nobody can keep others out by holding connections open. A socket that systemd made is there for
+clients whether it is served or not, so it is answered while the wanted address cannot be had. Does not know
+what is answered.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from nodeagent.model.status import HttpStatus, Status
 AGAIN = 10.0  # seconds until an address that is busy is tried again
 MOST = 64  # connections at a time
 _BUSY = "choose another address with http.listen, or see who listens there: ss -ltnp"
-_FORBIDDEN = "its unit lets it make no such socket: give nodeagent-http.socket the same ListenStream="
+_FORBIDDEN = (
+    "the service may make no socket itself: give nodeagent-http.socket the same ListenStream= and restart "
+    "nodeagent (metrics.md has the drop-ins), or take http.listen back"
+)
 
 Converse = Callable[[SocketStream, "Place"], Awaitable[None]]
 """Speaks with one client until it has gone."""
@@ -101,7 +106,7 @@ class Doorway:
     ) -> None:
         self._settings = settings
         self._load = load
-        self._passed = passed
+        self._passed = [sock for sock in passed if _names(sock)]
         self._status = HttpStatus()
 
     def status(self) -> HttpShare:
@@ -120,31 +125,49 @@ class Doorway:
                 serving.cancel_scope.cancel()
 
     async def _serve(self, wanted: Http) -> None:
-        sock = await self._bound(wanted.listen)
         try:
-            async with await SocketListener.from_socket(sock) as listener:
-                await self._receive(listener, wanted)
+            sock = self._had(wanted.listen) or await self._awaited(wanted)
+            self._status = HttpStatus(url(sock))
+            log.event(log.HTTP_SERVED, address=url(sock))
+            await self._accept(sock, wanted)
         finally:
             self._status = HttpStatus()
 
-    async def _bound(self, address: str) -> socket.socket:
-        """A socket that listens, as soon as it can be had."""
-        while True:
-            try:
-                sock = _of_these(self._passed, address) or listening(address)
-            except OSError as error:
-                what = f"the address {address} cannot be served: {error.strerror or error}"
-                await self._busy(what, advice(error))
-                continue
-            self._status = HttpStatus(url(sock))
-            log.event(log.HTTP_SERVED, address=url(sock))
-            return sock
+    def _had(self, address: str) -> socket.socket | None:
+        """A socket that listens there; None if it cannot be had, which is said once."""
+        try:
+            return _of_these(self._passed, address) or listening(address)
+        except OSError as error:
+            what = f"the address {address} cannot be served: {error.strerror or error}"
+            self._refused(what, advice(error))
+            return None
 
-    async def _busy(self, what: str, hint: str) -> None:
-        if self._status.error != what:
-            log.event(log.HTTP_REFUSED, error=what, hint=hint)
-        self._status = HttpStatus(None, what)
-        await anyio.sleep(AGAIN)
+    def _refused(self, what: str, hint: str) -> None:
+        instead = next(map(url, self._passed), None)
+        told = f"{what}; {instead} is answered instead" if instead else what
+        if self._status.error != told:
+            log.event(log.HTTP_REFUSED, error=told, hint=hint)
+        self._status = HttpStatus(instead, told, hint)
+
+    async def _awaited(self, wanted: Http) -> socket.socket:
+        """A socket that listens, some time later; till then clients of those passed are answered."""
+        async with anyio.create_task_group() as instead:
+            for sock in self._passed:
+                here = wanted._replace(listen=_names(sock)[0])  # on loopback fewer may ask
+                instead.start_soon(self._accept, sock.dup(), here, name="http listener")
+            found = await self._had_later(wanted.listen)
+            instead.cancel_scope.cancel()
+        return found
+
+    async def _had_later(self, address: str) -> socket.socket:
+        while True:
+            await anyio.sleep(AGAIN)
+            if (sock := self._had(address)) is not None:
+                return sock
+
+    async def _accept(self, sock: socket.socket, wanted: Http) -> None:
+        async with await SocketListener.from_socket(sock) as listener:
+            await self._receive(listener, wanted)
 
     async def _receive(self, listener: SocketListener, wanted: Http) -> None:
         crowd, loading = Crowd(), anyio.Lock()

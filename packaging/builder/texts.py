@@ -27,7 +27,9 @@ COMPLETIONS = {
     "fish": "usr/share/fish/vendor_completions.d/nodeagent.fish",
 }
 DOCUMENTATION = "usr/share/doc/nodeagent"
-DOCUMENTS = {"changelog.gz": "CHANGES.md", "configuration.md.gz": "configuration.md", "vgpu.md.gz": "vgpu.md"}
+DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
+    f"{page}.md.gz": f"{page}.md" for page in ("configuration", "logs", "metrics", "packaging", "vgpu")
+}
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"
 MAN_PAGE = "usr/share/man/man8/nodeagent.8.gz"
 _PATHS = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}

@@ -136,6 +136,24 @@ async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, node: 
     assert node.loop.error is None
 
 
+async def test_a_file_that_is_right_again_is_told_once_also_if_nothing_in_it_is_new(
+    file: Path, node: Node, said: Said
+) -> None:
+    for text in (GOOD, BAD, GOOD, GOOD, BAD, GOOD.replace("count: 3", "count: 4")):
+        write(file, text)
+        await node.loop.one_turn()
+    assert said(log.CONFIG_RIGHT) == [{"what": "nothing in them is new"}, {"what": "they are in force"}]
+
+
+async def test_a_line_that_names_one_error_says_how_many_more_there_are(
+    file: Path, node: Node, said: Said
+) -> None:
+    write(file, f"{BAD}tming: {{}}\nalias: {{}}\n")
+    await node.loop.one_turn()
+    (refused,) = said(log.CONFIG_REFUSED)
+    assert str(refused["hint"]).endswith("; 2 more: nodeagent status lists all")
+
+
 async def test_settings_in_force_and_settings_refused_are_counted(file: Path, node: Node) -> None:
     at_start = node.loop.status().status
     assert (at_start.generation, at_start.refused, at_start.error) == (1, 0, None)

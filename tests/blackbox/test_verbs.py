@@ -32,7 +32,7 @@ async def test_explain_and_scan_go_by_the_settings_of_the_daemon(node: Node) -> 
     async with node.daemon(*OFF):
         await until_asked(node)
         assert (await node.status())["resources"] == []
-        assert (await answer(node, "explain", address))["verdict"] == "not offered"
+        assert (await answer(node, "explain", address))["verdict"].startswith("not offered")
         done = await node.command("scan")
         assert address in done.stdout
         assert T4 not in done.stdout
@@ -68,8 +68,11 @@ async def test_the_settings_in_force_are_shown_while_a_bad_file_waits_to_be_mend
         await until_asked(node)
         node.configure(BROKEN)
         await daemon.logged("config-refused")
-        values = (await answer(node, "config"))["settings"]
+        done = await node.command("config", "-o", "json")
+        values = json.loads(done.stdout)["settings"]
         assert values["timing.resync"] == {"value": "9s", "source": "config.yaml:1"}
+        assert "nodeagent: the new configuration is not in force: " in done.stderr
+        assert done.returncode == 3
         assert (await answer(node, "explain", address))["resource"] == T4
 
 

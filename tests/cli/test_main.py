@@ -71,6 +71,16 @@ def notice(host: SimulatedHost) -> str:
     )
 
 
+def test_where_no_daemon_could_start_status_says_what_is_wrong_with_the_configuration(
+    run: Run, host: SimulatedHost
+) -> None:
+    host.write_file("/etc/nodeagent/config.yaml", "discovry: {}\n")
+    code, _, err = run("status")
+    assert code == 1
+    assert "mend the configuration first" in err.splitlines()[1]
+    assert 'did you mean "discovery"?' in err.splitlines()[1]
+
+
 def test_scan_shows_all_devices(run: Run, host: SimulatedHost) -> None:
     code, out, err = run("scan")
     assert (code, err) == (0, notice(host))

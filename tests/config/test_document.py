@@ -73,6 +73,7 @@ REFUSED = [
     pytest.param(
         b"%YAML 1." + b"1" * 5000 + b"\n---\na: b\n", 1, "not valid YAML", id="a version without end"
     ),
+    pytest.param(b"# c\n\n a: 1\nb: 2\n", 3, "begins with a blank", id="first key indented"),
     pytest.param(b"a: b: c\n", 1, "not valid YAML", id="colon"),
     pytest.param(b"a: [1, 2\n", 2, "not valid YAML", id="open bracket"),
     pytest.param(b"a: *x\n", 1, "not valid YAML", id="unknown alias"),

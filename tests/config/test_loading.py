@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -341,3 +342,15 @@ def test_the_name_of_the_node_is_its_hostname_unless_a_label_says_otherwise(etc:
     assert dict(etc.desired().labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
     etc.write("config.yaml", "node: {name: node2, labels: {kubernetes.io/hostname: other}}\n")
     assert dict(etc.desired().labels) == {"kubernetes.io/hostname": "other"}
+
+
+@pytest.mark.parametrize("sign", ["#", "# ?"])
+def test_the_example_in_the_packaged_file_can_be_uncommented_with_and_without_its_blanks(
+    sign: str, tmp_path: Path
+) -> None:
+    packaged = (Path(__file__).parents[2] / "packaging" / "config.yaml").read_text()
+    head, example = packaged.split("#resources:\n")
+    file = tmp_path / "config.yaml"
+    file.write_text(head + re.sub(f"^{sign}", "", f"#resources:\n{example}", flags=re.MULTILINE))
+    (rule,) = config.check_file(str(file)).configuration.rules
+    assert rule.name == "example.com/gpu"

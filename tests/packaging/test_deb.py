@@ -8,6 +8,7 @@ from tests.packaging.machine import Machine, until
 
 CONFIG = "/etc/nodeagent/config.yaml"
 EDITED = "apiVersion: nodeagent/v1\ndiscovery: {naming: id}\n"
+PLUGINS = "/var/lib/kubelet/device-plugins"  # the kubelet's; without it there is no lock in it
 DPKG = "dpkg --force-confold -i"  # as apt calls it without a terminal
 
 
@@ -46,6 +47,24 @@ def test_an_upgrade_keeps_an_edited_configuration_and_a_disable(
     assert str(packages) != str(newer)
 
 
+def test_a_downgrade_keeps_the_configuration_and_a_key_that_only_the_newer_version_knew_must_go(
+    installed: Machine, packages: Packages, newer: Packages
+) -> None:
+    older = installed.put(packages.deb)
+    same = installed.run(f"apt-get install -y {older}")
+    assert "is already the newest version" in same.stdout
+    installed.run(f"{DPKG} {installed.put(newer.deb)}")
+    installed.write(CONFIG, f"{EDITED}tomorrow: 1\n")
+    assert installed.run(f"apt-get install -y {older}", check=False).returncode, "apt wants to be told"
+    installed.run(f"apt-get install -y --allow-downgrades {older}")
+    assert installed.says("nodeagent --version") == "nodeagent 0.1.0"
+    until(lambda: "tomorrow: unknown key" in installed.journal(), "the journal says what is wrong")
+    assert "mend the configuration first" in installed.run("nodeagent status", check=False).stderr
+    installed.write(CONFIG, EDITED)
+    installed.until_active()
+    assert "discovery.naming" in installed.says("nodeagent config")
+
+
 def test_a_stopped_and_disabled_service_stays_so_over_an_upgrade(installed: Machine, newer: Packages) -> None:
     installed.run("systemctl disable --now nodeagent")
     installed.run(f"{DPKG} {installed.put(newer.deb)}")
@@ -56,6 +75,7 @@ def test_a_stopped_and_disabled_service_stays_so_over_an_upgrade(installed: Mach
 def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
     empty: Machine, packages: Packages
 ) -> None:
+    empty.run(f"mkdir -p {PLUGINS}")
     before = empty.files()
     empty.run(f"dpkg -i {empty.put(packages.deb)} {empty.put(packages.demo_deb)}")
     empty.until_active()
@@ -66,12 +86,21 @@ def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
     assert sorted(empty.files() - before) == [
         *("/etc/nodeagent", "/etc/nodeagent/conf.d", "/etc/nodeagent/conf.d/mine.yaml", CONFIG),
         *("/etc/systemd/system/multi-user.target.wants/nodeagent.service", "/run/cdi", "/run/nodeagent"),
-        "/var/lib/kubelet",
+        f"{PLUGINS}/nodeagent.lock",
     ]
     empty.run("dpkg --purge nodeagent-demo nodeagent")
     assert empty.files() == before
     helpers = empty.says("find /var/lib/systemd/deb-systemd-helper-*").splitlines()
     assert [path for path in helpers if "nodeagent" in path] == []
+
+
+def test_a_purge_leaves_the_lock_of_another_nodeagent_on_the_node(installed: Machine) -> None:
+    lock = f"{PLUGINS}/nodeagent.lock"
+    installed.run(f"dpkg --remove nodeagent && mkdir -p {PLUGINS}")
+    installed.run(f"systemd-run --quiet --unit=pod flock {lock} sleep infinity")
+    until(lambda: installed.run(f"flock -n {lock} true", check=False).returncode, "the other one has it")
+    installed.run("dpkg --purge nodeagent")
+    assert installed.says(f"ls {lock}") == lock
 
 
 def test_a_stopped_daemon_is_killed_by_the_watchdog_and_comes_back(installed: Machine) -> None:

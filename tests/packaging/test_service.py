@@ -7,6 +7,7 @@ Devices are a made-up tree below /srv/node: the real bus in a container is that 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.packaging.machine import Machine, until
 NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
+METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
+INI = re.compile(r"^```ini\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ON_THE_NODE = f"""[Service]
 ExecStart=
 ExecStart=/usr/bin/nodeagent --root {NODE} run
@@ -115,6 +118,30 @@ def test_health_is_served_on_the_socket_that_systemd_makes_for_as_long_as_the_se
     installed.run("systemctl stop nodeagent")
     assert installed.run(HEALTH, check=False).returncode != 0
     assert installed.show("ActiveState") == "inactive", "nobody who asks starts it"
+
+
+def health_at(machine: Machine, address: str) -> str:
+    """The status of /healthz there, "" if nobody answers."""
+    asked = f"r.urlopen('http://{address}/healthz', timeout=5).status"
+    return machine.says(f'python3 -c "import urllib.request as r; print({asked})"')
+
+
+def test_an_address_that_the_sandbox_forbids_moves_health_only_when_the_drop_ins_of_the_page_are_there(
+    installed: Machine,
+) -> None:
+    everywhere = "http: {listen: '0.0.0.0:9481'}\n"
+    installed.write("/etc/nodeagent/conf.d/http.yaml", everywhere)
+    until(lambda: "http://127.0.0.1:9481/ is answered instead" in installed.journal(), "the journal says so")
+    assert health_at(installed, "127.0.0.1:9481") == "200", "it goes on where it was"
+    assert "give nodeagent-http.socket the same ListenStream=" in installed.journal()
+    for unit, drop_in in zip(
+        ("nodeagent-http.socket", "nodeagent.service"), INI.findall(METRICS.read_text()), strict=True
+    ):
+        installed.write(f"/etc/systemd/system/{unit}.d/override.conf", drop_in)
+    restart(installed)
+    until(lambda: health_at(installed, "127.0.0.2:9481") == "200", "it is served at every address")
+    assert "10.0.0.0/8" in installed.show("IPAddressAllow")
+    assert "127.0.0.0/8" in installed.show("IPAddressAllow"), "who is on the node may come as before"
 
 
 def test_a_sandboxed_daemon_fills_cards_with_vgpus_and_changes_its_mind(node: Machine) -> None:

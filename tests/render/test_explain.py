@@ -31,7 +31,7 @@ def test_the_story_begins_with_the_verdict_and_tells_all_that_led_to_it() -> Non
         f"{A}  offered as {GPU}, Healthy",
         "",
         "  device  10de:1eb8  NVIDIA Corporation TU104GL [Tesla T4]",
-        "  class   030200",
+        "  class   030200  a display controller",
         "  driver  vfio-pci",
         "  numa    0",
         "  power   D0",

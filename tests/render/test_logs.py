@@ -70,7 +70,7 @@ def test_journalctl_takes_the_catalog_whole(tmp_path: Path) -> None:
     assert (made.returncode, made.stderr) == (0, "")
     told = subprocess.run(["journalctl", "--dump-catalog", root], capture_output=True, text=True, check=True)
     assert sorted(ENTRY.findall(told.stdout)) == sorted(event.id for event in log.catalogue())
-    assert told.stdout.count("Documentation: man:nodeagent(8)") == len(log.catalogue())
+    assert told.stdout.count("Documentation: man:nodeagent(8) file:") == len(log.catalogue())
 
 
 def test_the_daemon_never_loads_the_texts() -> None:

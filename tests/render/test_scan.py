@@ -33,7 +33,7 @@ def test_the_last_column_says_what_becomes_of_a_function() -> None:
     at = lines(host(READY, BLOCKED, BLOCKER))
     column = at[0].index("WHAT")
     assert at[1][column:].startswith(f"{GPU}: IOMMU group 1 is not viable")
-    assert at[2][column:] == ""
+    assert at[2][column:] == "not offered"
     assert at[3][column:] == GPU
 
 
@@ -55,7 +55,8 @@ def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None
     free = vgpu(vgpu_type=None, vgpu_types=(("1147", "NVIDIA A40-1B"),))
     found = lines(host(READY, free, mdev(), mdev_parents=types))
     (row,) = (line for line in found if line.startswith(UUID))
-    assert row.split() == [UUID, "50", "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "nvidia-vgpu-vfio", "0"]
+    facts = [UUID, "50", "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "nvidia-vgpu-vfio", "0"]
+    assert row.split() == [*facts, "not", "offered"]
     begin = next(number for number, line in enumerate(found) if line.startswith("PARENT"))
     assert [line.split() for line in found[begin + 1 : begin + 4]] == [
         ["0000:65:00.0", "nvidia-222", "GRID", "T4-1Q", "15"],

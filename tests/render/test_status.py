@@ -5,8 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeagent.model.ids import ResourceName
-from nodeagent.model.status import NO_CHANGES, HolderStatus, HttpStatus, WaitingStatus
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.status import (
+    NO_CHANGES,
+    ConfigurationStatus,
+    DeviceStatus,
+    HolderStatus,
+    HttpStatus,
+    WaitingStatus,
+)
 from nodeagent.render import status
 from tests.render.statuses import KUBELET, ONE, WELL
 
@@ -32,6 +39,41 @@ def test_problems_are_listed_last() -> None:
     assert lines(problems=("one", "two"))[-3:] == ["to look at:", "  one", "  two"]
 
 
+def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
+    down = [
+        DeviceStatus(DeviceId(each), False, None, "no-driver", f"{each} has no driver", hint)
+        for each, hint in (("a", "bind it"), ("b", "bind it"), ("c", "plug it"))
+    ]
+    (gpu,) = WELL.resources
+    error = "config.yaml:2: weather: unknown key\nknown here: aliases\nconfig.yaml:3: a\nb"
+    http = HttpStatus(None, "no address", "choose another")
+    found = lines(
+        resources=(gpu._replace(devices=tuple(down)),),
+        configuration=ConfigurationStatus(error=error),
+        http=http,
+        problems=(
+            "the new configuration is not in force: config.yaml:2: weather: unknown key",
+            "no address",
+            *(f"nvidia.com/gpu: {each} is Unhealthy: {each} has no driver" for each in "abc"),
+            "one of which nothing more is known",
+        ),
+    )
+    assert found[found.index("to look at:") + 1 :] == [
+        "  the new configuration is not in force: config.yaml:2: weather: unknown key",
+        "    to do: known here: aliases",
+        "    config.yaml:3: a",
+        "    b",
+        "  no address",
+        "    to do: choose another",
+        "  nvidia.com/gpu: a is Unhealthy: a has no driver",
+        "  nvidia.com/gpu: b is Unhealthy: b has no driver",
+        "    to do: bind it",
+        "  nvidia.com/gpu: c is Unhealthy: c has no driver",
+        "    to do: plug it",
+        "  one of which nothing more is known",
+    ]
+
+
 def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
     waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
     text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
@@ -52,3 +94,13 @@ def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
 def test_where_metrics_are_served_is_told_if_they_are() -> None:
     assert not any("metrics" in line for line in lines())
     assert lines(http=HttpStatus("http://[::1]:9481/"))[4] == "metrics and health at http://[::1]:9481/"
+
+
+def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None:
+    (gpu,) = WELL.resources
+    text = lines(resources=(gpu._replace(devices=(), healthy=0),), holders={})
+    assert text[-3:] == [
+        "nvidia.com/gpu: nothing on this node matches; nodeagent scan lists what is there",
+        "",
+        "all is well",
+    ]

@@ -32,9 +32,10 @@ async def echo(request: Request) -> Response:
 class Door:
     """A running Doorway."""
 
-    def __init__(self, doorway: Doorway, cell: Latest[Settings]) -> None:
+    def __init__(self, doorway: Doorway, cell: Latest[Settings], loaded: list[Http]) -> None:
         self.doorway = doorway
         self.settings = cell
+        self.loaded = loaded  # by what settings clients were to be answered
 
     @property
     def port(self) -> int:
@@ -88,7 +89,10 @@ async def door(
 ) -> AsyncIterator[Door]:
     """A Doorway that listens, with this answer to everything."""
 
-    async def load(_: Http) -> Converse:
+    loaded: list[Http] = []
+
+    async def load(http: Http) -> Converse:
+        loaded.append(http)
         return lambda stream, place: Conversation(stream, answer, place.answering).run()
 
     cell = Latest(wanted or settings())
@@ -96,5 +100,5 @@ async def door(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(doorway.run)
         await anyio.wait_all_tasks_blocked()
-        yield Door(doorway, cell)
+        yield Door(doorway, cell, loaded)
         tasks.cancel_scope.cancel()

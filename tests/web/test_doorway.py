@@ -44,6 +44,30 @@ async def test_a_socket_that_was_passed_serves_its_address_also_after_other_sett
             assert "200 OK" in await open_door.ask(LAST)
 
 
+@virtual.TIME
+async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_cannot_be_had(
+    said: Said,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as passed, socket.create_server(("127.0.0.1", 0)) as busy:
+        there, wanted = (f"127.0.0.1:{sock.getsockname()[1]}" for sock in (passed, busy))
+        async with door(wanted=settings(wanted), passed=[passed]) as open_door:
+            problem = (
+                f"the address {wanted} cannot be served: Address already in use; http://{there}/ is answered"
+            )
+            problem += " instead"
+            assert open_door.doorway.status().status == HttpStatus(
+                f"http://{there}/", problem, doorway.advice(OSError())
+            )
+            await anyio.sleep(3 * doorway.AGAIN)
+            assert "200 OK" in await open_door.ask(LAST)
+            assert [http.listen for http in open_door.loaded] == [there], "as strict as there"
+            busy.close()
+            await anyio.sleep(doorway.AGAIN + 1)
+            assert open_door.doorway.status().status == HttpStatus(f"http://{wanted}/")
+            assert "200 OK" in await open_door.ask(LAST)
+    assert len(said(log.HTTP_REFUSED)) == 1
+
+
 def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> None:
     assert "nodeagent-http.socket" in doorway.advice(OSError(errno.EAFNOSUPPORT, "not supported"))
     assert "http.listen" in doorway.advice(OSError(errno.EADDRINUSE, "in use"))

@@ -2,7 +2,7 @@
 """What the log says of devices: that they came, went, turned Unhealthy or Healthy, were given or refused.
 
 Each line names what is known of the device at that moment: its group, and the pods that have it. Knows a
-Snapshot and the Resources made of it; not when there is something to say.
+Decision and the Resources in it; not when there is something to say.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
+from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, PciAddress, pci_address
 from nodeagent.model.resource import Device, Reason, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer.turn import Decision
 
 
 class _Known(NamedTuple):
@@ -25,8 +27,9 @@ class _Known(NamedTuple):
     pod: tuple[str, ...]  # that has it, or a part of its group
 
 
-def changes(before: Resource | None, now: Resource, snapshot: Snapshot) -> None:
+def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
     """One line for each device that became Unhealthy or Healthy, that came or went."""
+    snapshot = decision.snapshot
     old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
     for device in now.devices:
         known = old.pop(device.id, None)
@@ -39,7 +42,30 @@ def changes(before: Resource | None, now: Resource, snapshot: Snapshot) -> None:
         elif before is not None:
             _added(now.name, device.id, _known(device.id, snapshot))
     for device_id in old:
-        _gone(now.name, device_id, _known(device_id, snapshot))
+        _gone(now.name, device_id, whereabouts(now, device_id, decision), _known(device_id, snapshot))
+
+
+def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
+    """What has become of a device that this resource lists no more."""
+    if resource.kind is Kind.NODE:
+        return "the rule makes fewer shares of its node now"
+    if decision.snapshot.host.device(device_id) is None:
+        return "it has left the machine"
+    offer = decision.offer_with(device_id)
+    if offer is None:
+        return "no rule takes it now, nor does discovery"
+    if offer.match.resource == resource.name:
+        return f"it comes with {offer.device.id} now"
+    return f"it is offered as {offer.match.resource} now"
+
+
+def successors(resource: Resource, decision: Decision) -> str:
+    """Why a resource that ends does so: the names under which its devices are offered now, if they are."""
+    offers = (decision.offer_with(device.id) for device in resource.devices)
+    names = sorted({offer.match.resource for offer in offers if offer is not None})
+    if names:
+        return f"its devices are offered as {', '.join(names)} now"
+    return "nothing is to be offered under this name any more"
 
 
 def allocated(resource: Resource, ids: Sequence[str], snapshot: Snapshot) -> None:
@@ -120,11 +146,12 @@ def _added(resource: str, device: str, known: _Known) -> None:
     )
 
 
-def _gone(resource: str, device: str, known: _Known) -> None:
+def _gone(resource: str, device: str, why: str, known: _Known) -> None:
     log.event(
         log.DEVICE_GONE,
         resource=resource,
         device=device,
+        why=why,
         pci_address=known.address,
         group=known.group,
         pod=known.pod,

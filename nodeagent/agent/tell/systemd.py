@@ -15,6 +15,7 @@ import anyio
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
+from nodeagent.model import shares
 from nodeagent.model.status import Status
 
 CALM = 0.5  # seconds between two lines: a burst of changes is one
@@ -115,7 +116,7 @@ def _wrong(status: Status, stuck: str | None) -> Iterator[str]:
     if not status.kubelet.present:  # most of what else is wrong follows from it
         yield "the kubelet is away"
     unhealthy = {
-        f"{resource.name}: {device.id} is Unhealthy: {device.what}"
+        shares.unhealthy(resource.name, device)
         for resource in status.resources
         for device in resource.devices
         if not device.healthy

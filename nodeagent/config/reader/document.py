@@ -80,7 +80,7 @@ def _composed(text: str, path: str) -> yaml.Node | None:
         loader = _Loader(text)
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        raise _syntax(error, path) from error
+        raise _indented(error, text, path) or _syntax(error, path) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"{path}:{line}: a character that YAML does not allow"
@@ -117,6 +117,20 @@ def _text(content: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not valid UTF-8", "save the file as UTF-8") from error
+
+
+def _indented(error: yaml.MarkedYAMLError, text: str, path: str) -> ConfigError | None:
+    """For a first key that is indented: PyYAML names the first line that is not. None for other errors."""
+    if "'<document start>'" not in (error.problem or ""):
+        return None
+    lines = enumerate(text.splitlines(), 1)
+    first = next((each for each in lines if each[1].strip() and not each[1].lstrip().startswith("#")), None)
+    if first is None or not first[1].startswith(" "):
+        return None
+    return ConfigError(
+        f"{path}:{first[0]}: begins with a blank, and a line below it with none",
+        "begin all keys of one level in the same column",
+    )
 
 
 def _syntax(error: yaml.MarkedYAMLError, path: str) -> ConfigError:

@@ -13,7 +13,7 @@ from nodeagent.model.desired import DeviceRule
 from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import groups
+from nodeagent.policy import classes, groups, selectors
 from nodeagent.policy.offer import grants, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
@@ -40,6 +40,7 @@ class Explanation:
     rules: tuple[tuple[str, str], ...]  # rule → what it says of the device, in the order of asking
     resource: str | None = None
     reason: Reason | None = None
+    left_out: tuple[str, str] = ("", "")  # why it is not offered, and what to do if it is to be
     env: str | None = None
     nodes: tuple[str, ...] = ()
     holder: str | None = None
@@ -48,10 +49,17 @@ class Explanation:
     def verdict(self) -> str:
         """One sentence: offered and Healthy, offered and Unhealthy, or not offered."""
         if self.resource is None:
-            return "not offered"
+            return f"not offered: {self.left_out[0]}"
         if self.reason is None:
             return f"offered as {self.resource}, Healthy"
         return f"offered as {self.resource}, Unhealthy: {self.reason.what}"
+
+    @property
+    def to_do(self) -> str:
+        """What to do for it to be given; "" if nothing, or if nothing is known."""
+        if self.resource is None:
+            return self.left_out[1]
+        return self.reason.hint if self.reason is not None else ""
 
 
 def explain(device_id: str, decision: Decision) -> Explanation | None:
@@ -76,6 +84,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
         reason=offer.device.reason if offer else None,
+        left_out=("", "") if offer else _left_out(host_device, snapshot),
         env=_env(resource, given) if resource else None,
         nodes=grants.device_nodes(given, resource.iommufd, snapshot.host) if resource else (),
         holder=str(holder) if holder else None,
@@ -114,6 +123,36 @@ def _rules(host_device: HostDevice, offer: Offer | None, snapshot: Snapshot) -> 
     if offer is not None:
         said.append(("memory", "keeps it: what was offered stays listed while it exists"))
     return tuple(said) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
+
+
+def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
+    """What keeps a device that nobody takes from being offered, and what to do if it is to be."""
+    if isinstance(host_device, PciFunction) and host_device.bridge:
+        return "it is a PCI bridge; bridges are never given away", ""
+    if host_device.unreadable is not None:
+        return host_device.unreadable, ""
+    group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
+    why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
+    if not isinstance(host_device, PciFunction):
+        return _nobody(why), "name its type in a rule"
+    steps = []
+    if not _discoverable_class(host_device, snapshot):
+        steps = [f'name it in a rule: pci: [{{addresses: ["{host_device.address}"]}}]']
+        if snapshot.desired.discovery.enabled:
+            code = (host_device.pci_class or "?")[:4]
+            why = f"it is {classes.words(host_device)} (class {code}), which it leaves alone"
+    if not groups.ready(host_device) and not groups.takes_vgpu(host_device):
+        steps.append(classes.bind(host_device))
+    return _nobody(why), "; and ".join(steps)
+
+
+def _nobody(why: str) -> str:
+    return f"no rule takes it, and {why if why == matches.OFF else f'discovery does not: {why}'}"
+
+
+def _discoverable_class(function: PciFunction, snapshot: Snapshot) -> bool:
+    discovery = snapshot.desired.discovery
+    return discovery.enabled and selectors.in_classes(discovery.classes, function)
 
 
 def _label(rule: DeviceRule | None) -> str:

@@ -16,6 +16,8 @@ from nodeagent.model.snapshot import Names
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds
 
+OFF = "discovery is switched off"
+
 Verdict = tuple[DeviceRule | None, str | None]
 """A rule, or None for discovery, and why it leaves a device alone, in words; None if it takes it."""
 
@@ -83,7 +85,7 @@ def _rule_for(name: str, desired: Desired, host_device: HostDevice) -> DeviceRul
 def discoverable(host_device: HostDevice, group: Group | None, desired: Desired) -> str | None:
     """Why discovery leaves the device alone, in words; None if it takes it."""
     if not desired.discovery.enabled:
-        return "discovery is switched off"
+        return OFF
     refusal: str | None = kinds.of(host_device).refusal(host_device, group, desired)
     return refusal
 

@@ -163,7 +163,7 @@ function showTrouble(status, devices) {
     const device = byLine.get(line);
     if (device && WAITS.has(device.reason)) { waiting += 1; continue; }
     const failing = status.changes.failing.find((each) => line === `${each.card}: ${each.what}`);
-    const hint = (device && device.hint) || (failing && failing.hint);
+    const hint = (device && device.hint) || (failing && failing.hint) || (line === status.http.error && status.http.hint);
     urgent.push(el("div", "problem", el("strong", "", line), hint ? el("div", "hint", hint) : null,
       device && device.resource && /^[0-9a-f-]+[:-]/.test(device.id)
         ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null));

@@ -7,11 +7,13 @@ from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Holder, Reservations, unnamed
-from nodeagent.model.desired import Desired
+from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, Kind, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import turn
+from nodeagent.policy.offer.turn import Decision
 from tests.conftest import Said
 
 GPU = ResourceName("example.com/gpu")
@@ -39,7 +41,7 @@ def healthy(device_id: str = CARD) -> Device:
 
 def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Said) -> None:
     now = resource(Device(DeviceId(CARD), HELD))
-    devices.changes(resource(healthy()), now, snapshot(sound=Holder("ns", "p", GPU)))
+    devices.changes(resource(healthy()), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
     assert said(log.DEVICE_UNHEALTHY) == [
         {
             "resource": GPU,
@@ -72,10 +74,39 @@ def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) 
 
 
 def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> None:
-    devices.changes(resource(), resource(healthy("kvm-0")), snapshot())
+    devices.changes(resource(), resource(healthy("kvm-0")), Decision(snapshot()))
     assert said(log.DEVICE_ADDED) == [{"resource": GPU, "device": "kvm-0"}]
 
 
 def test_what_is_as_before_is_not_said_again(said: Said) -> None:
-    devices.changes(resource(healthy()), resource(healthy()), snapshot())
+    devices.changes(resource(healthy()), resource(healthy()), Decision(snapshot()))
     assert [line for kind in log.catalogue() for line in said(kind)] == []
+
+
+BOARD = ResourceName("example.com/board")
+CARDS = PciRule(BOARD, (PciSelector(addresses=("0000:01:00.0",)),))
+
+
+def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI) -> object:
+    """What is said of a device that its resource lists no more."""
+    devices.changes(Resource(GPU, kind, (healthy(gone),)), Resource(GPU, kind, ()), now)
+    return said(log.DEVICE_GONE)[-1]["why"]
+
+
+def decided(*rules: PciRule) -> Decision:
+    functions = {CARD: PciFunction(CARD, driver="vfio-pci", group=SEVEN)}
+    host = Host(functions=functions, groups={SEVEN: Group(SEVEN, (CARD,))}, generation=1)
+    return turn.first(Snapshot(host, Desired(Discovery(enabled=False), (), rules)))
+
+
+def test_only_what_the_host_has_no_more_is_said_to_have_left(said: Said) -> None:
+    assert why_gone(said, decided(), SOUND) == "it has left the machine"
+    assert why_gone(said, decided(CARDS)) == f"it is offered as {BOARD} now"
+    assert why_gone(said, decided()) == "no rule takes it now, nor does discovery"
+    assert why_gone(said, decided(), "kvm-2", Kind.NODE) == "the rule makes fewer shares of its node now"
+
+
+def test_a_resource_that_ends_names_those_that_have_its_devices_now() -> None:
+    ending = resource(healthy())
+    assert devices.successors(ending, decided(CARDS)) == f"its devices are offered as {BOARD} now"
+    assert devices.successors(ending, decided()) == "nothing is to be offered under this name any more"

@@ -71,7 +71,10 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
         NodeRule("a.b/kvm", "/dev/kvm"),
     )
     found = told(function(driver="nvidia"), wish=Desired(rules=rules))
-    assert found.verdict == "not offered"
+    assert found.verdict == (
+        "not offered: no rule takes it, and discovery does not: its driver is nvidia, not a VFIO driver"
+    )
+    assert found.to_do == f"bind {A} to vfio-pci"
     assert found.rules == (
         (
             "rule a.b/one (f.yaml:3)",
@@ -97,7 +100,19 @@ def test_discovery_is_asked_last() -> None:
 def test_a_bridge_is_never_given_away() -> None:
     found = told(function(pci_class="060400", driver="pcieport"))
     assert found.rules == (("all rules", "it is a PCI bridge; bridges are never given away"),)
-    assert found.verdict == "not offered"
+    assert found.verdict == "not offered: it is a PCI bridge; bridges are never given away"
+    assert not found.to_do
+
+
+def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
+    found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
+    assert found.verdict == (
+        "not offered: no rule takes it, and discovery does not: "
+        "it is an NVMe controller (class 0108), which it leaves alone"
+    )
+    assert found.to_do.startswith(
+        f'name it in a rule: pci: [{{addresses: ["{A}"]}}]; and if this host can do'
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +145,8 @@ def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
     found = explain.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
     assert found is not None
-    assert found.verdict == "not offered"
+    assert found.verdict == "not offered: no rule takes it, and discovery is switched off"
+    assert found.to_do == "name its type in a rule"
     assert found.rules == (
         (
             "rule a.b/two",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.resource import Reason, ReasonCode
-from nodeagent.policy import groups
+from nodeagent.policy import classes, groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 
 
@@ -59,7 +59,7 @@ def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{shown}, not a VFIO driver",
-        f"bind {function.address} to vfio-pci",
+        classes.bind(function),
     )
 
 

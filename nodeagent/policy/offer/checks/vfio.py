@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodeagent.model.host import Mdev, PciFunction, VfioDevice
 from nodeagent.model.resource import Iommufd, Reason, ReasonCode
-from nodeagent.policy import groups
+from nodeagent.policy import classes, groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
 
@@ -48,7 +48,7 @@ def viability(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.GROUP_NOT_VIABLE,
         f"IOMMU group {unit.number} is not viable: {named} has a host driver",
-        f"bind {blocking[0].address} to vfio-pci as well, or unbind it",
+        classes.bind(blocking[0], " as well, or unbind it"),
     )
 
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the class code of a PCI function says to people, and how a host is advised to lose one. Pure.
+
+The codes are those of the "PCI Code and ID Assignment Specification" (pci.ids has them under "C"). Knows
+neither rules nor groups.
+"""
+
+from __future__ import annotations
+
+from nodeagent.model.host import PciFunction
+
+_WORDS = {
+    "0108": "an NVMe controller",
+    "01": "a storage controller",
+    "02": "a network controller",
+    "03": "a display controller",
+    "0403": "an audio device",
+    "04": "a multimedia controller",
+    "0604": "a PCI bridge",
+    "06": "a bridge",
+    "07": "a communication controller",
+    "08": "a system peripheral",
+    "0c03": "a USB controller",
+    "0c05": "an SMBus",
+    "0c": "a serial bus controller",
+    "12": "an accelerator",
+}
+"""The beginning of a code → what such a function is; a longer one goes before a shorter one."""
+
+_MISSED_BY_NOBODY = ("03", "04", "12")  # what a host runs on is never one of these
+
+
+def words(function: PciFunction) -> str:
+    """What the function is, with its article."""
+    code = function.pci_class or ""
+    found = (_WORDS.get(code[:length]) for length in (4, 2))
+    return next((each for each in found if each), "a device of an unknown class")
+
+
+def bind(function: PciFunction, also: str = "") -> str:
+    """The advice to give the function to VFIO: ``also`` ends it.
+
+    A node may live on a network, storage or USB controller, and on what we do not know: there is an "if".
+    """
+    if (function.pci_class or "").startswith(_MISSED_BY_NOBODY) or function.driver is None:
+        return f"bind {function.address} to vfio-pci{also}"
+    return (
+        f"if this host can do without {function.address} ({words(function)}), "
+        f"bind it to vfio-pci{also}; otherwise leave it as it is"
+    )

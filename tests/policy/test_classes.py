@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classes in words, and advice that could cost a host its network, its disks or its keyboard."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.policy import classes
+from tests.policy.samples import function
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("010802", "an NVMe controller"),
+        ("010601", "a storage controller"),
+        ("020000", "a network controller"),
+        ("030000", "a display controller"),
+        ("0c0330", "a USB controller"),
+        ("ff0000", "a device of an unknown class"),
+        (None, "a device of an unknown class"),
+    ],
+)
+def test_a_class_is_said_in_words_as_exactly_as_they_are_known(code: str | None, words: str) -> None:
+    assert classes.words(function(pci_class=code)) == words
+
+
+@pytest.mark.parametrize("code", ["010802", "020000", "0c0330", "060100", None])
+def test_what_a_host_may_live_on_is_bound_only_if_it_can_do_without(code: str | None) -> None:
+    found = function("0000:65:00.1", pci_class=code, driver="busy")
+    assert classes.bind(found, " as well").startswith("if this host can do without 0000:65:00.1 (a")
+    assert "bind it to vfio-pci as well; otherwise leave it as it is" in classes.bind(found, " as well")
+
+
+@pytest.mark.parametrize(("code", "driver"), [("030000", "nouveau"), ("040300", "snd"), ("020000", None)])
+def test_what_no_host_lives_on_or_nobody_drives_is_bound_without_ado(code: str, driver: str | None) -> None:
+    found = function("0000:65:00.1", pci_class=code, driver=driver)
+    assert classes.bind(found) == "bind 0000:65:00.1 to vfio-pci"
