@@ -305,6 +305,19 @@ HTTP_FAILED = Event(
     logging.ERROR,
     "HTTP: {path} cannot be answered: {error}",
 )
+CLUSTER_AWAY = Event(
+    "cluster-away",
+    "dca5e4c9e0114749abb6f940506c934e",
+    logging.WARNING,
+    "{what} of the cluster cannot be followed, going on with what is known of them: {error}",
+    ("hint",),
+)
+CLUSTER_BACK = Event(
+    "cluster-back",
+    "59335e801552444f98c506f1e460d4e6",
+    logging.INFO,
+    "{what} of the cluster are followed again",
+)
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 
