@@ -57,6 +57,14 @@ class Fault(NamedTuple):
     hint: str
 
 
+class Finding(NamedTuple):
+    """Something that cannot be meant: where (a place, the key of a setting, or ""), what, and what to do."""
+
+    place: str
+    what: str
+    hint: str
+
+
 class MdevctlDefinitions(NamedTuple):
     """What the definitions of mdevctl say. ``wanted`` are those that start by themselves.
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import Desired, MdevsWanted, NodeRule
 from nodeagent.policy import contradictions, naming
-from nodeagent.policy.contradictions import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
