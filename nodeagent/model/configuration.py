@@ -50,6 +50,17 @@ class Node(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
+class KubeVirt(NamedTuple):
+    """The section ``kubevirt``: whether the KubeVirt CR is read, and what is done with it.
+
+    ``enabled``: auto, true, false. ``serve`` says which of the devices that it permits: external, all, none.
+    """
+
+    enabled: str = "false"
+    serve: str = "external"
+    manage_mdevs: bool = False
+
+
 class Fault(NamedTuple):
     """Why something cannot be used: the two lines for a person, the first with file and line."""
 
@@ -112,6 +123,7 @@ class Configuration:
     rules: tuple[Rule, ...] = ()
     mdevs: Mdevs = field(default_factory=Mdevs)
     sriov: tuple[SriovRule, ...] = ()
+    kubevirt: KubeVirt = field(default_factory=KubeVirt)
     node: Node = field(default_factory=Node)
     imported: Imported = field(default_factory=Imported)
     home: str = field(default="", compare=False)

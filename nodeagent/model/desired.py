@@ -35,13 +35,18 @@ class PciSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PciRule:
-    """A resource of PCI functions. No selectors picks nothing."""
+    """A resource of PCI functions. No selectors picks nothing.
+
+    ``permitted``: from the KubeVirt CR, which is for all nodes. It takes what is ready for a VM alone, as
+    virt-handler would: on another node the same card may be meant for its host.
+    """
 
     name: str
     selectors: tuple[PciSelector, ...] = ()
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+    permitted: bool = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.PCI
@@ -69,13 +74,14 @@ class MdevSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdevRule:
-    """A resource of mediated devices. No selectors picks nothing."""
+    """A resource of mediated devices. No selectors picks nothing. ``permitted``: from the KubeVirt CR."""
 
     name: str
     selectors: tuple[MdevSelector, ...] = ()
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+    permitted: bool = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.MDEV
@@ -130,9 +136,10 @@ class MdevsWanted(NamedTuple):
     """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
 
     On a card, ``definitions`` go before ``cards`` (see ``card_desired``), and these before the node's types:
-    those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed.
-    ``defined`` are the UUIDs of all definitions of mdevctl, also of those that are no wishes here, and
-    ``reserved`` the parents on which mdevctl is to make something by itself.
+    those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
+    others made of a type in ``protected`` stays theirs, also with ``adopt``. ``defined`` are the UUIDs of all
+    definitions of mdevctl, also of those that are no wishes here, and ``reserved`` the parents on which
+    mdevctl is to make something by itself.
     """
 
     manage: bool = False
@@ -140,6 +147,7 @@ class MdevsWanted(NamedTuple):
     nodes: tuple[NodeTypes, ...] = ()
     adopt: bool = False
     excluded: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
     cards: tuple[CardTypes, ...] = ()
     definitions: tuple[MdevDefinition, ...] = ()
     defined: frozenset[str] = frozenset()
@@ -165,7 +173,10 @@ class Discovery(NamedTuple):
 
 
 class Desired(NamedTuple):
-    """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen."""
+    """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
+
+    ``foreign`` are rules that virt-handler carries out: discovery leaves their devices to it.
+    """
 
     discovery: Discovery = Discovery()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -173,6 +184,7 @@ class Desired(NamedTuple):
     mdevs: MdevsWanted = MdevsWanted()
     sriov: tuple[SriovRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    foreign: tuple[DeviceRule, ...] = ()
 
     @property
     def node_paths(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ class DeviceKind(Generic[D]):
 
     rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
+    unready: Callable[[D, Group | None], str | None]  # why its driver gives it to no VM, in words
     refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
     text: Callable[[D, Names], str | None]  # what people call it
     label: Callable[[D, Names], Label]  # what its resource is called after
@@ -46,6 +47,7 @@ class DeviceKind(Generic[D]):
 _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
     rule=PciRule,
     type_of=groups.vgpu_of,
+    unready=discovery.unready,
     refusal=discovery.function_refusal,
     text=discovery.function_text,
     label=discovery.function_label,
@@ -69,6 +71,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
 _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
     rule=MdevRule,
     type_of=lambda mdev: mdev.type_id,
+    unready=lambda _, __: None,
     refusal=discovery.mdev_refusal,
     text=discovery.mdev_text,
     label=discovery.mdev_label,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule takes a device: the rules of the configuration first, then automatic discovery. Pure.
+"""Which rule takes a device: those of the configuration, those of the KubeVirt CR, then discovery. Pure.
 
-A device goes to the first rule that takes it, and to one resource only.
+A device goes to the first rule that takes it, and to one resource only. What the CR gives to virt-handler
+goes to a rule of the configuration or to nobody here.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def match_of(host_device: HostDevice, group: Group | None, desired: Desired, nam
     """The match of a device, or None if nothing takes it."""
     for rule in _asked(host_device, desired):
         if rule is None:
-            refused = discoverable(host_device, group, desired) is not None
+            refused = discoverable(host_device, group, desired, names) is not None
             return None if refused else _discovered(host_device, desired, names)
-        if selectors.picks(rule, host_device, names):
+        if selectors.picks(rule, host_device, names) and not _kept(rule, host_device, group, desired, names):
             return Match(ResourceName(rule.name), rule, kinds.of(host_device).type_of(host_device))
     return None
 
@@ -49,9 +50,10 @@ def verdicts(
     """What everyone who is asked says of a device, in the order of asking; the first who takes it has it."""
     for rule in _asked(host_device, desired):
         if rule is None:
-            yield None, discoverable(host_device, group, desired)
+            yield None, discoverable(host_device, group, desired, names)
         else:
-            yield rule, selectors.refusal(rule, host_device, names)
+            other = selectors.refusal(rule, host_device, names)
+            yield rule, other or _kept(rule, host_device, group, desired, names)
 
 
 def _asked(host_device: HostDevice, desired: Desired) -> Sequence[DeviceRule | None]:
@@ -80,12 +82,33 @@ def _rule_for(name: str, desired: Desired, host_device: HostDevice) -> DeviceRul
     return wanted(name)
 
 
-def discoverable(host_device: HostDevice, group: Group | None, desired: Desired) -> str | None:
+def discoverable(host_device: HostDevice, group: Group | None, desired: Desired, names: Names) -> str | None:
     """Why discovery leaves the device alone, in words; None if it takes it."""
     if not desired.discovery.enabled:
         return "discovery is switched off"
     refusal: str | None = kinds.of(host_device).refusal(host_device, group, desired)
-    return refusal
+    return refusal or _virt_handlers(host_device, desired, names)
+
+
+def _kept(
+    rule: DeviceRule, host_device: HostDevice, group: Group | None, desired: Desired, names: Names
+) -> str | None:
+    """Why a rule of the KubeVirt CR leaves alone what it picks, in words; None if it takes it."""
+    if not rule.permitted:
+        return None
+    unready: str | None = kinds.of(host_device).unready(host_device, group)
+    return unready or _virt_handlers(host_device, desired, names)
+
+
+def foreign(host_device: HostDevice, desired: Desired, names: Names) -> DeviceRule | None:
+    """The entry by which the KubeVirt CR gives the device to virt-handler, or None."""
+    entries = (rule for rule in desired.foreign if selectors.picks(rule, host_device, names))
+    return next(entries, None)
+
+
+def _virt_handlers(host_device: HostDevice, desired: Desired, names: Names) -> str | None:
+    entry = foreign(host_device, desired, names)
+    return None if entry is None else f"it is virt-handler's, as {entry.name} ({entry.place})"
 
 
 def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> ResourceName:
