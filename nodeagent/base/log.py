@@ -305,6 +305,19 @@ HTTP_FAILED = Event(
     logging.ERROR,
     "HTTP: {path} cannot be answered: {error}",
 )
+CLUSTER_RECORD_BROKEN = Event(
+    "cluster-record-broken",
+    "b9509d0095444d01ae096e5a99e87fb5",
+    logging.WARNING,
+    "what the cluster said last is lost: {error}",
+)
+CLUSTER_NOT_KEPT = Event(
+    "cluster-not-kept",
+    "57bae57baa944888b05950e91b87b25c",
+    logging.WARNING,
+    "what the cluster says cannot be kept: {error}",
+    ("hint",),
+)
 CLUSTER_AWAY = Event(
     "cluster-away",
     "dca5e4c9e0114749abb6f940506c934e",

@@ -127,6 +127,7 @@ def _written(effective: Effective, home: str) -> Configuration:
         mdevs=_section(effective, "mdevs", Mdevs),
         sriov=_setting(effective, "sriov"),
         kubevirt=_section(effective, "kubevirt", KubeVirt),
+        kubeconfig=_setting(effective, "kubeconfig"),
         node=_section(effective, "node", Node),
         home=home,
     )

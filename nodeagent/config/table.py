@@ -208,6 +208,12 @@ SETTINGS: tuple[Setting, ...] = (
         "make the mdevs that the CR asks for, where virt-handler does not (enabled: false in the CR)",
     ),
     Setting(
+        "kubeconfig",
+        scalars.OPTIONAL_FILE,
+        "",
+        "how to reach the API server and as whom; without it as the pod's service account",
+    ),
+    Setting(
         "kubelet.registration",
         scalars.choice("classic", "plugins-registry"),
         "classic",

@@ -60,6 +60,11 @@ class KubeVirt(NamedTuple):
     serve: str = "external"
     manage_mdevs: bool = False
 
+    @property
+    def wanted(self) -> bool:
+        """True if the cluster is to be followed, where there is a way to it."""
+        return self.enabled != "false"
+
 
 class Fault(NamedTuple):
     """Why something cannot be used: the two lines for a person, the first with file and line."""
@@ -124,6 +129,7 @@ class Configuration:
     mdevs: Mdevs = field(default_factory=Mdevs)
     sriov: tuple[SriovRule, ...] = ()
     kubevirt: KubeVirt = field(default_factory=KubeVirt)
+    kubeconfig: str = ""
     node: Node = field(default_factory=Node)
     imported: Imported = field(default_factory=Imported)
     home: str = field(default="", compare=False)

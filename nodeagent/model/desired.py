@@ -184,6 +184,7 @@ class Desired(NamedTuple):
     mdevs: MdevsWanted = MdevsWanted()
     sriov: tuple[SriovRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    follows_cluster: bool = False
     foreign: tuple[DeviceRule, ...] = ()
 
     @property

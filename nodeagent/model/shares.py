@@ -17,6 +17,7 @@ from nodeagent.model.status import (
     NO_CHANGES,
     NO_DURATIONS,
     ChangesStatus,
+    ClusterStatus,
     ConfigurationStatus,
     Durations,
     GroupStatus,
@@ -139,6 +140,19 @@ class ResourcesShare(NamedTuple):
         return tuple(line for resource in self.resources for line in _of_resource(resource))
 
 
+class ClusterShare(NamedTuple):
+    """What is followed in the cluster."""
+
+    status: ClusterStatus
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That it does not answer, what stays in force all the same, and what of its CR cannot be used."""
+        status = self.status
+        silent = (f"the cluster is not heard: {status.error}",) if status.followed and status.error else ()
+        return (*silent, *status.doubts, *status.refused)
+
+
 class Shares(NamedTuple):
     """What all components say at one moment."""
 
@@ -153,6 +167,7 @@ class Shares(NamedTuple):
     changes: ChangesStatus = NO_CHANGES
     http: HttpShare = HttpShare(HttpStatus())
     groups: GroupsShare = GroupsShare(())
+    cluster: ClusterShare = ClusterShare(ClusterStatus())
 
 
 def joined(shares: Shares) -> Status:
@@ -180,12 +195,14 @@ def joined(shares: Shares) -> Status:
         http=shares.http.status,
         allocating=shares.resources.allocating,
         groups=shares.groups.groups,
+        cluster=shares.cluster.status,
     )
 
 
 def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.supervisor.problems
     yield from shares.configuration.problems
+    yield from shares.cluster.problems
     yield from shares.holders.problems
     yield from shares.watches.problems
     yield from shares.http.problems

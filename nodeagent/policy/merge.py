@@ -46,6 +46,7 @@ def merge(
         mdevs=mdev_wishes.wanted(configuration, cr, here),
         sriov=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.sriov),
         labels=tuple(here.items()),
+        follows_cluster=configuration.kubevirt.wanted,
     )
 
 

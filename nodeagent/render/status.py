@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
-from nodeagent.model.status import HolderStatus, ResourceStatus, Status
+from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, Status
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD")
@@ -20,6 +21,7 @@ def text(status: Status) -> str:
         f"pod-resources: {kubelet.pod_resources}",
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
         *([f"metrics and health at {status.http.address}"] if status.http.address else []),
+        *([_cluster(status.cluster)] if status.cluster.followed else []),
         "",
         table(_HEAD, [_row(each, status.holders) for each in status.resources])
         if status.resources
@@ -30,6 +32,16 @@ def text(status: Status) -> str:
     lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
     return "\n".join([*lines, *(f"  {problem}" for problem in status.problems)])
+
+
+def _cluster(cluster: ClusterStatus) -> str:
+    """Whether the cluster answers, and whose wishes are in force."""
+    when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
+    if cluster.answers:
+        return f"cluster: answers since {when}; in force: {wishes}"
+    since = f"does not answer since {when}" if cluster.since else "has not answered yet"
+    return f"cluster: {since}; in force, as it was heard last: {wishes}"
 
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:
