@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +38,12 @@ def label(server: ApiServer, **labels: str) -> None:
 
 
 @asynccontextmanager
-async def server_of(tmp_path: Path) -> AsyncIterator[ApiServer]:
+async def server_of(node: Node) -> AsyncIterator[ApiServer]:
     """An API server with the Node, and without a CR."""
     async with ApiServer() as server:
         label(server)
-        server.kubeconfig(tmp_path / "kubeconfig")
+        (node.root / "etc").mkdir(exist_ok=True)
+        server.kubeconfig(node.root / "etc/kubeconfig")
         yield server
 
 
@@ -52,30 +52,26 @@ def of(told: dict[str, Any], key: str) -> Any:
     return told.get("cluster", {}).get(key)
 
 
-def flags(tmp_path: Path) -> tuple[str, ...]:
-    kubeconfig = str(tmp_path / "kubeconfig")
-    return ("--kubevirt-enabled", "true", "--kubeconfig", kubeconfig, "--node-name", NAME)
+FLAGS = ("--kubevirt-enabled", "true", "--kubeconfig", "/etc/kubeconfig", "--node-name", NAME)
 
 
 @pytest.fixture
-async def server(tmp_path: Path, node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[ApiServer]:
     node.add_gpu("0000:20:00.0", 20)
-    async with server_of(tmp_path) as server:
+    async with server_of(node) as server:
         yield server
 
 
 @asynccontextmanager
-async def followed(node: Node, tmp_path: Path, *more: str) -> AsyncIterator[tuple[Daemon, Kubelet]]:
+async def followed(node: Node, *more: str) -> AsyncIterator[tuple[Daemon, Kubelet]]:
     """Daemon and kubelet, when the cluster is heard."""
-    async with node.kubelet() as kubelet, node.daemon(*flags(tmp_path), *more) as daemon:
+    async with node.kubelet() as kubelet, node.daemon(*FLAGS, *more) as daemon:
         await node.until_told(lambda told: of(told, "answers"))
         yield daemon, kubelet
 
 
-async def test_an_edit_of_the_cr_is_followed_without_a_restart(
-    node: Node, server: ApiServer, tmp_path: Path
-) -> None:
-    async with followed(node, tmp_path) as (_, kubelet):
+async def test_an_edit_of_the_cr_is_followed_without_a_restart(node: Node, server: ApiServer) -> None:
+    async with followed(node) as (_, kubelet):
         await kubelet.until_listed(T4, 1, PATIENCE)
         put(server, ENTRY)
         await kubelet.until_listed(GPU, 1, SOON)
@@ -86,10 +82,8 @@ async def test_an_edit_of_the_cr_is_followed_without_a_restart(
         await kubelet.until_listed(T4, 1, SOON)
 
 
-async def test_what_is_virt_handler_s_is_offered_by_nobody_else(
-    node: Node, server: ApiServer, tmp_path: Path
-) -> None:
-    async with followed(node, tmp_path) as (_, kubelet):
+async def test_what_is_virt_handler_s_is_offered_by_nobody_else(node: Node, server: ApiServer) -> None:
+    async with followed(node) as (_, kubelet):
         await kubelet.until_listed(T4, 1, PATIENCE)
         put(server, ENTRY | {"externalResourceProvider": False})
         await kubelet.until(lambda: kubelet.state.table.allocatable(T4) == 0, SOON)
@@ -99,13 +93,13 @@ async def test_what_is_virt_handler_s_is_offered_by_nobody_else(
 
 
 async def test_ids_of_what_the_cr_leaves_to_virt_handler_are_groups_whatever_its_socket_is_called(
-    node: Node, server: ApiServer, tmp_path: Path
+    node: Node, server: ApiServer
 ) -> None:
     node.add_sound("0000:20:00.1", 20)
     sound = {"pciVendorSelector": "10DE:10F9", "resourceName": SOUND}
     put(server, ENTRY, sound)
     async with (
-        followed(node, tmp_path) as (_, kubelet),
+        followed(node) as (_, kubelet),
         foreign.serving(kubelet, "20", resource=SOUND, socket="some.sock"),
     ):
         await kubelet.until_listed(GPU, 1, PATIENCE)
@@ -116,10 +110,10 @@ async def test_ids_of_what_the_cr_leaves_to_virt_handler_are_groups_whatever_its
 
 
 async def test_a_cr_that_is_deleted_or_makes_no_sense_leaves_the_last_good_one_in_force(
-    node: Node, server: ApiServer, tmp_path: Path
+    node: Node, server: ApiServer
 ) -> None:
     put(server, ENTRY)
-    async with followed(node, tmp_path) as (_, kubelet):
+    async with followed(node) as (_, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         server.store.delete(KUBEVIRTS, "kubevirt", "kubevirt")
         told = await node.until_told(lambda told: of(told, "doubts"))
@@ -133,27 +127,27 @@ async def test_a_cr_that_is_deleted_or_makes_no_sense_leaves_the_last_good_one_i
 
 
 async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
-    node: Node, server: ApiServer, tmp_path: Path
+    node: Node, server: ApiServer
 ) -> None:
     put(server, ENTRY | {"pciVendorSelector": "all"}, ENTRY)
-    async with followed(node, tmp_path) as (_, kubelet):
+    async with followed(node) as (_, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         told = await node.until_told(lambda told: of(told, "refused"))
         assert "pciHostDevices[0]" in told["problems"][0]
 
 
 async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers(
-    node: Node, server: ApiServer, tmp_path: Path
+    node: Node, server: ApiServer
 ) -> None:
     put(server, ENTRY)
-    async with followed(node, tmp_path) as (daemon, kubelet):
+    async with followed(node) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         await node.until_told(lambda told: of(told, "heard"))
         await daemon.end(signal.SIGKILL)
     kept = node.root / "var/lib/nodeagent/cluster.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     await server.stop()
-    async with node.kubelet() as kubelet, node.daemon(*flags(tmp_path)):
+    async with node.kubelet() as kubelet, node.daemon(*FLAGS):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         assert T4 not in kubelet.state.table.devices, "discovery never had it"
         told = await node.until_told(lambda told: of(told, "error"))
@@ -163,20 +157,18 @@ async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers
         await kubelet.until_listed(OTHER, 1, PATIENCE)
 
 
-async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiServer, tmp_path: Path) -> None:
+async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiServer) -> None:
     kept = node.root / "var/lib/nodeagent/cluster.json"
     kept.parent.mkdir(parents=True)
     kept.write_text("{")
-    async with followed(node, tmp_path) as (daemon, _):
+    async with followed(node) as (daemon, _):
         assert daemon.lines("cluster-record-broken")
         assert (kept.parent / "cluster.json.broken").read_text() == "{"
 
 
-async def test_devices_are_served_while_the_api_server_is_away(
-    node: Node, server: ApiServer, tmp_path: Path
-) -> None:
+async def test_devices_are_served_while_the_api_server_is_away(node: Node, server: ApiServer) -> None:
     put(server, ENTRY)
-    async with followed(node, tmp_path) as (daemon, kubelet):
+    async with followed(node) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         await server.stop()
         await daemon.logged("cluster-away")
@@ -190,15 +182,13 @@ async def test_devices_are_served_while_the_api_server_is_away(
         assert len(daemon.lines("cluster-away")) <= 2, "one for each kind"
 
 
-async def test_labels_of_the_node_and_the_cr_choose_what_is_made(
-    node: Node, server: ApiServer, tmp_path: Path
-) -> None:
+async def test_labels_of_the_node_and_the_cr_choose_what_is_made(node: Node, server: ApiServer) -> None:
     node.configure("mdevs: {manage: true}\nkubevirt: {manageMdevs: true}")
     types = {"nodeSelector": {"example.com/use": "a"}, "mediatedDeviceTypes": ["nvidia-228"]}
     wanted = {"enabled": False, "mediatedDeviceTypes": ["nvidia-222"], "nodeMediatedDeviceTypes": [types]}
     async with two_cards(node) as made:
         put(server, mediatedDevicesConfiguration=wanted)
-        async with followed(node, tmp_path):
+        async with followed(node):
             await eventually(lambda: made.types_on(FIRST) == ["nvidia-222"] * 16)
             label(server, **{"example.com/use": "a"})
             await eventually(lambda: made.types_on(FIRST) == ["nvidia-228"] * 2)
@@ -206,8 +196,8 @@ async def test_labels_of_the_node_and_the_cr_choose_what_is_made(
             await eventually(lambda: made.types_on(FIRST) == ["nvidia-222"] * 16)
 
 
-async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiServer, tmp_path: Path) -> None:
-    async with followed(node, tmp_path) as (_, kubelet):
+async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiServer) -> None:
+    async with followed(node) as (_, kubelet):
         for number in range(500):
             put(server, ENTRY | {"resourceName": f"example.com/gpu{number}"})
         await kubelet.until_listed("example.com/gpu499", 1, PATIENCE)

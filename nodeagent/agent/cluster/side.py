@@ -24,6 +24,7 @@ from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
 from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.config import Settings
+from nodeagent.kernel.root import Root
 from nodeagent.model.shares import ClusterShare
 from nodeagent.model.status import ClusterStatus
 from nodeagent.policy import merge
@@ -42,11 +43,12 @@ class Place(NamedTuple):
     node: str
 
     @classmethod
-    def of(cls, settings: Settings) -> Place:
+    def of(cls, settings: Settings, root: Root) -> Place:
         """As they say now; without a name the Node has that of the host, as the kubelet's default is."""
         configuration = settings.configuration
+        kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
         name = configuration.node.name or os.uname().nodename.lower()
-        return cls(configuration.kubevirt.enabled, configuration.kubeconfig, name)
+        return cls(configuration.kubevirt.enabled, kubeconfig, name)
 
     @property
     def credentials(self) -> Credentials | None:
@@ -105,16 +107,20 @@ class ClusterSide:
         self._saved = await threads.call(_read, self._path)
         self._heard = heard.before(self._saved)
         while True:
-            place = Place.of(self._core.settings.get())
+            place = self._place
             async with anyio.create_task_group() as group:
                 group.start_soon(self._follow, place, name="API server")
                 await self._until_other(place)
                 group.cancel_scope.cancel()
             self._watches = ()
 
+    @property
+    def _place(self) -> Place:
+        return Place.of(self._core.settings.get(), self._core.root)
+
     async def _until_other(self, place: Place) -> None:
         seen = -1
-        while Place.of(self._core.settings.get()) == place:
+        while self._place == place:
             seen, _ = await self._core.settings.newer(seen)
 
     async def _follow(self, place: Place) -> None:
