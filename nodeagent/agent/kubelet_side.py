@@ -42,7 +42,7 @@ class PodResources:
 
         What the KubeVirt CR leaves to virt-handler is known to be its own, whatever its sockets say.
         """
-        self._virt_handler.learn(rule.name for rule in self._snapshots.now.desired.foreign)
+        self._virt_handler.learn(rule.name for rule in self._snapshots.now.desired.foreign.values())
         return await podresources.pods(self._path, self._virt_handler)
 
     def checkpoint(self) -> Checkpoint:

@@ -7,8 +7,10 @@ Order that a person wrote is data: tuples from end to end. ``place`` says where 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import ClassVar, Final, NamedTuple
 
 from nodeagent.model.host import Kind
 from nodeagent.model.resource import Iommufd, Isolation
@@ -92,6 +94,10 @@ DeviceRule = PciRule | MdevRule
 
 Rule = DeviceRule | NodeRule
 
+BySelector = Mapping[str, DeviceRule]
+"""Rules of the KubeVirt CR, which may be thousands, by each selector: ids, or what a type is called."""
+NO_RULES: Final[BySelector] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class WantedType:
@@ -139,7 +145,7 @@ class MdevsWanted(NamedTuple):
     those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
     others made of a type in ``protected`` stays theirs, also with ``adopt``. ``defined`` are the UUIDs of all
     definitions of mdevctl, also of those that are no wishes here, and ``reserved`` the parents on which
-    mdevctl is to make something by itself.
+    mdevctl is to make something by itself. ``obstacle``: why ``manage`` is off although it is wanted, or "".
     """
 
     manage: bool = False
@@ -152,6 +158,7 @@ class MdevsWanted(NamedTuple):
     definitions: tuple[MdevDefinition, ...] = ()
     defined: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,8 @@ class Discovery(NamedTuple):
 class Desired(NamedTuple):
     """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
 
-    ``foreign`` are rules that virt-handler carries out: discovery leaves their devices to it.
+    ``permits`` are those of the ``rules`` that come from the KubeVirt CR. ``foreign`` are rules that
+    virt-handler carries out: discovery leaves their devices to it.
     """
 
     discovery: Discovery = Discovery()
@@ -184,8 +192,9 @@ class Desired(NamedTuple):
     mdevs: MdevsWanted = MdevsWanted()
     sriov: tuple[SriovRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    permits: BySelector = NO_RULES
+    foreign: BySelector = NO_RULES
     follows_cluster: bool = False
-    foreign: tuple[DeviceRule, ...] = ()
 
     @property
     def node_paths(self) -> tuple[str, ...]:

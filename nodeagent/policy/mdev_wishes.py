@@ -32,7 +32,10 @@ SWITCH = "set mediatedDevicesConfiguration.enabled: false in the KubeVirt CR"
 def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevsWanted:
     """All wishes for mdevs of a node with these labels; ``manage`` is off where they cannot be met."""
     wishes = _wishes(configuration, cr, labels)
-    return wishes._replace(manage=False) if any(obstacles(configuration, cr, labels)) else wishes
+    for found in obstacles(configuration, cr, labels):
+        place = f"{found.place}: " if found.place else ""
+        return wishes._replace(manage=False, obstacle=f"{place}{found.what}; {found.hint}")
+    return wishes
 
 
 def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Finding]:

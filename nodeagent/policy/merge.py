@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import Desired, NodeRule
+from nodeagent.model.desired import NO_RULES, Desired, NodeRule
 from nodeagent.policy import contradictions, mdev_wishes
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def merge(
         discovery=configuration.discovery,
         aliases=_followed(configuration.aliases),
         rules=written if entries is None else (*written, *entries.rules),
-        foreign=() if entries is None else entries.foreign,
+        permits=NO_RULES if entries is None else entries.served,
+        foreign=NO_RULES if entries is None else entries.foreign,
         mdevs=mdev_wishes.wanted(configuration, cr, here),
         sriov=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.sriov),
         labels=tuple(here.items()),

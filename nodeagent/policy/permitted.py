@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.configuration import Finding
-from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
+from nodeagent.model.desired import NO_RULES, MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import PermittedMdev, PermittedPci, PermittedUsb
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nodeagent.model.configuration import Configuration
-    from nodeagent.model.desired import DeviceRule
+    from nodeagent.model.desired import BySelector, DeviceRule
     from nodeagent.model.kubevirt import KubeVirtCR, Permitted
 
 EXTERNAL, ALL = "external", "all"  # anything else: none
@@ -30,13 +30,16 @@ _OWNERS = "let one of the two have it: set externalResourceProvider on both, or 
 
 _Offerable = PermittedPci | PermittedMdev
 """An entry of a kind that nodeagent offers."""
+_Named = tuple[Kind, str]
+"""What one rule is for: a kind of devices and a resource name."""
 
 
 class Entries(NamedTuple):
-    """The entries by whose they are, and what is wrong with them."""
+    """The entries by whose they are, and what is wrong. ``served`` has the ``rules`` by selector."""
 
     rules: tuple[DeviceRule, ...] = ()
-    foreign: tuple[DeviceRule, ...] = ()
+    served: BySelector = NO_RULES
+    foreign: BySelector = NO_RULES
     findings: tuple[Finding, ...] = ()
 
 
@@ -56,7 +59,10 @@ def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
         *_fought_over(configuration, foreign),
         *_shared(serve, listed),
     )
-    return Entries(_rules(served), _rules(foreign), findings)
+    rules = _rules(served)
+    return Entries(
+        tuple(rules.values()), _by_selector(served, rules), _by_selector(foreign, _rules(foreign)), findings
+    )
 
 
 def _meant(entry: Permitted, serve: str) -> bool:
@@ -76,9 +82,9 @@ class _Judge:
     def __init__(self, configuration: Configuration, foreign: Sequence[Permitted]) -> None:
         self.findings: list[Finding] = []
         self._own = {rule.name for rule in configuration.rules}
-        self._foreign = {entry.resource for entry in foreign} | {_selector(entry) for entry in foreign}
+        self._foreign = {each for entry in foreign for each in (entry.resource, _selector(entry))}
         self._kinds: dict[str, Kind | None] = {}
-        self._names: dict[object, str] = {}  # selector → the name of the entry that has it
+        self._names: dict[tuple[str, str], str] = {}  # selector → the name of the entry that has it
         self._variables: dict[str, str] = {}
         for rule in configuration.rules:
             if not isinstance(rule, NodeRule):
@@ -137,21 +143,31 @@ def _selected(entry: Permitted) -> str:
     return entry.selector
 
 
-def _selector(entry: Permitted) -> object:
-    """The selector as it is compared; two of one kind that are equal mean the same devices."""
+def _selector(entry: Permitted) -> tuple[str, str]:
+    """The kind, and the selector as it is compared; two that are equal mean the same devices."""
     if isinstance(entry, PermittedMdev):
         return Kind.MDEV, naming.type_called(entry.selector)
-    return entry.selectors if isinstance(entry, PermittedUsb) else (Kind.PCI, entry.selector)
+    return ("usb" if isinstance(entry, PermittedUsb) else Kind.PCI), _selected(entry)
 
 
-def _rules(listed: Iterable[Permitted]) -> tuple[DeviceRule, ...]:
+def _rules(listed: Iterable[Permitted]) -> dict[_Named, DeviceRule]:
     """One rule for each name, with all of its selectors; its place is that of its first entry."""
-    by_name: dict[tuple[Kind, str], list[_Offerable]] = {}
+    by_name: dict[_Named, list[_Offerable]] = {}
     for entry in listed:
         if isinstance(entry, PermittedUsb):
             continue
         by_name.setdefault((_KINDS[type(entry)], entry.resource), []).append(entry)
-    return tuple(_rule(name, kind, each) for (kind, name), each in by_name.items())
+    return {(kind, name): _rule(name, kind, each) for (kind, name), each in by_name.items()}
+
+
+def _by_selector(listed: Iterable[Permitted], rules: Mapping[_Named, DeviceRule]) -> BySelector:
+    """The rules, to be found by what is compared of a device."""
+    found: dict[str, DeviceRule] = {}
+    for entry in listed:
+        if not isinstance(entry, PermittedUsb):
+            _, selector = _selector(entry)
+            found.setdefault(selector, rules[_KINDS[type(entry)], entry.resource])
+    return found
 
 
 def _rule(name: str, kind: Kind, same: Sequence[_Offerable]) -> DeviceRule:

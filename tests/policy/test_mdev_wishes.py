@@ -121,7 +121,10 @@ def test_the_example_of_the_user_guide_splits_the_cards_of_both_nodes_and_follow
 def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Any = None) -> list[str]:
     """The keys of the objections, and whether anything is done all the same."""
     found = merge.objections(configuration, cr, labels)
-    assert merge.merge(configuration, cr, labels).mdevs.manage is not bool(found)
+    wanted = merge.merge(configuration, cr, labels).mdevs
+    assert wanted.manage is not bool(found)
+    told = [f"{each.place}: {each.what}; {each.hint}" for each in found]
+    assert wanted.obstacle == "".join(told)
     return [each.place for each in found]
 
 

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from nodeagent.model import snapshot_json
 from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Node
 from nodeagent.model.desired import Desired, MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
 from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
 from tests.cluster.crs import GUIDE, T4, VGPU, external, read
 
@@ -28,7 +32,7 @@ def told(cr: KubeVirtCR, serve: str = "external", **other: Any) -> list[tuple[st
     return [(each.place.removeprefix("permittedHostDevices."), each.what) for each in found]
 
 
-def names(rules: tuple[Rule, ...]) -> list[str]:
+def names(rules: Iterable[Rule]) -> list[str]:
     return [rule.name for rule in rules]
 
 
@@ -44,10 +48,11 @@ def test_external_entries_become_rules_and_the_others_are_left_to_virt_handler()
     found = merged(read(GUIDE))
     assert found.rules == (PciRule(NAME, (PciSelector(("10de",), ("1eb8",)),), permitted=True),)
     assert [rule.place for rule in found.rules] == ["KubeVirt CR: pciHostDevices[0]"]
-    assert found.foreign == (
-        PciRule("intel.com/qat", (PciSelector(("8086",), ("6f54",)),), permitted=True),
-        MdevRule(VGPU_NAME, (MdevSelector(names=("GRID T4-1Q",)),), permitted=True),
-    )
+    assert found.permits == {"10de:1eb8": found.rules[0]}
+    assert found.foreign == {
+        "8086:6f54": PciRule("intel.com/qat", (PciSelector(("8086",), ("6f54",)),), permitted=True),
+        "GRID_T4-1Q": MdevRule(VGPU_NAME, (MdevSelector(names=("GRID T4-1Q",)),), permitted=True),
+    }
     assert told(read(GUIDE)) == []
 
 
@@ -68,7 +73,7 @@ def test_the_operator_says_which_of_the_permitted_devices_are_served(
     serve: str, served: list[str], left: list[str]
 ) -> None:
     found = merged(read(GUIDE), serve)
-    assert (names(found.rules), names(found.foreign)) == (served, left)
+    assert (names(found.rules), names(found.foreign.values())) == (served, left)
 
 
 def test_serving_what_is_virt_handlers_too_is_told_once() -> None:
@@ -227,3 +232,11 @@ def test_labels_that_the_cluster_tells_count_alone() -> None:
     assert dict(merge.merge(configuration).labels) == {merge.HOSTNAME: "node1", "zone": "edge"}
     assert dict(merge.merge(configuration, labels={"zone": "core"}).labels) == {"zone": "core"}
     assert merge.merge(configuration, labels={}).labels == ()
+
+
+def test_what_is_merged_of_a_cr_goes_from_the_daemon_to_its_verbs_and_is_the_same_there() -> None:
+    wish = merged(read(GUIDE, {"mediatedDeviceTypes": ["nvidia-222"]}))
+    assert wish.permits
+    assert wish.foreign
+    document = json.loads(json.dumps(snapshot_json.dump(Snapshot(desired=wish))))
+    assert snapshot_json.load(document).desired == wish

@@ -62,7 +62,7 @@ def test_audio_usb_and_other_classes_ride_along_unoffered(pci_class: str | None)
 def test_discovery_says_why_it_leaves_a_function_alone(
     found: PciFunction, desired: Desired, why: str
 ) -> None:
-    told = matches.discoverable(found, GROUP, desired, NAMES)
+    told = matches.discoverable(found, GROUP, desired)
     assert told is not None
     assert told.startswith(why)
     assert resource(found, desired) is None
@@ -132,16 +132,20 @@ def test_a_rule_of_the_cr_takes_only_what_is_ready_for_a_virtual_machine(
     found: PciFunction, takes: bool
 ) -> None:
     """The CR is for all nodes: on this one the same card may be meant for the host."""
-    wish = Desired(Discovery(enabled=False), rules=(from_cr("a.b/x", "1eb8"),))
+    rule = from_cr("a.b/x", "1eb8")
+    wish = Desired(Discovery(enabled=False), rules=(rule,), permits={"10de:1eb8": rule})
     assert resource(found, wish) == ("a.b/x" if takes else None)
     (_, refusal), *_ = matches.verdicts(found, GROUP, wish, NAMES)
     assert (refusal is None) is takes
 
 
 def test_what_the_cr_gives_to_virt_handler_is_left_by_discovery_and_by_rules_of_the_cr() -> None:
-    foreign = (from_cr("a.b/theirs", "1eb8"),)
-    for rules in ((), (from_cr("a.b/ours", "1eb8"),)):
-        wish = Desired(rules=rules, foreign=foreign)
+    foreign = {"10de:1eb8": from_cr("a.b/theirs", "1eb8")}
+    ours = from_cr("a.b/ours", "1eb8")
+    for wish in (
+        Desired(foreign=foreign),
+        Desired(rules=(ours,), permits={"10de:1eb8": ours}, foreign=foreign),
+    ):
         assert resource(function(), wish) is None
         assert {told for _, told in matches.verdicts(function(), GROUP, wish, NAMES)} == {
             "it is virt-handler's, as a.b/theirs (KubeVirt CR: pciHostDevices[0])"
@@ -154,7 +158,15 @@ def test_an_mdev_is_virt_handlers_by_the_name_of_its_type_however_both_are_writt
     theirs = MdevRule("a.b/theirs", (MdevSelector(names=("GRID_T4-1Q",)),), permitted=True)
     ours = MdevRule("a.b/ours", (MdevSelector(names=("nvidia-222",)),), permitted=True)
     found = mdev()
-    taken = matches.match_of(found, None, Desired(rules=(ours,)), {})
+    wish = Desired(rules=(ours,), permits={"nvidia-222": ours})
+    taken = matches.match_of(found, None, wish, {})
     assert taken is not None
     assert taken.resource == "a.b/ours"
-    assert matches.match_of(found, None, Desired(rules=(ours,), foreign=(theirs,)), {}) is None
+    assert matches.match_of(found, None, wish._replace(foreign={"GRID_T4-1Q": theirs}), {}) is None
+
+
+def test_of_thousands_of_rules_of_the_cr_only_those_that_name_the_device_are_asked() -> None:
+    rules = {f"10de:{n:04x}": from_cr(f"a.b/x{n}", f"{n:04x}") for n in range(0x1EB0, 0x1EC0)}
+    wish = Desired(rules=tuple(rules.values()), permits=rules)
+    asked = [rule for rule, _ in matches.verdicts(function(), GROUP, wish, NAMES)]
+    assert asked == [rules["10de:1eb8"], None]
