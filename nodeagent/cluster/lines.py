@@ -16,11 +16,6 @@ class Lines:
         self._begun: list[bytes] = []
         self._size = 0
 
-    @property
-    def unfinished(self) -> bool:
-        """True if the last line has no end yet."""
-        return bool(self._begun)
-
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """All lines that end in the piece, without their ends and without empty ones.
 

@@ -32,7 +32,7 @@ READ_AT_RUN_TIME = "betterproto2-*.dist-info"  # the version that generated code
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 _PURE = ("--only-binary", ":all:", "--platform", "any", "--implementation", "py", "--abi", "none")
 _ANY = (*_PURE, "--python-version", "3.11")
-_FOR_COMPILERS = frozenset({".h", ".pxd", ".pyi"})
+_FOR_COMPILERS = frozenset({".h", ".pxd", ".pyi", ".typed"})  # and for checkers of types
 _LICENCE = re.compile(r"(licen[cs]e|notice|copying)", re.IGNORECASE)
 
 

@@ -18,13 +18,12 @@ def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], data: st.Da
     reader = Lines(most=1000)
     pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert [line for piece in pieces for line in reader.feed(piece)] == lines
-    assert not reader.unfinished
 
 
-def test_a_line_without_an_end_is_unfinished() -> None:
+def test_a_line_without_an_end_waits_for_it_and_empty_lines_are_left_out() -> None:
     reader = Lines(most=10)
     assert list(reader.feed(b"one\n\ntw")) == [b"one"]
-    assert reader.unfinished
+    assert list(reader.feed(b"o\n")) == [b"two"]
 
 
 @pytest.mark.parametrize("pieces", [[b"12345678901"], [b"123456", b"789012\n"], [b"1\n", b"12345678901\n"]])

@@ -40,11 +40,6 @@ def assert_few(server: ApiServer, since: float) -> None:
     assert max(later, default=0) <= LATER
 
 
-def end_streams(server: ApiServer) -> None:
-    """Let the streams that are open see the fault, too."""
-    server.store.changes.touch()
-
-
 async def suffer(server: ApiServer, watch: Watch, fault: str, setting: Any = True) -> float:
     """An hour of a fault, from its first failure on; when it began."""
     await server.stop()
@@ -150,6 +145,7 @@ async def test_a_version_that_is_too_old_is_no_failure(tmp_path: Path, said: Sai
         server.faults.clear("expired")
         server.store.put(KUBEVIRTS, cr(2))
         await until_gates(watch, 2, within=2.0)
+    assert len(said(log.CLUSTER_AWAY)) == 1  # of the connection that broke
 
 
 @virtual.TIME
@@ -201,6 +197,20 @@ async def test_a_list_that_is_too_large_is_refused(tmp_path: Path) -> None:
         async with followed(server, tmp_path) as watch:
             known = await until(watch.known, lambda known: known.answers is False)
             assert (known.objects, "larger than" in known.error) == (None, True)
+
+
+@virtual.TIME
+async def test_after_a_stream_that_has_lasted_the_first_pause_is_short_again(tmp_path: Path) -> None:
+    async with served() as server, followed(server, tmp_path) as watch:
+        await until_gates(watch, 1)
+        await suffer(server, watch, "eof")
+        server.faults.clear("eof")
+        await until(watch.known, lambda known: known.answers is True, within=40.0)
+        await server.stop()
+        await until(watch.known, lambda known: known.answers is False)
+        server.store.put(KUBEVIRTS, cr(2))
+        await server.start()
+        await until_gates(watch, 2, within=1.0)
 
 
 @virtual.TIME
