@@ -74,7 +74,7 @@ class Daemon:
             self.core.releases,
             self.kubelet.cdi,
             self.config,
-            Desire(self.core.settings, self.core.snapshots),
+            Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
             Task("log", tell_what_was_left_out),

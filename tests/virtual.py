@@ -21,6 +21,11 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return looptime.new_event_loop(start=1000.0, end=1000.0 + END)
 
 
+def is_it(loop: asyncio.AbstractEventLoop) -> bool:
+    """True for a loop of that kind."""
+    return isinstance(loop, looptime.LoopTimeEventLoop)
+
+
 TIME = pytest.mark.parametrize(
     "anyio_backend",
     [pytest.param(("asyncio", {"loop_factory": new_event_loop}), id="virtual")],

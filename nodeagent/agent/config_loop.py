@@ -3,8 +3,8 @@
 
 Files that the configuration names count as well. A new file that is bad leaves the old settings in force
 and says so; while that is so, all is read again from time to time, for the cause may be anywhere. What is
-desired of the node is merged of the settings by ``policy`` and published; the KubeVirt CR and the labels
-of the Node object will be further arguments of that. Whatever says the same as before wakes nobody.
+desired of the node is merged of the settings, and of what the cluster says, by ``policy`` and published.
+Whatever says the same as before wakes nobody.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.config import Log, Settings, Sources, table
+from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.shares import ConfigurationShare
 from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
@@ -155,14 +156,20 @@ class Desire:
 
     name = "desired state"
 
-    def __init__(self, settings: Latest[Settings], snapshots: Snapshots) -> None:
+    def __init__(
+        self, settings: Latest[Settings], cluster: Latest[ClusterWishes], snapshots: Snapshots
+    ) -> None:
         self._settings = settings
+        self._cluster = cluster
         self._snapshots = snapshots
 
     async def run(self) -> None:
-        """Merge and publish now, and whenever the settings have changed, for ever."""
-        await self._settings.follow(self._publish)
+        """Merge and publish now, and whenever the settings or the cluster say something else, for ever."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._cluster.follow, lambda _: self._publish(), name="wishes of the cluster")
+            group.start_soon(self._settings.follow, lambda _: self._publish(), name="wishes of the settings")
 
-    def _publish(self, settings: Settings) -> None:
-        desired = merge.merge(settings.configuration)
+    def _publish(self) -> None:
+        wishes = self._cluster.get()
+        desired = merge.merge(self._settings.get().configuration, wishes.kubevirt, wishes.labels)
         self._snapshots.publish(replace(self._snapshots.now, desired=desired))

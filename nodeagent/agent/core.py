@@ -13,6 +13,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
@@ -20,6 +21,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
 
@@ -30,6 +32,7 @@ class Core:
 
     root: Root
     settings: Latest[Settings]
+    cluster: Latest[ClusterWishes]
     watcher: Watcher
     supervisor: Supervisor
     snapshots: Snapshots
@@ -44,7 +47,10 @@ class Core:
 def build(root: Root, settings: Latest[Settings]) -> Core:
     """The shared parts, wired. :raises KernelRefused: if the kernel gives no inotify instance."""
     watcher, wakes = Watcher(), Wakes()
-    snapshots = Snapshots(Snapshot(desired=merge.merge(settings.get().configuration)))
+    cluster = Latest(_said_before(root, settings.get()))
+    wishes = cluster.get()
+    desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
+    snapshots = Snapshots(Snapshot(desired=desired))
     events = KernelEvents(root, watcher, wakes)
     observer = Observer(root, snapshots, wakes, events, settings)
     releases = Releases(settings)
@@ -52,6 +58,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
     return Core(
         root,
         settings,
+        cluster,
         watcher,
         Supervisor(),
         snapshots,
@@ -62,6 +69,19 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         releases,
         Offering(snapshots, releases),
     )
+
+
+def _said_before(root: Root, settings: Settings) -> ClusterWishes:
+    """What the cluster said to the daemon before this one: nothing is decided without it."""
+    if not settings.configuration.kubevirt.wanted:
+        return ClusterWishes()
+    from nodeagent.agent.cluster import heard, record  # here: most nodes ask no cluster
+
+    try:
+        return heard.before(record.read(root.path(record.PATH))).wishes
+    except record.Broken as error:
+        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
+        return ClusterWishes()
 
 
 async def first_scan(core: Core) -> None:

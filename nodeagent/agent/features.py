@@ -29,7 +29,10 @@ class Feature(NamedTuple):
     module: str
 
 
-FEATURES = (Feature("changes", lambda desired: desired.changes_host, "nodeagent.agent.changing.feature"),)
+FEATURES = (
+    Feature("changes", lambda desired: desired.changes_host, "nodeagent.agent.changing.feature"),
+    Feature("cluster", lambda desired: desired.follows_cluster, "nodeagent.agent.cluster.feature"),
+)
 
 
 class LateFeature:

@@ -14,6 +14,7 @@ from nodeagent.agent.deviceplugins import DevicePlugins
 from nodeagent.agent.granting import Granting
 from nodeagent.agent.holders import Holders
 from nodeagent.agent.inquiry import Inquiry
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile
 from nodeagent.kubelet.deviceplugin.life import Way
@@ -27,16 +28,21 @@ from nodeagent.model.shares import DirectoryShare
 class PodResources:
     """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
 
-    def __init__(self, path: str, proc: str, plugins: str) -> None:
+    def __init__(self, path: str, proc: str, plugins: str, snapshots: Snapshots) -> None:
         self._path = path
         self._proc = proc
         self._birth: Birth | None = None
+        self._snapshots = snapshots
         self._virt_handler = VirtHandler(plugins)
         pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
         self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
 
     async def pods(self) -> PodList:
-        """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
+        """Who holds what. :raises KubeletUnavailable: if there is no answer in time.
+
+        What the KubeVirt CR leaves to virt-handler is known to be its own, whatever its sockets say.
+        """
+        self._virt_handler.learn(rule.name for rule in self._snapshots.now.desired.foreign.values())
         return await podresources.pods(self._path, self._virt_handler)
 
     def checkpoint(self) -> Checkpoint:
@@ -96,7 +102,7 @@ def build(core: Core) -> KubeletSide:
     registrar = Registrar(directory.kubelet_path)
     socket = root.path(settings.kubelet.pod_resources)
     inquiry = Inquiry(
-        PodResources(socket, root.path("/proc"), directory.path),
+        PodResources(socket, root.path("/proc"), directory.path, core.snapshots),
         core.snapshots,
         core.reservations,
         core.observer,

@@ -38,6 +38,18 @@ class KubeletUnavailable(NodeagentError):
     """Raised when the kubelet is absent, refuses or does not answer. Always means: try again."""
 
 
+class ClusterUnavailable(NodeagentError):
+    """Raised when the API server is absent, refuses, does not answer, or answers what cannot be read.
+
+    ``status``: of HTTP, 0 if there was none. ``after``: seconds for which it wants to be left alone, or 0.
+    """
+
+    def __init__(self, what: str, hint: str = "", *, status: int = 0, after: float = 0.0) -> None:
+        super().__init__(what, hint)
+        self.status = status
+        self.after = after
+
+
 class Refused(NodeagentError):
     """Raised when an Allocate cannot be granted; the text reaches the user in the pod's status."""
 

@@ -10,17 +10,22 @@ import os
 from pathlib import Path
 
 
-def replace(path: str | Path, text: str) -> None:
-    """Write a file for all to read, and its directory if need be. Blocks.
+def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file, for all to read unless told otherwise, and its directory if need be. Blocks.
 
     :raises OSError: if it cannot be written.
     """
     at = Path(path)
     aside = at.with_suffix(".new")
     at.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with aside.open("w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o644)
+    with open(aside, "w", encoding="utf-8", opener=_private) as file:
+        os.fchmod(file.fileno(), mode)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(at)
+
+
+def _private(path: str, flags: int) -> int:
+    """Opened for its owner alone: nobody else reads what is only to get its mode."""
+    return os.open(path, flags, 0o600)

@@ -311,6 +311,32 @@ HTTP_FAILED = Event(
     logging.ERROR,
     "HTTP: {path} cannot be answered: {error}",
 )
+CLUSTER_RECORD_BROKEN = Event(
+    "cluster-record-broken",
+    "b9509d0095444d01ae096e5a99e87fb5",
+    logging.WARNING,
+    "what the cluster said last is lost: {error}",
+)
+CLUSTER_NOT_KEPT = Event(
+    "cluster-not-kept",
+    "57bae57baa944888b05950e91b87b25c",
+    logging.WARNING,
+    "what the cluster says cannot be kept: {error}",
+    ("hint",),
+)
+CLUSTER_AWAY = Event(
+    "cluster-away",
+    "dca5e4c9e0114749abb6f940506c934e",
+    logging.WARNING,
+    "{what} of the cluster cannot be followed, going on with what is known of them: {error}",
+    ("hint",),
+)
+CLUSTER_BACK = Event(
+    "cluster-back",
+    "59335e801552444f98c506f1e460d4e6",
+    logging.INFO,
+    "{what} of the cluster are followed again",
+)
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 

@@ -24,31 +24,35 @@ if TYPE_CHECKING:
 
     from nodeagent.model.host import Host
     from nodeagent.model.ids import PciAddress
+    from nodeagent.model.kubevirt import KubeVirtCR
 
 
-def present(options: argparse.Namespace) -> tuple[Basis, str]:
+def present(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
     """What is in force on the present host, and what to say first, "" for nothing."""
     basis, first_line = asking.daemon(options, asking.root_of(options))
-    return basis or _of_shell(options), first_line
+    return basis or _of_shell(options, cr=cr), first_line
 
 
-def chosen(options: argparse.Namespace, costly: PciAddress | None = None) -> tuple[Basis, str]:
+def chosen(
+    options: argparse.Namespace, costly: PciAddress | None = None, cr: KubeVirtCR | None = None
+) -> tuple[Basis, str]:
     """The same, or what is in force on the saved host if the options name one.
 
-    ``costly`` is a function of the present host of which the costly facts are wanted, too.
+    ``costly`` is a function of the present host of which the costly facts are wanted, too. ``cr`` is a
+    KubeVirt CR for the settings of this shell; a daemon goes by its own.
 
     :raises ConfigError: if the file holds no saved host.
     """
     if options.host is not None:
-        return _of_shell(options, _saved(options.host)), ""
-    basis, first_line = present(options)
+        return _of_shell(options, _saved(options.host), cr), ""
+    basis, first_line = present(options, cr)
     return basis if costly is None else _with_hints(basis, options, costly), first_line
 
 
-def _of_shell(options: argparse.Namespace, saved: Host | None = None) -> Basis:
+def _of_shell(options: argparse.Namespace, saved: Host | None = None, cr: KubeVirtCR | None = None) -> Basis:
     root = asking.root_of(options)
     own = asking.settings(options, root)
-    snapshot = anyio.run(oneshot.snapshot, root, merge.merge(own.configuration), saved)
+    snapshot = anyio.run(oneshot.snapshot, root, merge.merge(own.configuration, cr), saved)
     return Basis(snapshot, {}, own.values, own.warnings)
 
 

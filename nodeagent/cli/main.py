@@ -56,7 +56,12 @@ def parser() -> argparse.ArgumentParser:
             _add_plan,
             "show what would be done to mdevs, vGPUs and VFs, and why; change nothing",
         ),
-        ("explain", verbs.explain, _add_explain, "say why a device is offered as it is, or not at all"),
+        (
+            "explain",
+            verbs.explain,
+            _add_explain,
+            "say why a device is offered as it is or not at all, or whether a machine can have what it wants",
+        ),
         ("status", verbs.status, _add_common, "ask the running daemon how it is"),
         (
             "config",
@@ -81,8 +86,15 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "device",
         metavar="DEVICE",
-        help="a PCI address, such as 0000:3b:00.0 or 3b:00.0, or the UUID of an mdev",
+        help="a PCI address, such as 0000:3b:00.0 or 3b:00.0, the UUID of an mdev, or vmi for a machine",
     )
+    parser.add_argument(
+        "machine",
+        metavar="FILE",
+        nargs="?",
+        help="after vmi: a VirtualMachineInstance or VirtualMachine as YAML or JSON",
+    )
+    parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
     parser.add_argument("--host", metavar="FILE", help="explain on a host saved with: nodeagent scan -o json")
     _add_common(parser)
 

@@ -19,6 +19,8 @@ from nodeagent.cli.output import FINE, WRONG
 if TYPE_CHECKING:
     import argparse
 
+MACHINE = "vmi"  # instead of a device: a virtual machine
+
 
 def run(options: argparse.Namespace) -> int:
     """Be the daemon until told to stop."""
@@ -76,7 +78,13 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Say why a device is offered as it is."""
+    """Say why a device is offered as it is, or whether a virtual machine can have what it asks for."""
+    if options.device == MACHINE:
+        from nodeagent.cli import machines
+
+        return machines.explain(options)
+    if options.machine is not None or options.cr is not None:
+        raise ConfigError("FILE and --cr are for machines", "write: nodeagent explain vmi FILE --cr FILE")
     from nodeagent.cli import bases
     from nodeagent.model.ids import mdev_uuid, pci_address
     from nodeagent.policy.offer import explain, turn

@@ -19,7 +19,7 @@ from nodeagent.config.reader import sources
 from nodeagent.config.reader.effective import Effective
 from nodeagent.config.reader.reading import PLACE
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, snake
-from nodeagent.model.configuration import Alias, Configuration, Mdevs, Node
+from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Mdevs, Node
 from nodeagent.model.desired import Discovery
 from nodeagent.policy import merge
 
@@ -126,6 +126,8 @@ def _written(effective: Effective, home: str) -> Configuration:
         rules=_setting(effective, "resources"),
         mdevs=_section(effective, "mdevs", Mdevs),
         sriov=_setting(effective, "sriov"),
+        kubevirt=_section(effective, "kubevirt", KubeVirt),
+        kubeconfig=_setting(effective, "kubeconfig"),
         node=_section(effective, "node", Node),
         home=home,
     )

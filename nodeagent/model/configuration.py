@@ -50,9 +50,33 @@ class Node(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
+class KubeVirt(NamedTuple):
+    """The section ``kubevirt``: whether the KubeVirt CR is read, and what is done with it.
+
+    ``enabled``: auto, true, false. ``serve`` says which of the devices that it permits: external, all, none.
+    """
+
+    enabled: str = "false"
+    serve: str = "external"
+    manage_mdevs: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """True if the cluster is to be followed, where there is a way to it."""
+        return self.enabled != "false"
+
+
 class Fault(NamedTuple):
     """Why something cannot be used: the two lines for a person, the first with file and line."""
 
+    what: str
+    hint: str
+
+
+class Finding(NamedTuple):
+    """Something that cannot be meant: where (a place, the key of a setting, or ""), what, and what to do."""
+
+    place: str
     what: str
     hint: str
 
@@ -104,6 +128,8 @@ class Configuration:
     rules: tuple[Rule, ...] = ()
     mdevs: Mdevs = field(default_factory=Mdevs)
     sriov: tuple[SriovRule, ...] = ()
+    kubevirt: KubeVirt = field(default_factory=KubeVirt)
+    kubeconfig: str = ""
     node: Node = field(default_factory=Node)
     imported: Imported = field(default_factory=Imported)
     home: str = field(default="", compare=False)

@@ -7,8 +7,10 @@ Order that a person wrote is data: tuples from end to end. ``place`` says where 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import ClassVar, Final, NamedTuple
 
 from nodeagent.model.host import Kind
 from nodeagent.model.resource import Iommufd, Isolation
@@ -35,13 +37,18 @@ class PciSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PciRule:
-    """A resource of PCI functions. No selectors picks nothing."""
+    """A resource of PCI functions. No selectors picks nothing.
+
+    ``permitted``: from the KubeVirt CR, which is for all nodes. It takes what is ready for a VM alone, as
+    virt-handler would: on another node the same card may be meant for its host.
+    """
 
     name: str
     selectors: tuple[PciSelector, ...] = ()
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+    permitted: bool = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.PCI
@@ -69,13 +76,14 @@ class MdevSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdevRule:
-    """A resource of mediated devices. No selectors picks nothing."""
+    """A resource of mediated devices. No selectors picks nothing. ``permitted``: from the KubeVirt CR."""
 
     name: str
     selectors: tuple[MdevSelector, ...] = ()
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+    permitted: bool = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.MDEV
@@ -85,6 +93,10 @@ DeviceRule = PciRule | MdevRule
 """A rule that picks HostDevices, each rule those of one kind."""
 
 Rule = DeviceRule | NodeRule
+
+BySelector = Mapping[str, DeviceRule]
+"""Rules of the KubeVirt CR, which may be thousands, by each selector: ids, or what a type is called."""
+NO_RULES: Final[BySelector] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +142,10 @@ class MdevsWanted(NamedTuple):
     """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
 
     On a card, ``definitions`` go before ``cards`` (see ``card_desired``), and these before the node's types:
-    those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed.
-    ``defined`` are the UUIDs of all definitions of mdevctl, also of those that are no wishes here, and
-    ``reserved`` the parents on which mdevctl is to make something by itself.
+    those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
+    others made of a type in ``protected`` stays theirs, also with ``adopt``. ``defined`` are the UUIDs of all
+    definitions of mdevctl, also of those that are no wishes here, and ``reserved`` the parents on which
+    mdevctl is to make something by itself. ``obstacle``: why ``manage`` is off although it is wanted, or "".
     """
 
     manage: bool = False
@@ -140,10 +153,12 @@ class MdevsWanted(NamedTuple):
     nodes: tuple[NodeTypes, ...] = ()
     adopt: bool = False
     excluded: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
     cards: tuple[CardTypes, ...] = ()
     definitions: tuple[MdevDefinition, ...] = ()
     defined: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +180,11 @@ class Discovery(NamedTuple):
 
 
 class Desired(NamedTuple):
-    """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen."""
+    """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
+
+    ``permits`` are those of the ``rules`` that come from the KubeVirt CR. ``foreign`` are rules that
+    virt-handler carries out: discovery leaves their devices to it.
+    """
 
     discovery: Discovery = Discovery()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -173,6 +192,9 @@ class Desired(NamedTuple):
     mdevs: MdevsWanted = MdevsWanted()
     sriov: tuple[SriovRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    permits: BySelector = NO_RULES
+    foreign: BySelector = NO_RULES
+    follows_cluster: bool = False
 
     @property
     def node_paths(self) -> tuple[str, ...]:

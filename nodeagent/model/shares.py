@@ -17,6 +17,7 @@ from nodeagent.model.status import (
     NO_CHANGES,
     NO_DURATIONS,
     ChangesStatus,
+    ClusterStatus,
     ConfigurationStatus,
     DeviceStatus,
     Durations,
@@ -140,6 +141,19 @@ class ResourcesShare(NamedTuple):
         return tuple(line for resource in self.resources for line in _of_resource(resource))
 
 
+class ClusterShare(NamedTuple):
+    """What is followed in the cluster."""
+
+    status: ClusterStatus
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That it does not answer, what stays in force all the same, and what of its CR cannot be used."""
+        status = self.status
+        silent = (unheard(status.error),) if status.followed and status.error else ()
+        return (*silent, *status.doubts, *status.refused)
+
+
 class Shares(NamedTuple):
     """What all components say at one moment."""
 
@@ -154,6 +168,7 @@ class Shares(NamedTuple):
     changes: ChangesStatus = NO_CHANGES
     http: HttpShare = HttpShare(HttpStatus())
     groups: GroupsShare = GroupsShare(())
+    cluster: ClusterShare = ClusterShare(ClusterStatus())
 
 
 def joined(shares: Shares) -> Status:
@@ -181,12 +196,14 @@ def joined(shares: Shares) -> Status:
         http=shares.http.status,
         allocating=shares.resources.allocating,
         groups=shares.groups.groups,
+        cluster=shares.cluster.status,
     )
 
 
 def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.supervisor.problems
     yield from shares.configuration.problems
+    yield from shares.cluster.problems
     yield from shares.holders.problems
     yield from shares.watches.problems
     yield from shares.http.problems
@@ -212,6 +229,11 @@ def unhealthy(resource: str, device: DeviceStatus) -> str:
 def not_in_force(error: str) -> str:
     """The line of settings that were refused."""
     return f"the new configuration is not in force: {error}"
+
+
+def unheard(error: str) -> str:
+    """The line on a cluster that does not answer."""
+    return f"the cluster is not heard: {error}"
 
 
 def away(socket: str) -> str:

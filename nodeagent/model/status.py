@@ -304,6 +304,26 @@ class HttpStatus(NamedTuple):
     hint: str | None = None
 
 
+class ClusterStatus(NamedTuple):
+    """What is followed in the cluster, and how well.
+
+    ``followed``: the settings ask for it, and there are credentials. ``answers``: what is in force is what
+    the API server says now; ``since`` then, or since it does not (seconds since 1970). ``kubevirt`` is the CR
+    in force ("" for none), ``heard`` when it or the labels were put on disk last. ``doubts`` are lines on
+    what stays in force although the cluster says otherwise; ``refused`` on what of the CR is not in force.
+    """
+
+    followed: bool = False
+    answers: bool = False
+    since: float = 0.0
+    kubevirt: str = ""
+    heard: float = 0.0
+    error: str = ""
+    hint: str = ""
+    doubts: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
 class Status(NamedTuple):
     """Everything at one moment; ``problems`` has a line for each thing that needs a person.
 
@@ -326,6 +346,7 @@ class Status(NamedTuple):
     http: HttpStatus = HttpStatus()
     allocating: Durations = NO_DURATIONS
     groups: tuple[GroupStatus, ...] = ()
+    cluster: ClusterStatus = ClusterStatus()
 
     @property
     def unready(self) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ must fit into one message to the kubelet. What each value may be by itself is ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import DeviceRule, MdevRule, NodeRule, PciRule
 from nodeagent.model.host import Kind
 from nodeagent.policy import naming
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 3_670_016  # 3.5 MiB; at 4 MiB grpc-go in the kubelet cuts the stream for good
 DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths, "Unhealthy"
 ID_LIMIT = 63  # a longer id is no label value, which other parts of Kubernetes make of it
-
-
-class Finding(NamedTuple):
-    """Something that cannot be meant: where (a place, the key of a setting, or ""), what, and what to do."""
-
-    place: str
-    what: str
-    hint: str
 
 
 def contradictions(configuration: Configuration) -> tuple[Finding, ...]:

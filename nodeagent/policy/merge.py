@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is desired of this node: configuration × labels of the node → one Desired. Pure.
+"""What is desired of this node: configuration × KubeVirt CR × labels of the node → one Desired. Pure.
 
-The label of the host name comes from the name of the node, and chooses nothing that a given label chooses
-otherwise. Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default
-of the settings; what nodeagent cannot do in the others is nobody's mistake. Each further source of wishes is
-one more argument of ``merge``. Every finding tells all of its story in two lines.
+Rules of the configuration come first, what the CR permits after them, discovery last. A CR counts where
+``kubevirt.enabled`` is not false. Labels that the cluster tells count alone; without them, those of the
+settings: there the label of the host name comes from the name of the node, and chooses nothing that a given
+label chooses otherwise. Each further source of wishes is one more argument of ``merge``. What is wrong with
+the configuration refuses it (``findings``); what is wrong in the cluster is told, and the rest counts
+(``objections``). Every finding tells all of its story in two lines.
 """
 
 from __future__ import annotations
@@ -12,105 +14,101 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import Desired, MdevsWanted, NodeRule
-from nodeagent.policy import contradictions, naming
-from nodeagent.policy.contradictions import Finding
+from nodeagent.model.desired import NO_RULES, Desired, NodeRule
+from nodeagent.policy import contradictions, mdev_wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from nodeagent.model.configuration import Alias, Configuration, Node, VgpuConfiguration
-    from nodeagent.model.desired import CardTypes
+    from nodeagent.model.configuration import Alias, Configuration, Finding, Node
+    from nodeagent.model.kubevirt import KubeVirtCR
+    from nodeagent.policy.permitted import Entries
 
 HOSTNAME = "kubernetes.io/hostname"
-VGPU_CONFIG = "nvidia.com/vgpu.config"
-"""The label by which vgpu-device-manager chooses a node's configuration."""
 
 
-def merge(configuration: Configuration) -> Desired:
-    """The Desired of a configuration without findings; chains of aliases end at their last name."""
-    home = configuration.home
+def merge(
+    configuration: Configuration, cr: KubeVirtCR | None = None, labels: Mapping[str, str] | None = None
+) -> Desired:
+    """The Desired of a configuration without findings; chains of aliases end at their last name.
+
+    ``cr`` None or at fault: none is known. ``labels`` None: no cluster has told them.
+    """
+    home, cr = configuration.home, _counting(configuration, cr)
+    entries = _entries(configuration, cr)
+    written = tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.rules)
+    here = _labels(configuration, labels)
     return Desired(
         discovery=configuration.discovery,
         aliases=_followed(configuration.aliases),
-        rules=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.rules),
-        mdevs=_mdevs(configuration),
+        rules=written if entries is None else (*written, *entries.rules),
+        permits=NO_RULES if entries is None else entries.served,
+        foreign=NO_RULES if entries is None else entries.foreign,
+        mdevs=mdev_wishes.wanted(configuration, cr, here),
         sriov=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.sriov),
-        labels=labels(configuration.node),
+        labels=tuple(here.items()),
+        follows_cluster=configuration.kubevirt.wanted,
     )
 
 
 def findings(configuration: Configuration) -> tuple[Finding, ...]:
     """All that is wrong between the parts of a configuration, in the order written."""
-    return (*contradictions.contradictions(configuration), *_vgpu_findings(configuration))
+    vgpu = mdev_wishes.vgpu_findings(configuration, dict(labels(configuration.node)))
+    return (*contradictions.contradictions(configuration), *vgpu)
 
 
 def warnings(configuration: Configuration) -> tuple[str, ...]:
     """What is odd, but no error: whole lines for people."""
-    return (*_unchosen(configuration), *_idle_rules(configuration), *_idle_sources(configuration))
+    unchosen = mdev_wishes.unchosen(configuration, dict(labels(configuration.node)))
+    return (*unchosen, *_idle_rules(configuration), *_idle_sources(configuration))
+
+
+def objections(
+    configuration: Configuration, cr: KubeVirtCR | None, labels: Mapping[str, str] | None = None
+) -> tuple[Finding, ...]:
+    """What of the wishes of the cluster is not carried out, and where others own the same; in their order.
+
+    Places that begin with the name of a section of the CR lie in the CR, others are keys of settings.
+    """
+    counting, here = _counting(configuration, cr), _labels(configuration, labels)
+    entries = _entries(configuration, counting)
+    return (
+        *(() if counting is None else counting.refused),
+        *(() if entries is None else entries.findings),
+        *mdev_wishes.obstacles(configuration, counting, here),
+        *mdev_wishes.odd(configuration, counting),
+    )
 
 
 def labels(node: Node) -> tuple[tuple[str, str], ...]:
-    """The labels of the node; its name is one, as the kubelet sets it, unless another was given."""
+    """The labels of the settings; its name is one, as the kubelet sets it, unless another was given."""
     name = {HOSTNAME: node.name} if node.name else {}
     return tuple((name | dict(node.labels)).items())
+
+
+def _labels(configuration: Configuration, told: Mapping[str, str] | None) -> dict[str, str]:
+    return dict(labels(configuration.node) if told is None else told)
+
+
+def _counting(configuration: Configuration, cr: KubeVirtCR | None) -> KubeVirtCR | None:
+    """The CR, if the settings let it count and it can be used."""
+    if cr is None or cr.fault is not None or configuration.kubevirt.enabled == "false":
+        return None
+    return cr
+
+
+def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | None:
+    """What the CR permits, sorted; None without one."""
+    if cr is None:
+        return None
+    from nodeagent.policy import permitted  # here: most nodes read no CR at their start
+
+    return permitted.entries(cr, configuration)
 
 
 def _followed(aliases: Iterable[Alias]) -> tuple[tuple[str, str], ...]:
     targets = {alias.name: alias.target for alias in aliases}
     return tuple((name, contradictions.last_name(name, targets)) for name in targets)
-
-
-def _mdevs(configuration: Configuration) -> MdevsWanted:
-    written, definitions = configuration.mdevs, configuration.imported.mdevctl
-    return MdevsWanted(
-        manage=written.manage,
-        types=written.types,
-        nodes=written.nodes,
-        adopt=written.adopt,
-        excluded=written.exclude,
-        cards=_cards(configuration),
-        definitions=definitions.wanted,
-        defined=definitions.uuids,
-        reserved=definitions.reserved,
-    )
-
-
-def _cards(configuration: Configuration) -> tuple[CardTypes, ...]:
-    chosen = _chosen(configuration)
-    return () if chosen is None else chosen.cards
-
-
-def _chosen(configuration: Configuration) -> VgpuConfiguration | None:
-    """The configuration that counts of a vgpu-device-manager file, if there is one of that name."""
-    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration)
-    named = () if vgpu is None else (known for known in vgpu.configurations if known.name == name)
-    return next(iter(named), None)
-
-
-def _chosen_name(configuration: Configuration) -> str:
-    """The name that the node's label gives, else the one that the settings give; "" if none does."""
-    return dict(labels(configuration.node)).get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
-
-
-def _vgpu_findings(configuration: Configuration) -> Iterator[Finding]:
-    """Why the configuration that is chosen cannot be carried out."""
-    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration)
-    if vgpu is None or not name:
-        return
-    chosen = _chosen(configuration)
-    fault = vgpu.fault or (chosen.fault if chosen is not None else None)
-    if fault is not None:
-        yield Finding("", fault.what, fault.hint)
-    elif chosen is None:
-        hint = naming.nearest(name, (known.name for known in vgpu.configurations))
-        yield Finding(vgpu.path, f'it has no configuration "{name}"', hint)
-
-
-def _unchosen(configuration: Configuration) -> Iterator[str]:
-    if configuration.imported.vgpu is not None and not _chosen_name(configuration):
-        what = "mdevs.vgpuConfigFile is set, but no configuration of it is chosen"
-        yield f"{what}; set mdevs.vgpuConfig, or the label {VGPU_CONFIG} in node.labels"
 
 
 def _idle_rules(configuration: Configuration) -> Iterator[str]:
@@ -122,8 +120,11 @@ def _idle_rules(configuration: Configuration) -> Iterator[str]:
 
 def _idle_sources(configuration: Configuration) -> Iterator[str]:
     """A warning for each source of wishes that nodeagent has no leave to carry out."""
-    mdevs = configuration.mdevs
+    mdevs, kubevirt = configuration.mdevs, configuration.kubevirt
     sources = (("mdevs.mdevctl", mdevs.mdevctl), ("mdevs.vgpuConfigFile", mdevs.vgpu_config_file))
     for key, given in sources:
         if given and not mdevs.manage:
             yield f"{key} is set, but mdevs.manage is not: nothing is made; set mdevs.manage: true"
+    if kubevirt.manage_mdevs and kubevirt.enabled == "false":
+        why = "kubevirt.manageMdevs is set, but the KubeVirt CR is not read"
+        yield f"{why}; set kubevirt.enabled: auto, or remove it"

@@ -257,6 +257,24 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda status: status.configuration.refused),
     ),
     Metric(
+        "nodeagent_cluster_followed",
+        "gauge",
+        "1 if the API server is asked for the KubeVirt CR and this Node.",
+        _one(lambda status: status.cluster.followed),
+    ),
+    Metric(
+        "nodeagent_cluster_answers",
+        "gauge",
+        "1 if what is in force of the cluster is what it says now.",
+        _one(lambda status: status.cluster.answers),
+    ),
+    Metric(
+        "nodeagent_cluster_since_timestamp_seconds",
+        "gauge",
+        "Since when it is so: time() less this is the age of what is in force while it does not answer.",
+        _one(lambda status: status.cluster.since),
+    ),
+    Metric(
         "process_start_time_seconds",
         "gauge",
         "When the process began.",

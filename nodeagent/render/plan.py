@@ -20,7 +20,7 @@ _OTHERS = "other changes"
 
 def text(plan: Plan, managed: bool) -> str:
     """The cards in address order, then changes of other kinds, then what is wrong with the wishes."""
-    lines = [] if managed else ["mdevs.manage is false: no mdev or vGPU is made or removed", ""]
+    lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is made or removed", ""]
     for card in plan.cards:
         lines += [*_card(card, plan), ""]
     if managed and not plan.cards:

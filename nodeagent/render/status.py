@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 
 from nodeagent.model import shares
-from nodeagent.model.status import HolderStatus, ResourceStatus, Status
+from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, Status
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD")
@@ -22,6 +23,7 @@ def text(status: Status) -> str:
         f"pod-resources: {kubelet.pod_resources}",
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
         *([f"metrics and health at {status.http.address}"] if status.http.address else []),
+        *([_cluster(status.cluster)] if status.cluster.followed else []),
         "",
         table(_HEAD, [_row(each, status.holders) for each in status.resources])
         if status.resources
@@ -56,6 +58,8 @@ def _hints(status: Status) -> dict[str, str]:
     if error:
         first, _, rest = error.partition("\n")
         hints[shares.not_in_force(first)] = rest
+    if status.cluster.error:
+        hints[shares.unheard(status.cluster.error)] = status.cluster.hint
     if not status.kubelet.present:
         hints[shares.away(status.kubelet.socket)] = (
             "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
@@ -66,6 +70,16 @@ def _hints(status: Status) -> dict[str, str]:
 def _nothing(resource: ResourceStatus) -> str:
     """No fault by itself: on a fleet of different nodes a rule for all of them may find nothing on one."""
     return f"{resource.name}: nothing on this node matches; nodeagent scan lists what is there"
+
+
+def _cluster(cluster: ClusterStatus) -> str:
+    """Whether the cluster answers, and whose wishes are in force."""
+    when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
+    if cluster.answers:
+        return f"cluster: answers since {when}; in force: {wishes}"
+    since = f"does not answer since {when}" if cluster.since else "has not answered yet"
+    return f"cluster: {since}; in force, as it was heard last: {wishes}"
 
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:

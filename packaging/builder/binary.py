@@ -25,6 +25,16 @@ from builder.sbom import Part
 _OPTIONS = ("--noconfirm", "--log-level=WARN", "--onedir", "--strip", "--name=nodeagent")
 # features are imported by name, pci.ids is read from the package, betterproto2 asks for its own version
 _HOLDING = ("--collect-submodules=nodeagent", "--collect-data=nodeagent", "--copy-metadata=betterproto2")
+# nodeagent/cluster/door.py imports these by name
+_BEHIND_THE_DOOR = tuple(
+    f"--hidden-import={name}"
+    for name in (
+        "aiohttp",
+        "kubernetes_asyncio.config",
+        "kubernetes_asyncio.client.api_client",
+        "kubernetes_asyncio.client.configuration",
+    )
+)
 # what libraries use if it is there, and what is there only because this is where nodeagent is developed
 _OF_DEVELOPMENT = ("certifi", "google", "pytest", "_pytest", "packaging", "trio")
 _WITHOUT = tuple(f"--exclude-module={name}" for name in _OF_DEVELOPMENT)
@@ -64,7 +74,8 @@ def build(stage: Path, target: Path) -> list[Path]:
         "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": str(source.time()),
     }
-    command = [sys.executable, "-P", "-m", "PyInstaller", *_OPTIONS, *_HOLDING, *_WITHOUT, "entry.py"]
+    command = [sys.executable, "-P", "-m", "PyInstaller", *_OPTIONS, *_HOLDING, *_BEHIND_THE_DOOR, *_WITHOUT]
+    command.append("entry.py")
     subprocess.run(command, cwd=stage, env=environ, check=True)
     made = stage / "dist/nodeagent"
     bill = sbom.write(made / sbom.SHIPPED_AS, _parts(stage, made))

@@ -21,13 +21,18 @@ from builder.source import ROOT
 
 LOCK = ROOT / "requirements/runtime.lock"
 BUILT = "pyyaml"
-# betterproto2 names python-dateutil, which brings tzdata, and imports neither: 3.5 MB for nothing
-LEFT_OUT = frozenset({"python-dateutil", "tzdata"})
+LEFT_OUT = frozenset({"certifi", "tzdata"})  # named by libraries, and imported by nothing of what is used
+# 24 MB of generated classes and tests, which nodeagent/cluster/door.py leaves alone
+PARTS_LEFT_OUT = (
+    *(f"kubernetes_asyncio/client/{part}" for part in ("api", "models", "test_*.py")),
+    *(f"kubernetes_asyncio/{part}" for part in ("dynamic", "leaderelection", "stream", "utils", "watch")),
+    *("kubernetes_asyncio/config/*_test.py", "kubernetes_asyncio/README.md", "aiohttp/*.pxi"),
+)
 READ_AT_RUN_TIME = "betterproto2-*.dist-info"  # the version that generated code asks for
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 _PURE = ("--only-binary", ":all:", "--platform", "any", "--implementation", "py", "--abi", "none")
 _ANY = (*_PURE, "--python-version", "3.11")
-_FOR_COMPILERS = frozenset({".h", ".pxd", ".pyi"})
+_FOR_COMPILERS = frozenset({".h", ".pxd", ".pyi", ".typed"})  # and for checkers of types
 _LICENCE = re.compile(r"(licen[cs]e|notice|copying)", re.IGNORECASE)
 
 
@@ -97,6 +102,8 @@ def _clean(target: Path) -> None:
             shutil.rmtree(path)
         elif path.is_file() and path.suffix != ".py":
             path.unlink()
+    for path in [path for part in PARTS_LEFT_OUT for path in target.glob(part)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in [path for path in target.rglob("*") if path.suffix in _FOR_COMPILERS]:
         path.unlink()
     for info in kept:

@@ -13,10 +13,12 @@ from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Sources, Timing
-from nodeagent.model.configuration import Configuration, Node
+from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.configuration import Configuration, KubeVirt, Node
 from nodeagent.model.desired import PciRule
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
+from tests.cluster import crs
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -29,7 +31,7 @@ async def test_the_newest_configuration_is_merged_and_published_beside_the_rest(
     cell = Latest(settings(tmp_path, Configuration(node=Node("a"))))
     snapshots = Snapshots(Snapshot(host=Host(iommu=True)))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Desire(cell, snapshots).run)
+        tasks.start_soon(Desire(cell, Latest(ClusterWishes()), snapshots).run)
         with anyio.fail_after(5):
             seen, snapshot = await snapshots.newer(0)
             assert snapshot.desired.labels == ((HOSTNAME, "a"),)
@@ -45,7 +47,7 @@ async def test_settings_that_desire_the_same_wake_nobody(tmp_path: Path) -> None
     first = settings(tmp_path, Configuration(node=Node("a")))
     cell, snapshots = Latest(first), Snapshots(Snapshot())
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Desire(cell, snapshots).run)
+        tasks.start_soon(Desire(cell, Latest(ClusterWishes()), snapshots).run)
         await anyio.wait_all_tasks_blocked()
         version, before = snapshots.version, snapshots.now
         cell.set(replace(first, timing=Timing(2.0, 3.0, 4.0)))
@@ -53,3 +55,20 @@ async def test_settings_that_desire_the_same_wake_nobody(tmp_path: Path) -> None
         tasks.cancel_scope.cancel()
     assert snapshots.version == version
     assert snapshots.now.desired is before.desired
+
+
+async def test_what_the_cluster_says_is_merged_too_if_the_settings_let_it_count(tmp_path: Path) -> None:
+    cell = Latest(settings(tmp_path, Configuration(node=Node("a"), kubevirt=KubeVirt("true"))))
+    cluster, snapshots = Latest(ClusterWishes()), Snapshots(Snapshot())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Desire(cell, cluster, snapshots).run)
+        await anyio.wait_all_tasks_blocked()
+        cluster.set(ClusterWishes(crs.read({"pciHostDevices": [crs.external(crs.T4)]}), {"a": "b"}))
+        await anyio.wait_all_tasks_blocked()
+        desired = snapshots.now.desired
+        assert [rule.name for rule in desired.rules] == [crs.T4["resourceName"]]
+        assert desired.labels == (("a", "b"),)
+        cell.set(settings(tmp_path, Configuration(kubevirt=KubeVirt("false"))))
+        await anyio.wait_all_tasks_blocked()
+        assert snapshots.now.desired.rules == ()
+        tasks.cancel_scope.cancel()

@@ -87,7 +87,10 @@ class Agent:
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
         self.reservations = ReservationBook(self.snapshots)
         source = PodResources(
-            str(kubelet.paths.pod_resources / "kubelet.sock"), "", str(kubelet.paths.plugins)
+            str(kubelet.paths.pod_resources / "kubelet.sock"),
+            "",
+            str(kubelet.paths.plugins),
+            self.snapshots,
         )
         self.inquiry = Inquiry(source, self.snapshots, self.reservations, self.eyes.observer)
         self.holders = Holders(

@@ -119,7 +119,7 @@ def test_a_node_without_a_wish_is_told_so(root: Path, run: Run) -> None:
     code, out, _ = run("plan")
     assert code == 0
     assert out.splitlines() == [
-        "mdevs.manage is false: no mdev or vGPU is made or removed",
+        "mdevs are not managed: no mdev or vGPU is made or removed",
         "",
         "nothing to do",
     ]

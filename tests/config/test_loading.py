@@ -247,7 +247,7 @@ MISTAKES = [
     ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type: unknown key", "types"),
     ("mdevs: {vgpuConfigFile: vgpu.yaml}", "mdevs.vgpuConfigFile:", "'/'"),
     ("passthrough: [{match: [{vendors: [10de]}], driver: vfio-pci}]", "passthrough: not supported", "remove"),
-    ("kubevirt: {enabled: auto}", "kubevirt.enabled: not supported", "remove"),
+    ("kubevirt: {serve: internal}", 'kubevirt.serve: "internal" is not one of', "external"),
 ]
 
 

@@ -25,7 +25,7 @@ class ControlPlane:
             ("admin", "/O=system:masters/CN=admin"),
         ):
             certificates.sign(name, subject)
-        self._base, self._programs, self._certificates = base, programs, certificates
+        self._base, self._programs, self.certificates = base, programs, certificates
         self._processes: list[Process] = []
         port = processes.free_port()
         self.url = f"https://127.0.0.1:{port}"
@@ -36,7 +36,7 @@ class ControlPlane:
         """Start all programs; returns when the API server is ready."""
         self._start("kube-apiserver", *self._apiserver(self._start_etcd(), self._port))
         waiting.until(self._ready, "the API server is ready", 60.0)
-        client = f"--kubeconfig={self._certificates.kubeconfig('admin', self.url)}"
+        client = f"--kubeconfig={self.certificates.kubeconfig('admin', self.url)}"
         for name in ("kube-controller-manager", "kube-scheduler"):
             secure = f"--secure-port={processes.free_port()}"
             self._start(name, client, secure, "--leader-elect=false", "--bind-address=127.0.0.1")
@@ -60,7 +60,7 @@ class ControlPlane:
         return client
 
     def _apiserver(self, etcd: str, port: int) -> list[str]:
-        path = self._certificates.path
+        path = self.certificates.path
         return [
             f"--etcd-servers={etcd}",
             f"--secure-port={port}",

@@ -135,6 +135,23 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     assert writable == {"/var/lib/kubelet/device-plugins", "/run/nodeagent"} | of_changes
 
 
+def test_the_cluster_is_read_only_and_only_where_the_settings_follow_it() -> None:
+    made = manifests.helm(config={"kubevirt": {"enabled": "true"}})
+    role = manifests.one(made, "ClusterRole")
+    assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in role["rules"]} == {
+        (("kubevirts",), ("list", "watch")),
+        (("nodes",), ("list", "watch")),
+    }
+    (subject,) = manifests.one(made, "ClusterRoleBinding")["subjects"]
+    pod, container = manifests.pod(made), manifests.container(made)
+    assert subject["name"] == pod["serviceAccountName"]
+    assert pod["automountServiceAccountToken"] is True
+    assert "/var/lib/nodeagent" in {each["mountPath"] for each in container["volumeMounts"]}
+    for settings in ({}, {"kubevirt": {"enabled": "false"}}):
+        kinds = {each["kind"] for each in manifests.helm(config=settings)}
+        assert not {"ClusterRole", "ClusterRoleBinding"} & kinds
+
+
 def test_nothing_is_asked_of_the_api_server() -> None:
     for overlay in ("base", "overlays/vgpu"):
         kinds = {each["kind"] for each in manifests.kustomize(overlay)}

@@ -92,7 +92,7 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
         (Step(SetNumVfs("0000:3c:00.0", 0), "held"),),
     )
     assert plan.text(vfs, False).splitlines() == [
-        "mdevs.manage is false: no mdev or vGPU is made or removed",
+        "mdevs are not managed: no mdev or vGPU is made or removed",
         "",
         "virtual functions",
         "  set the number of VFs of 0000:3b:00.0 to 8",

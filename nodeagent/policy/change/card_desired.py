@@ -105,9 +105,14 @@ def _meant(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]
 
 def excluded(wanted: MdevsWanted, mdev_types: Iterable[MdevType]) -> frozenset[str]:
     """The ids of types that are neither made nor removed."""
-    called = [WantedType(name) for name in wanted.excluded]
+    return called(wanted.excluded, mdev_types)
+
+
+def called(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozenset[str]:
+    """The ids of the types that are called by one of these names or ids."""
+    wishes = [WantedType(name) for name in type_names]
     return frozenset(
-        mdev_type.type_id for mdev_type in mdev_types if any(names(each, mdev_type) for each in called)
+        mdev_type.type_id for mdev_type in mdev_types if any(names(each, mdev_type) for each in wishes)
     )
 
 

@@ -62,13 +62,14 @@ def card_states(snapshot: Snapshot, listed: Sequence[WantedType]) -> tuple[CardS
     )
     shunned = card_desired.excluded(wanted, mdev_types)
     apart.update(dict.fromkeys(shunned, "excluded"))
+    kept = card_desired.called(wanted.protected, mdev_types)
     ghosts = tuple(host.leaving)
     blurred = {function.address for function in host.functions.values() if _never_read(function)}
     return tuple(
         _state(
             card,
             card_desired.desired(card, wanted, listed, host, shunned),
-            (*_present(card, snapshot, apart), *_leaving(card, ghosts, snapshot)),
+            (*_present(card, snapshot, apart, kept), *_leaving(card, ghosts, snapshot)),
             _unread(card, wanted.cards, blurred),
             listed,
         )
@@ -113,15 +114,18 @@ def _never_read(function: PciFunction) -> bool:
     return function.unreadable is not None and function.vendor is None
 
 
-def _present(card: Card, snapshot: Snapshot, apart: Mapping[str, str]) -> tuple[Existing, ...]:
-    """What is on the card; ``apart`` is type → what sets it apart."""
+def _present(
+    card: Card, snapshot: Snapshot, apart: Mapping[str, str], kept: Set[str]
+) -> tuple[Existing, ...]:
+    """What is on the card; ``apart`` is type → what sets it apart, ``kept`` types are not adopted."""
     wanted = snapshot.desired.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
 
     def why(instance: Instance) -> str | None:
         if instance.type_id is None:
             return "of an unknown type"
-        if instance.id in defined or not (wanted.adopt or _made_here(instance, snapshot)):
+        adopt = wanted.adopt and instance.type_id not in kept
+        if instance.id in defined or not (adopt or _made_here(instance, snapshot)):
             return "not ours"
         return apart.get(instance.type_id)
 

@@ -60,7 +60,7 @@ def plan(snapshot: Snapshot) -> Plan:
     """
     host, wanted = snapshot.host, snapshot.desired.mdevs
     if not wanted.manage:
-        return Plan()
+        return Plan(problems=(wanted.obstacle,) if wanted.obstacle else ())
     if not snapshot.machine_id:
         return Plan(problems=(NO_MACHINE,))
     listed = card_desired.for_node(wanted, dict(snapshot.desired.labels))

@@ -18,8 +18,9 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, mdevs.plan)
 
 def plan(snapshot: Snapshot) -> Plan:
     """What is to be done to this host; nothing at all where the operator wants no change."""
+    obstacle = snapshot.desired.mdevs.obstacle
     if not snapshot.desired.changes_host:
-        return Plan()
+        return Plan(problems=(obstacle,) if obstacle else ())
     plans = [planner(snapshot) for planner in _PLANNERS]
     return Plan(
         tuple(step for part in plans for step in part.steps),

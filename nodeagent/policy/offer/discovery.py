@@ -42,12 +42,20 @@ def function_refusal(function: PciFunction, group: Group | None, desired: Desire
     classes = desired.discovery.classes
     if not selectors.in_classes(classes, function):
         return f"its class {function.pci_class} is not one of {', '.join(classes)}"
+    refused = unready(function, group)
+    if refused is None and (function.vendor is None or function.device is None):
+        return "its vendor or device id cannot be read"
+    return refused
+
+
+def unready(function: PciFunction, group: Group | None) -> str | None:
+    """Why the driver of a function gives it to no virtual machine, in words; None if it does."""
+    if groups.vgpu_of(function) is not None:
+        return None
     if groups.takes_vgpu(function):
         return "it is a VF without a vGPU type"
     if not groups.vfio_bound(function) and not groups.going_away(function, group):
         return f"its driver is {function.driver or 'none'}, not a VFIO driver"
-    if function.vendor is None or function.device is None:
-        return "its vendor or device id cannot be read"
     return None
 
 

@@ -6,7 +6,7 @@ A new kind is a value in ``model.host``, a reader of it, and one more row here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
@@ -16,7 +16,7 @@ from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Reason
 from nodeagent.model.snapshot import Names
-from nodeagent.policy import groups
+from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import discovery, nodes
 from nodeagent.policy.offer.checks import devices, holding, vfio
 from nodeagent.policy.offer.checks.inputs import Unit, Use
@@ -35,6 +35,8 @@ class DeviceKind(Generic[D]):
 
     rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
+    selectors: Callable[[D], Iterable[str]]  # by which the KubeVirt CR may name it
+    unready: Callable[[D, Group | None], str | None]  # why its driver gives it to no VM, in words
     refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
     text: Callable[[D, Names], str | None]  # what people call it
     label: Callable[[D, Names], Label]  # what its resource is called after
@@ -46,6 +48,8 @@ class DeviceKind(Generic[D]):
 _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
     rule=PciRule,
     type_of=groups.vgpu_of,
+    selectors=lambda function: (f"{function.vendor}:{function.device}",),
+    unready=discovery.unready,
     refusal=discovery.function_refusal,
     text=discovery.function_text,
     label=discovery.function_label,
@@ -69,6 +73,8 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
 _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
     rule=MdevRule,
     type_of=lambda mdev: mdev.type_id,
+    selectors=lambda mdev: naming.type_names(mdev.type_id, mdev.type_name),
+    unready=lambda _, __: None,
     refusal=discovery.mdev_refusal,
     text=discovery.mdev_text,
     label=discovery.mdev_label,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule takes a device: the rules of the configuration first, then automatic discovery. Pure.
+"""Which rule takes a device: those of the configuration, those of the KubeVirt CR, then discovery. Pure.
 
-A device goes to the first rule that takes it, and to one resource only.
+A device goes to the first rule that takes it, and to one resource only. What the CR gives to virt-handler
+goes to a rule of the configuration or to nobody here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nodeagent.model.desired import Desired, DeviceRule
+from nodeagent.model.desired import BySelector, Desired, DeviceRule
 from nodeagent.model.host import Group, HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
@@ -40,7 +41,7 @@ def match_of(host_device: HostDevice, group: Group | None, desired: Desired, nam
         if rule is None:
             refused = discoverable(host_device, group, desired) is not None
             return None if refused else _discovered(host_device, desired, names)
-        if selectors.picks(rule, host_device, names):
+        if selectors.picks(rule, host_device, names) and not _kept(rule, host_device, group, desired):
             return Match(ResourceName(rule.name), rule, kinds.of(host_device).type_of(host_device))
     return None
 
@@ -53,15 +54,20 @@ def verdicts(
         if rule is None:
             yield None, discoverable(host_device, group, desired)
         else:
-            yield rule, selectors.refusal(rule, host_device, names)
+            other = selectors.refusal(rule, host_device, names)
+            yield rule, other or _kept(rule, host_device, group, desired)
 
 
 def _asked(host_device: HostDevice, desired: Desired) -> Sequence[DeviceRule | None]:
-    """The rules for its kind, then discovery (None). Nobody is asked for a bridge: none is given away."""
+    """The rules for its kind, then discovery (None). Nobody is asked for a bridge: none is given away.
+
+    Of the KubeVirt CR's rules only those that name what the device is: there may be thousands of others.
+    """
     if isinstance(host_device, PciFunction) and host_device.bridge:
         return ()
     wanted = kinds.of(host_device).rule
-    return [*[rule for rule in desired.rules if isinstance(rule, wanted)], None]
+    own = [rule for rule in desired.rules if isinstance(rule, wanted) and not rule.permitted]
+    return [*own, *_named(host_device, desired.permits), None]
 
 
 def listed(name: ResourceName, host_device: HostDevice, desired: Desired) -> Match:
@@ -87,7 +93,30 @@ def discoverable(host_device: HostDevice, group: Group | None, desired: Desired)
     if not desired.discovery.enabled:
         return OFF
     refusal: str | None = kinds.of(host_device).refusal(host_device, group, desired)
-    return refusal
+    return refusal or _virt_handlers(host_device, desired)
+
+
+def _kept(rule: DeviceRule, host_device: HostDevice, group: Group | None, desired: Desired) -> str | None:
+    """Why a rule of the KubeVirt CR leaves alone what it picks, in words; None if it takes it."""
+    if not rule.permitted:
+        return None
+    unready: str | None = kinds.of(host_device).unready(host_device, group)
+    return unready or _virt_handlers(host_device, desired)
+
+
+def _named(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
+    """The rules of the KubeVirt CR whose selectors name what the device is, each once."""
+    if not rules:
+        return []
+    kind = kinds.of(host_device)
+    found = (rules.get(selector) for selector in sorted(kind.selectors(host_device)))
+    return list(dict.fromkeys(rule for rule in found if isinstance(rule, kind.rule)))
+
+
+def _virt_handlers(host_device: HostDevice, desired: Desired) -> str | None:
+    """That the KubeVirt CR gives the device to virt-handler, in words; None if it does not."""
+    entry = next(iter(_named(host_device, desired.foreign)), None)
+    return None if entry is None else f"it is virt-handler's, as {entry.name} ({entry.place})"
 
 
 def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> ResourceName:

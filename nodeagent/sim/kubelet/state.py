@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
 from nodeagent.base.latest import Latest
+from nodeagent.sim.faults import Faults
 from nodeagent.sim.kubelet.devices import DeviceTable, SeenDevice, has_topology
 
 REMEMBERED = 1000  # lists kept per resource
@@ -143,28 +144,6 @@ class Life:
     started: float = field(default=0.0, init=False)
     inherited: frozenset[str] = field(default=frozenset(), init=False)
     crashed: str | None = field(default=None, init=False)
-
-
-class Faults:
-    """How the kubelet misbehaves, each fault for all resources (``name``) or for one (``name:resource``)."""
-
-    def __init__(self, changes: Latest[int]) -> None:
-        self._changes = changes
-        self._settings: dict[str, Any] = {}
-
-    def set(self, name: str, setting: Any = True) -> None:
-        """Switch a fault on."""
-        self._settings[name] = setting
-        self._changes.touch()
-
-    def clear(self, name: str) -> None:
-        """Switch a fault off."""
-        self._settings.pop(name, None)
-        self._changes.touch()
-
-    def get(self, name: str, resource: str = "") -> Any:
-        """The setting of a fault, or None: for this resource if there is one, else for all."""
-        return self._settings.get(f"{name}:{resource}", self._settings.get(name))
 
 
 class State:

@@ -20,10 +20,12 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Backoff, Supervisor
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.plan import Plan
@@ -85,6 +87,7 @@ class Changing:
         return Core(
             self.root,
             eyes.settings,
+            Latest(ClusterWishes()),
             eyes.watcher,
             Supervisor(),
             eyes.snapshots,

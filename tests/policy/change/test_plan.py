@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.model.desired import Desired, PciSelector, SriovRule
+from nodeagent.model.desired import Desired, MdevsWanted, PciSelector, SriovRule
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
@@ -44,3 +44,11 @@ def test_a_machine_id_is_not_missed_where_no_mdevs_are_managed() -> None:
 
 def test_where_nothing_is_to_be_changed_there_is_no_plan() -> None:
     assert plan.plan(replace(both(), desired=Desired())) == Plan()
+
+
+def test_an_obstacle_to_wishes_for_mdevs_is_a_problem_beside_the_vfs_and_alone() -> None:
+    kept = MdevsWanted(obstacle="virt-handler makes them; tell it not to")
+    for rules in ((RULE,), ()):
+        planned = plan.plan(replace(both(), desired=Desired(mdevs=kept, sriov=rules)))
+        assert planned.problems == ("virt-handler makes them; tell it not to",)
+        assert len(planned.steps) == len(rules)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
+from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import matches
-from tests.policy.samples import GPU, RULE, WISH, function
+from tests.policy.samples import GPU, RULE, WISH, function, mdev, vgpu
 
 NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
 T4 = "nvidia.com/TU104GL_TESLA_T4"
@@ -108,3 +108,65 @@ def test_the_options_of_a_rule_hold_for_no_other_name() -> None:
     other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),), cdi=True)
     match = matches.match_of(function(), GROUP, Desired(rules=(other,)), NAMES)
     assert match == matches.Match(ResourceName(T4), PciRule(T4))
+
+
+def from_cr(name: str, *devices: str) -> PciRule:
+    selectors = tuple(PciSelector(("10de",), (each,)) for each in devices)
+    return PciRule(name, selectors, permitted=True, place="KubeVirt CR: pciHostDevices[0]")
+
+
+@pytest.mark.parametrize(
+    ("found", "takes"),
+    [
+        (function(), True),
+        (function(driver=None, enable=1), True),
+        (function(driver="nvidia"), False),
+        (function(driver=None), False),
+        (vgpu(), True),
+        (vgpu(vgpu_type=None), False),
+        (function(pci_class="040300"), True),
+    ],
+    ids=["vfio", "going away", "host driver", "no driver", "vGPU", "VF without a type", "audio"],
+)
+def test_a_rule_of_the_cr_takes_only_what_is_ready_for_a_virtual_machine(
+    found: PciFunction, takes: bool
+) -> None:
+    """The CR is for all nodes: on this one the same card may be meant for the host."""
+    rule = from_cr("a.b/x", "1eb8")
+    wish = Desired(Discovery(enabled=False), rules=(rule,), permits={"10de:1eb8": rule})
+    assert resource(found, wish) == ("a.b/x" if takes else None)
+    (_, refusal), *_ = matches.verdicts(found, GROUP, wish, NAMES)
+    assert (refusal is None) is takes
+
+
+def test_what_the_cr_gives_to_virt_handler_is_left_by_discovery_and_by_rules_of_the_cr() -> None:
+    foreign = {"10de:1eb8": from_cr("a.b/theirs", "1eb8")}
+    ours = from_cr("a.b/ours", "1eb8")
+    for wish in (
+        Desired(foreign=foreign),
+        Desired(rules=(ours,), permits={"10de:1eb8": ours}, foreign=foreign),
+    ):
+        assert resource(function(), wish) is None
+        assert {told for _, told in matches.verdicts(function(), GROUP, wish, NAMES)} == {
+            "it is virt-handler's, as a.b/theirs (KubeVirt CR: pciHostDevices[0])"
+        }
+    assert resource(function(), WISH._replace(foreign=foreign)) == GPU
+    assert resource(function(device="1eb9"), Desired(foreign=foreign)) == "nvidia.com/1eb9"
+
+
+def test_an_mdev_is_virt_handlers_by_the_name_of_its_type_however_both_are_written() -> None:
+    theirs = MdevRule("a.b/theirs", (MdevSelector(names=("GRID_T4-1Q",)),), permitted=True)
+    ours = MdevRule("a.b/ours", (MdevSelector(names=("nvidia-222",)),), permitted=True)
+    found = mdev()
+    wish = Desired(rules=(ours,), permits={"nvidia-222": ours})
+    taken = matches.match_of(found, None, wish, {})
+    assert taken is not None
+    assert taken.resource == "a.b/ours"
+    assert matches.match_of(found, None, wish._replace(foreign={"GRID_T4-1Q": theirs}), {}) is None
+
+
+def test_of_thousands_of_rules_of_the_cr_only_those_that_name_the_device_are_asked() -> None:
+    rules = {f"10de:{n:04x}": from_cr(f"a.b/x{n}", f"{n:04x}") for n in range(0x1EB0, 0x1EC0)}
+    wish = Desired(rules=tuple(rules.values()), permits=rules)
+    asked = [rule for rule, _ in matches.verdicts(function(), GROUP, wish, NAMES)]
+    assert asked == [rules["10de:1eb8"], None]

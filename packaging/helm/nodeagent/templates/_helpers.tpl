@@ -60,6 +60,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- else if .Values.changes -}}true{{- end -}}
 {{- end -}}
 
+{{- /* "true" if the KubeVirt CR and the Node are followed, else "". */ -}}
+{{- define "nodeagent.cluster" -}}
+{{- $enabled := dig "kubevirt" "enabled" "false" (include "nodeagent.config" . | fromYaml) | toString -}}
+{{- if ne $enabled "false" -}}true{{- end -}}
+{{- end -}}
+
 {{- /* "true" if a resource of config is answered with CDI names, else "". */ -}}
 {{- define "nodeagent.cdi" -}}
 {{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster side, wired; imported only where the settings ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodeagent.agent.cluster.side import ClusterSide
+from nodeagent.agent.core import Core
+from nodeagent.base.supervise import Component
+
+
+def components(core: Core) -> Sequence[Component]:
+    """The component, sharing the core of the daemon."""
+    return (ClusterSide(core),)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cluster said last, on disk: after a reboot the node goes on with it until the API server answers.
+
+The objects stay as they came, as far as they matter, so that one reader understands both. The file is for
+root alone, is written whole, and has a checksum: one that does not fit is set aside, and never believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nodeagent.base import files
+from nodeagent.base.errors import KernelRefused
+
+PATH = "/var/lib/nodeagent/cluster.json"
+ASIDE = ".broken"
+_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
+
+
+class Record(NamedTuple):
+    """The KubeVirt CR and the labels of the Node; None: never seen. ``at``: seconds since 1970."""
+
+    kubevirt: Mapping[str, Any] | None = None
+    labels: Mapping[str, str] | None = None
+    at: float = 0.0
+
+
+class Broken(ValueError):
+    """Raised for a file that was not written by us, or not to its end."""
+
+
+def read(path: str) -> Record:
+    """What is on record; nothing, if there is no file. Blocks.
+
+    :raises Broken: if it is not what was written; it is set aside then.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError:
+        return Record()
+    try:
+        return _understood(text)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        with contextlib.suppress(OSError):
+            Path(path).replace(path + ASIDE)
+        raise Broken(f"{path} is damaged; it is kept as {path}{ASIDE}") from error
+
+
+def write(path: str, record: Record) -> None:
+    """Replace the file. Blocks. :raises KernelRefused: if it cannot be written."""
+    body = json.dumps(record._asdict(), sort_keys=True)
+    try:
+        files.replace(path, json.dumps({"sha256": _sum(body), "body": body}), mode=0o600)
+    except OSError as error:
+        raise KernelRefused(
+            f"{path} cannot be written: {error.strerror}",
+            "without it the node does not know the cluster's wishes after a reboot",
+            errno=error.errno or 0,
+            path=path,
+        ) from error
+
+
+def of_cr(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A KubeVirt CR without what nobody reads."""
+    parts = {key: document[key] for key in ("kind", "metadata", "spec") if key in document}
+    status = document.get("status")
+    phase = {"phase": status.get("phase")} if isinstance(status, Mapping) else {}
+    return _named(parts) | {"status": phase}
+
+
+def of_node(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The names and labels of a Node: its status changes every few minutes, and is large."""
+    return _named({"metadata": document.get("metadata")})
+
+
+def _named(parts: dict[str, Any]) -> dict[str, Any]:
+    metadata = parts.get("metadata")
+    if isinstance(metadata, Mapping):
+        parts["metadata"] = {key: metadata[key] for key in _METADATA if key in metadata}
+    return parts
+
+
+def _understood(text: bytes) -> Record:
+    document = json.loads(text)
+    body = document["body"]
+    if document["sha256"] != _sum(body):
+        raise ValueError("the checksum does not fit")
+    return Record(**json.loads(body))
+
+
+def _sum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the KubeVirt CR and this node's Node, and publishes what they wish, as long as the settings say so.
+
+Whoever decides waits for none of this: what was heard last stays in force while the API server is away, also
+over a reboot (``record``). Two watches, one connection each, and no polling.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+import anyio
+
+from nodeagent.agent.cluster import heard, record
+from nodeagent.agent.cluster.heard import Heard
+from nodeagent.agent.cluster.record import Record
+from nodeagent.agent.core import Core
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
+from nodeagent.cluster.credentials import Credentials
+from nodeagent.cluster.session import Session
+from nodeagent.cluster.watching import Chance, Resource, Watch
+from nodeagent.config import Settings
+from nodeagent.kernel.root import Root
+from nodeagent.model.shares import ClusterShare
+from nodeagent.model.status import ClusterStatus
+from nodeagent.policy import merge
+
+SPREAD = (
+    10.0  # seconds over which the first questions of many nodes are spread; who knows nothing asks at once
+)
+KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=record.of_cr)
+
+
+class Place(NamedTuple):
+    """What of the settings decides whom to ask, and who we are."""
+
+    enabled: str
+    kubeconfig: str
+    node: str
+
+    @classmethod
+    def of(cls, settings: Settings, root: Root) -> Place:
+        """As they say now; without a name the Node has that of the host, as the kubelet's default is."""
+        configuration = settings.configuration
+        kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
+        name = configuration.node.name or os.uname().nodename.lower()
+        return cls(configuration.kubevirt.enabled, kubeconfig, name)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What to ask with; None if nobody is to be asked."""
+        credentials = Credentials(self.kubeconfig)
+        wanted = self.enabled == "true" or (self.enabled == "auto" and credentials.there)
+        return credentials if wanted else None
+
+
+class ClusterSide:
+    """The one writer of ``core.cluster`` once it runs, and of the file."""
+
+    name = "cluster"
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._path = core.root.path(record.PATH)
+        self._heard = Heard()
+        self._watches: tuple[Watch, ...] = ()
+        self._wake: Latest[None] = Latest(None)
+        self._saved: Record = Record()
+
+    def status(self) -> ClusterShare:
+        """Whether the cluster is heard, and how old that is what is in force of it."""
+        known = [watch.known.get() for watch in self._watches]
+        silent = next((each for each in known if not each.answers), None)
+        cr = self._heard.wishes.kubevirt
+        return ClusterShare(
+            ClusterStatus(
+                followed=bool(known),
+                answers=bool(known) and silent is None,
+                since=min((each.at for each in known), default=0.0),
+                kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
+                heard=self._saved.at,
+                error=silent.error if silent is not None else "",
+                hint=silent.hint if silent is not None else "",
+                doubts=self._heard.doubts,
+                refused=self._objections,
+            )
+        )
+
+    @property
+    def _objections(self) -> tuple[str, ...]:
+        """What of the wishes is not carried out."""
+        wishes = self._heard.wishes
+        configuration = self._core.settings.get().configuration
+        found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
+        return tuple(f"KubeVirt CR: {each.place}: {each.what}" for each in found)
+
+    @property
+    def _lines(self) -> tuple[str, ...]:
+        return (*self._heard.doubts, *self._objections)
+
+    async def run(self) -> None:
+        """Follow whom the settings name, for ever; begin anew when they name another one."""
+        self._saved = await threads.call(_read, self._path)
+        self._heard = heard.before(self._saved)
+        while True:
+            place = self._place
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._follow, place, name="API server")
+                await self._until_other(place)
+                group.cancel_scope.cancel()
+            self._watches = ()
+
+    @property
+    def _place(self) -> Place:
+        return Place.of(self._core.settings.get(), self._core.root)
+
+    async def _until_other(self, place: Place) -> None:
+        seen = -1
+        while self._place == place:
+            seen, _ = await self._core.settings.newer(seen)
+
+    async def _follow(self, place: Place) -> None:
+        credentials = place.credentials
+        if credentials is None:
+            return
+        own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", record.of_node)
+        async with Session(credentials) as session, anyio.create_task_group() as group:
+            chance = Chance(0.0 if self._saved == Record() else SPREAD)
+            self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, own))
+            for watch in self._watches:
+                group.start_soon(watch.run, name=watch.name)
+                group.start_soon(watch.known.follow, lambda _: self._wake.touch(), name="news")
+            seen = -1
+            while True:
+                seen, _ = await self._wake.newer(seen)
+                self._hear(place)
+                await self._save()
+
+    def _hear(self, place: Place) -> None:
+        crs, nodes = (watch.known.get().objects for watch in self._watches)
+        said = self._lines
+        self._heard = heard.after(self._heard, crs, nodes, place.node)
+        self._core.cluster.set(self._heard.wishes)
+        for line in self._lines:
+            if line not in said:
+                log.event(log.CONFIG_WARNING, text=line)
+
+    async def _save(self) -> None:
+        """What has changed is put on disk, after it is in force: nobody waits for the disk."""
+        if (self._heard.kubevirt, self._heard.labels) == (self._saved.kubevirt, self._saved.labels):
+            return
+        now = Record(self._heard.kubevirt, self._heard.labels, time.time())
+        try:
+            await threads.call(record.write, self._path, now)
+        except KernelRefused as error:
+            log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
+        self._saved = now
+
+
+def _read(path: str) -> Record:
+    try:
+        return record.read(path)
+    except record.Broken as error:
+        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
+        return Record()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubernetes_asyncio, without the 20 MB of generated classes that its own ``__init__`` modules load.
+
+Only its credentials and its client are wanted here, and those need none of the classes: bare modules stand in
+for the packages above them, so that the few modules below can be imported alone (15 of nearly 900). Typed
+calls (``CoreV1Api``) do not work then; plain paths and dicts do. Nobody else imports that library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from nodeagent.base.errors import InvariantBroken
+
+_ROOT = "kubernetes_asyncio"
+_CLIENT = f"{_ROOT}.client"
+
+
+class Kubernetes(NamedTuple):
+    """What is used of it: two classes, the module that reads credentials, and what requests may raise."""
+
+    client: Any  # class ApiClient
+    configuration: Any  # class Configuration
+    config: Any  # module kubernetes_asyncio.config
+    errors: tuple[type[Exception], ...]
+    tls_errors: tuple[type[Exception], ...]
+
+
+@cache
+def kubernetes() -> Kubernetes:
+    """Load it, once. :raises InvariantBroken: if it was imported in another way, whole, before."""
+    if _ROOT in sys.modules:
+        raise InvariantBroken(f"{_ROOT} was imported past its door")
+    places = _places()
+    client = _bare(_CLIENT, [f"{place}/client" for place in places])
+    models = _bare(f"{_CLIENT}.models", ())
+    root = _bare(_ROOT, places)
+    vars(root)["client"], vars(client)["models"] = client, models
+    configuration = import_module(f"{_CLIENT}.configuration").Configuration
+    vars(client)["Configuration"] = configuration  # its readers of credentials take both from there
+    vars(client)["ApiClient"] = import_module(f"{_CLIENT}.api_client").ApiClient
+    http = import_module("aiohttp")
+    return Kubernetes(
+        client=vars(client)["ApiClient"],
+        configuration=configuration,
+        config=import_module(f"{_ROOT}.config"),
+        errors=(http.ClientError, ValueError),  # ValueError: a header or an address that cannot be sent
+        tls_errors=(http.ClientSSLError,),
+    )
+
+
+def is_open() -> bool:
+    """True if it is loaded."""
+    return kubernetes.cache_info().currsize > 0
+
+
+def _places() -> tuple[str, ...]:
+    """The directories of the package, found without running it."""
+    spec = importlib.util.find_spec(_ROOT)
+    if spec is None or not spec.submodule_search_locations:
+        raise InvariantBroken(f"{_ROOT} is not installed")
+    return tuple(spec.submodule_search_locations)
+
+
+def _bare(name: str, places: Iterable[str]) -> ModuleType:
+    """An empty package below which the modules of those directories can be imported."""
+    module = ModuleType(name)
+    module.__path__ = list(places)
+    sys.modules[name] = module
+    return module

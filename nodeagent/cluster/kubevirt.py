@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KubeVirt CR: the object as the API server sends it → ``KubeVirtCR``. Knows no session and no policy.
+
+Field by field as KubeVirt's API has it (staging/src/kubevirt.io/api/core/v1/types.go); a CRD checks the types
+of what comes from an API server, nothing checks a file. An entry that cannot be used is refused alone; only
+where a whole section is of another type the CR is at fault, and then the last good one stays in force.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from nodeagent.cluster import fields
+from nodeagent.cluster.fields import Notes, Text
+from nodeagent.model.configuration import Fault
+from nodeagent.model.kubevirt import (
+    KubeVirtCR,
+    MdevsConfiguration,
+    NodeMdevTypes,
+    PermittedDevices,
+    PermittedMdev,
+    PermittedPci,
+    PermittedUsb,
+)
+
+KIND = "KubeVirt"
+_PERMITTED = "permittedHostDevices"
+_MDEVS = "mediatedDevicesConfiguration"
+_OVERRIDES = "nodeMediatedDeviceTypes"
+_SECTIONS = (_PERMITTED, _MDEVS, "developerConfiguration")
+_PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts
+_PCI_SELECTOR = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
+_USB_ID = re.compile(r"[0-9a-f]{4}")
+_RESOURCE = Text("<domain>/<name>, such as example.com/gpu")
+_TYPE = Text("the name of a type, such as GRID T4-1Q, or its id, such as nvidia-222")
+
+
+def cr(document: Any) -> KubeVirtCR:
+    """What the CR says; ``fault`` is set if it cannot be used at all. Never raises."""
+    metadata = fields.table(fields.table(document).get("metadata"))
+    notes = Notes()
+    namespace, name = (_name(metadata, key) for key in ("namespace", "name"))
+    configuration, fault = _configuration(document)
+    if fault is not None:
+        return KubeVirtCR(namespace, name, fault=fault)
+    permitted, mdevs = configuration.get(_PERMITTED), configuration.get(_MDEVS)
+    _misplaced(configuration, notes)
+    return KubeVirtCR(
+        namespace,
+        name,
+        permitted=None if permitted is None else _permitted(permitted, notes),
+        mdevs=None if mdevs is None else _mdevs(mdevs, notes),
+        gates=_gates(fields.table(configuration.get("developerConfiguration")), notes),
+        refused=tuple(notes.findings),
+    )
+
+
+def chosen(documents: Iterable[Any]) -> Any | None:
+    """The CR that counts of all those in a cluster, as the API server sent it; None if none does.
+
+    As virt-handler does: not one that is being deleted, nor one that virt-operator has not taken up
+    (``status.phase``). virt-operator allows one; if there are more, the deployed one, the oldest, the first
+    by its name, so that all nodes of a cluster agree.
+    """
+    counting = [document for document in documents if counts(document)]
+    return min(counting, key=_rank, default=None)
+
+
+def counts(document: Any) -> bool:
+    """True if virt-operator has taken up this CR and nobody deletes it."""
+    metadata, status = (fields.table(fields.table(document).get(key)) for key in ("metadata", "status"))
+    phase = status.get("phase")
+    return metadata.get("deletionTimestamp") is None and isinstance(phase, str) and phase != ""
+
+
+def _rank(document: dict[str, Any]) -> tuple[int, str, str, str]:
+    metadata = fields.table(document.get("metadata"))
+    phase = document["status"]["phase"]
+    order = _PHASES.index(phase) if phase in _PHASES else len(_PHASES)
+    created = metadata.get("creationTimestamp")
+    return order, str(created), _name(metadata, "namespace"), _name(metadata, "name")
+
+
+def _name(metadata: dict[Any, Any], key: str) -> str:
+    """A name that the API server has checked; in a file it may be anything, and then it is not shown."""
+    return fields.text(metadata, key, Text("a name"), "", Notes()) or ""
+
+
+def _configuration(document: Any) -> tuple[dict[Any, Any], Fault | None]:
+    """``spec.configuration``; and why it cannot be used, if so."""
+    if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
+        kind = document.get("kind") if isinstance(document, dict) else document
+        return {}, Fault(f"this is no KubeVirt object but {fields.shown(kind)}", "give one of kind: KubeVirt")
+    spec = document.get("spec", document if "kind" not in document else None)  # the user guide shows parts
+    configuration = {} if spec is None else fields.table(spec).get("configuration")
+    for place, value in (("spec", spec), ("spec.configuration", configuration)):
+        if value is not None and not isinstance(value, dict):
+            return {}, _no_table(place, value)
+    found = fields.table(configuration)
+    for key in _SECTIONS:
+        if found.get(key) is not None and not isinstance(found[key], dict):
+            return {}, _no_table(f"spec.configuration.{key}", found[key])
+    return found, None
+
+
+def _no_table(place: str, value: Any) -> Fault:
+    return Fault(f"{place} is {fields.shown(value)}, not a table", "mend it in the KubeVirt CR, or remove it")
+
+
+def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
+    """The user guide's example has it one level too high; an API server drops it there without a word."""
+    if _OVERRIDES in configuration:
+        notes.add(_OVERRIDES, "KubeVirt does not read it here", f"move it into {_MDEVS}")
+
+
+def _permitted(section: dict[Any, Any], notes: Notes) -> PermittedDevices:
+    def entries(key: str) -> Iterable[tuple[str, dict[Any, Any], str, bool]]:
+        for place, entry in fields.tables(section, key, _PERMITTED, notes):
+            resource = fields.text(entry, "resourceName", _RESOURCE, place, notes)
+            usable, external = fields.flag(entry, "externalResourceProvider", place, notes)
+            if resource is not None and usable:
+                yield place, entry, resource, bool(external)
+
+    pci = (_pci(*each, notes) for each in entries("pciHostDevices"))
+    mdevs = (_mdev(*each, notes) for each in entries("mediatedDevices"))
+    usb = (_usb(*each, notes) for each in entries("usb"))
+    return PermittedDevices(
+        tuple(each for each in pci if each is not None),
+        tuple(each for each in mdevs if each is not None),
+        tuple(each for each in usb if each is not None),
+    )
+
+
+def _pci(
+    place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes
+) -> PermittedPci | None:
+    wanted = Text("vendor:device in hexadecimal digits, such as 10DE:1EB8")
+    selector = fields.text(entry, "pciVendorSelector", wanted, place, notes)
+    if selector is None:
+        return None
+    ids = _PCI_SELECTOR.fullmatch(selector.lower())
+    if ids is None:
+        notes.add(
+            place, f"pciVendorSelector {fields.shown(selector)} is no selector", f"write {wanted.words}"
+        )
+        return None
+    return PermittedPci(resource, ids[1], ids[2], external, place)
+
+
+def _mdev(
+    place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes
+) -> PermittedMdev | None:
+    selector = fields.text(entry, "mdevNameSelector", _TYPE, place, notes)
+    if selector is None:
+        return None
+    if not selector.strip(" _"):
+        notes.add(place, f"mdevNameSelector {fields.shown(selector)} names no type", f"write {_TYPE.words}")
+        return None
+    return PermittedMdev(resource, selector, external, place)
+
+
+def _usb(
+    place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes
+) -> PermittedUsb | None:
+    """An entry is one bundle: if one selector cannot be used, neither can the bundle."""
+    before = len(notes.findings)
+    pairs = tuple(
+        (_usb_id(selector, "vendor", where, notes), _usb_id(selector, "product", where, notes))
+        for where, selector in fields.tables(entry, "selectors", place, notes)
+    )
+    if not pairs and len(notes.findings) == before and not external:
+        notes.add(place, "it has no selectors", "name vendor and product of each device of the bundle")
+    if len(notes.findings) > before:
+        return None
+    return PermittedUsb(resource, pairs, external, place)
+
+
+def _usb_id(selector: dict[Any, Any], key: str, place: str, notes: Notes) -> str:
+    wanted = Text("four hexadecimal digits without 0x, such as 46f4")
+    value = fields.text(selector, key, wanted, place, notes)
+    if value is not None and _USB_ID.fullmatch(value.lower()) is None:
+        notes.add(place, f"{key} {fields.shown(value)} is no USB id", f"write {wanted.words}")
+    return (value or "").lower()
+
+
+def _mdevs(section: dict[Any, Any], notes: Notes) -> MdevsConfiguration:
+    _, enabled = fields.flag(section, "enabled", _MDEVS, notes)
+    overrides = fields.tables(section, _OVERRIDES, _MDEVS, notes)
+    nodes = (_node(place, entry, notes) for place, entry in overrides)
+    return MdevsConfiguration(
+        _types(section, _MDEVS, notes), tuple(each for each in nodes if each is not None), enabled
+    )
+
+
+def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeMdevTypes | None:
+    selector = entry.get("nodeSelector")
+    labels = selector.items() if isinstance(selector, dict) else ()
+    flat = all(isinstance(each, str) and each.isprintable() for label in labels for each in label)
+    if not isinstance(selector, dict) or not flat:
+        what = "nodeSelector is missing" if selector is None else "nodeSelector is no table of texts"
+        notes.add(place, what, "write labels and their values; {} fits every node")
+        return None
+    return NodeMdevTypes(tuple(labels), _types(entry, place, notes))
+
+
+def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[str, ...]:
+    """The list of types; the deprecated spelling is read only where the new one lists nothing."""
+    key = "mediatedDeviceTypes" if section.get("mediatedDeviceTypes") else "mediatedDevicesTypes"
+    return fields.texts(section, key, _TYPE, place, notes)
+
+
+def _gates(section: dict[Any, Any], notes: Notes) -> frozenset[str]:
+    place = "developerConfiguration"
+    listed, disabled = (
+        fields.texts(section, key, Text("the name of a feature gate"), place, notes)
+        for key in ("featureGates", "disabledFeatureGates")
+    )
+    return frozenset(listed) - frozenset(disabled)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes objects in a file that a person has, YAML or JSON: plain data, as an API server would send it.
+
+Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine. What the
+objects mean is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nodeagent.base.errors import ConfigError
+
+MAX_BYTES = 4 * 1024 * 1024
+_HINT = "give a file of kubectl get -o yaml, or -o json"
+
+
+def read(path: str) -> list[Any]:
+    """All objects of the file, those inside a List too. Blocks on the file.
+
+    :raises ConfigError: if it cannot be read, or is neither.
+    """
+    content = _content(path)
+    try:
+        found = _parsed(content.decode())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{path}: this is neither YAML nor JSON: {why[:200]}", _HINT) from error
+    return [item for document in found if document is not None for item in _items(document)]
+
+
+def _content(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", _HINT) from error
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB", _HINT)
+    return content
+
+
+def _parsed(text: str) -> list[Any]:
+    """JSON first: it is quicker, and YAML does not take all of it (tabs)."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return list(yaml.safe_load_all(text))
+
+
+def _items(document: Any) -> list[Any]:
+    items = document.get("items") if isinstance(document, dict) else None
+    return items if isinstance(items, list) else [document]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What KubeVirt's objects say about devices: the KubeVirt CR, and a virtual machine. Frozen values, no I/O.
+
+Unknown is None: a section that the CR lacks is not an empty one, for KubeVirt checks permissions only where
+there is a section. Names are texts that somebody wrote: printable and of bounded length, but otherwise not
+checked; whether the kubelet takes one is ``policy``'s to say. Places lie below ``spec.configuration``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, NamedTuple
+
+from nodeagent.model.configuration import Fault, Finding
+
+DISABLE_MDEVS = "DisableMDEVConfiguration"
+HOST_DEVICES = "HostDevices"
+
+
+class PermittedPci(NamedTuple):
+    """PCI functions of one vendor and device, in lower case ("10de", "1eb8"), and the resource they are."""
+
+    resource: str
+    vendor: str
+    device: str
+    external: bool = False
+    place: str = ""
+
+    @property
+    def selector(self) -> str:
+        """As KubeVirt compares it."""
+        return f"{self.vendor}:{self.device}"
+
+
+class PermittedMdev(NamedTuple):
+    """Mediated devices of the type of this name (or id), as written, and the resource that they are."""
+
+    resource: str
+    selector: str
+    external: bool = False
+    place: str = ""
+
+
+class PermittedUsb(NamedTuple):
+    """A bundle of USB devices, one for each (vendor, product) in lower case, and the resource that it is."""
+
+    resource: str
+    selectors: tuple[tuple[str, str], ...] = ()
+    external: bool = False
+    place: str = ""
+
+
+Permitted = PermittedPci | PermittedMdev | PermittedUsb
+"""One entry. ``external``: another device plugin than virt-handler's own provides it."""
+
+
+class PermittedDevices(NamedTuple):
+    """The section ``permittedHostDevices``, each list in its order."""
+
+    pci: tuple[PermittedPci, ...] = ()
+    mdevs: tuple[PermittedMdev, ...] = ()
+    usb: tuple[PermittedUsb, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Permitted, ...]:
+        """All of them."""
+        return (*self.pci, *self.mdevs, *self.usb)
+
+
+class NodeMdevTypes(NamedTuple):
+    """The types for nodes that carry all these labels; no labels fit every node."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    types: tuple[str, ...] = ()
+
+
+class MdevsConfiguration(NamedTuple):
+    """The section ``mediatedDevicesConfiguration``, of two spellings the one that KubeVirt would read.
+
+    ``enabled`` is virt-handler's switch; None: not given.
+    """
+
+    types: tuple[str, ...] = ()
+    nodes: tuple[NodeMdevTypes, ...] = ()
+    enabled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KubeVirtCR:
+    """What a KubeVirt CR says about devices.
+
+    ``permitted`` and ``mdevs`` None: the CR has no such section. ``gates`` are the feature gates that it
+    lists, without those that it disables. ``refused`` are the entries that cannot be used, each with its
+    place; all others count. ``fault``: why nothing of it can be used; then all else is empty.
+    """
+
+    namespace: str = ""
+    name: str = ""
+    permitted: PermittedDevices | None = None
+    mdevs: MdevsConfiguration | None = None
+    gates: frozenset[str] = frozenset()
+    refused: tuple[Finding, ...] = ()
+    fault: Fault | None = None
+
+    @property
+    def virt_handler_makes_mdevs(self) -> bool:
+        """True if virt-handler makes and removes mdevs by itself (pkg/virt-config/virt-config.go)."""
+        enabled = None if self.mdevs is None else self.mdevs.enabled
+        return DISABLE_MDEVS not in self.gates if enabled is None else enabled
+
+
+class DeviceList(StrEnum):
+    """The list in which a virtual machine asks for a device, as KubeVirt's messages call its entries."""
+
+    GPUS = "GPU"
+    HOST_DEVICES = "HostDevice"
+
+
+class VmDevice(NamedTuple):
+    """One device that a virtual machine asks for. ``resource`` None: it comes from a ResourceClaim."""
+
+    listed: DeviceList
+    name: str
+    resource: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualMachine:
+    """The devices of a VirtualMachineInstance, or of a VirtualMachine's template.
+
+    ``refused`` are entries that ask for nothing that can be understood. ``instancetype`` is the name of one
+    that may add devices, "" if none is named.
+    """
+
+    KINDS: ClassVar[tuple[str, ...]] = ("VirtualMachineInstance", "VirtualMachine")
+
+    kind: str
+    namespace: str
+    name: str
+    devices: tuple[VmDevice, ...] = ()
+    refused: tuple[Finding, ...] = ()
+    instancetype: str = ""

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Can this node give a virtual machine what it asks for: now, when something is released, or never. Pure.
+
+virt-controller asks for one of a resource for each entry of ``gpus`` and ``hostDevices`` (KubeVirt
+renderresources.go), and virt-launcher takes as many addresses from the variable of that resource. Decided
+from the Decision of the daemon, its preferences and its grants; nothing is reserved by asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nodeagent.model.allocation import Grant
+from nodeagent.model.host import HostDevice, Kind
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.kubevirt import KubeVirtCR, VirtualMachine, VmDevice
+from nodeagent.model.resource import Reason, ReasonCode, Resource
+from nodeagent.policy import naming
+from nodeagent.policy.offer import explain, grants, permissions, prefer
+from nodeagent.policy.offer.turn import Decision
+
+_PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
+NO_GRANT = Grant()
+_SHOWN = 3  # ids of devices in one line
+_UNTOLD = "who holds what is not known: no kubelet was asked, so what looks free may be held"
+_UNCHECKED = "what is permitted is not checked: no KubeVirt CR is known"
+_UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything"
+
+
+class Prospect(StrEnum):
+    """Whether this node can give something, the best first."""
+
+    NOW = "now"
+    LATER = "later"  # when something is released
+    OTHERS = "others"  # not for nodeagent to say: another device plugin has it
+    NEVER = "never"  # not as things are: a person is needed
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One resource that the machine asks for.
+
+    ``grant`` is what its container would get now; ``why`` has one line for each thing that decides or is odd.
+    """
+
+    resource: str
+    devices: tuple[VmDevice, ...]
+    prospect: Prospect
+    grant: Grant = NO_GRANT
+    why: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many the pod asks for."""
+        return len(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineExplanation:
+    """The whole story of one machine; ``notes`` are about all of it."""
+
+    machine: VirtualMachine
+    asks: tuple[Ask, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prospect(self) -> Prospect:
+        """That of the machine: as bad as the worst."""
+        order = list(Prospect)
+        found = [Prospect.NEVER] * bool(self.machine.refused) + [ask.prospect for ask in self.asks]
+        return max(found, key=order.index, default=Prospect.NOW)
+
+
+def explain_machine(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -> MachineExplanation:
+    """What the machine's pod asks for, and what this node says to that; ``cr`` None: none is known."""
+    by_resource: dict[str, list[VmDevice]] = {}
+    for device in machine.devices:
+        if device.resource is not None:
+            by_resource.setdefault(device.resource, []).append(device)
+    asks = tuple(_ask(resource, tuple(devices), cr, decision) for resource, devices in by_resource.items())
+    return MachineExplanation(machine, asks, tuple(_notes(machine, cr, decision)))
+
+
+def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -> Iterator[str]:
+    yield from (f"{each.place}: {each.what}; {each.hint}" for each in machine.refused)
+    for device in machine.devices:
+        if device.resource is None:
+            yield f"{device.name or 'a device'} comes from a ResourceClaim; no device plugin is asked for it"
+    if machine.instancetype:
+        yield f"the instancetype {machine.instancetype} may add devices: explain the VirtualMachineInstance"
+    if not machine.devices:
+        return
+    if cr is None:
+        yield _UNCHECKED
+    else:
+        yield from (f"KubeVirt CR, {each.place}: {each.what}; {each.hint}" for each in cr.refused)
+        yield from (_UNRESTRICTED,) if cr.permitted is None else ()
+    if not decision.snapshot.allocations.complete:
+        yield _UNTOLD
+
+
+def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
+    lists = tuple(dict.fromkeys(device.listed for device in devices))
+    refused = list(permissions.refusals(cr, resource, lists)) if cr is not None else []
+    if len(lists) > 1:
+        refused.append("gpus and hostDevices both ask for it: virt-launcher would give both the same device")
+    found = decision.resources.get(ResourceName(resource))
+    if found is None or not found.devices:
+        ask = _absent(resource, devices, cr, decision)
+    else:
+        ask = _present(found, devices, cr, decision)
+    if not refused:
+        return ask
+    return Ask(resource, devices, Prospect.NEVER, ask.grant, (*refused, *ask.why))
+
+
+def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
+    """Nothing is offered under this name here."""
+    permitting = permissions.entries(cr, resource)
+    theirs = [entry for entry in permitting if not entry.external]
+    if theirs:
+        why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
+        return Ask(resource, devices, Prospect.OTHERS, why=(why,))
+    if any(rule.name == resource for rule in decision.snapshot.desired.foreign.values()):
+        return Ask(resource, devices, Prospect.OTHERS, why=("virt-handler offers it, not nodeagent",))
+    snapshot = decision.snapshot
+    fitting = [
+        each
+        for each in snapshot.host.devices()
+        if any(permissions.fits(entry, each, snapshot.names) for entry in permitting)
+    ]
+    lines = [f"nothing on this node is offered as {resource}{_nearest(resource, decision)}"]
+    lines += _together({each.id: _otherwise(each, decision) for each in fitting})
+    if permitting and not fitting:
+        meant = " or ".join(dict.fromkeys(map(permissions.meant, permitting)))
+        lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
+    elif permitting and not any(rule.name == resource for rule in snapshot.desired.rules):
+        lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
+    return Ask(resource, devices, Prospect.NEVER, why=tuple(lines))
+
+
+def _nearest(resource: str, decision: Decision) -> str:
+    hint = naming.nearest(resource, decision.resources) if decision.resources else ""
+    return f"; {hint}" if hint.startswith("did you mean") else ""
+
+
+def _otherwise(host_device: HostDevice, decision: Decision) -> str:
+    """What becomes of a device that the CR means, in words."""
+    told = explain.explain(host_device.id, decision)
+    if told is None or told.resource is not None or not told.rules:
+        return f"the KubeVirt CR means it, but it is {'not offered' if told is None else told.verdict}"
+    return f"the KubeVirt CR means it, but it is not offered: {told.rules[-1][1]}"
+
+
+def _present(
+    resource: Resource, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
+) -> Ask:
+    """Some devices are listed; those that are Healthy and held by nobody are free."""
+    if resource.kind is Kind.NODE:
+        why = "it is a device node, for which virt-launcher reads no variable: the machine would not start"
+        return Ask(resource.name, devices, Prospect.NEVER, why=(why,))
+    snapshot = decision.snapshot
+    holders = {each.id: snapshot.holder(each.id) for each in resource.devices}
+    free = [each.id for each in resource.devices if each.healthy and holders[each.id] is None]
+    waiting: dict[str, str] = {each: f"held by {holder}" for each, holder in holders.items() if holder}
+    broken: dict[str, str] = {}
+    for each in resource.devices:
+        if each.reason is not None and each.id not in waiting:
+            (waiting if each.reason.code in _PASSING else broken)[each.id] = _told(each.reason)
+    offered = [host_device for each in resource.devices if (host_device := snapshot.host.device(each.id))]
+    odd = permissions.disagreements(permissions.entries(cr, resource.name), offered, snapshot.names)
+    count, short = len(devices), f"it asks for {len(devices)}, and {len(free)} of {len(holders)} are free"
+    if len(free) >= count:
+        return Ask(resource.name, devices, Prospect.NOW, _grant(resource, free, count, decision), tuple(odd))
+    later = len(free) + len(waiting) >= count
+    lines = (short, *_together(waiting), *_together(broken), *odd)
+    return Ask(resource.name, devices, Prospect.LATER if later else Prospect.NEVER, why=lines)
+
+
+def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decision) -> Grant:
+    """What the container would get, with the devices that the kubelet is told to prefer."""
+    places = {each: prefer.topology(each, resource, decision.snapshot, same=False) for each in free}
+    return grants.grant(resource, prefer.choose(free, (), count, places), decision)
+
+
+def _told(reason: Reason) -> str:
+    return f"{reason.what}; {reason.hint}" if reason.hint else reason.what
+
+
+def _together(said: Mapping[str, str]) -> list[str]:
+    """One line for all devices of which the same is said."""
+    by_text: dict[str, list[str]] = {}
+    for device_id, text in said.items():
+        by_text.setdefault(text, []).append(device_id)
+    return [f"{_listed(ids)}: {text}" for text, ids in by_text.items()]
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return ", ".join(ids[:_SHOWN]) + more

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``nodeagent explain vmi`` prints: one machine, the verdict first, then each resource it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nodeagent.model.kubevirt import VirtualMachine, VmDevice
+from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
+
+_VERDICTS = {
+    Prospect.NOW: "this node can give it now",
+    Prospect.LATER: "this node can give it when something is released",
+    Prospect.OTHERS: "another device plugin has to give it",
+    Prospect.NEVER: "this node cannot give it",
+}
+
+
+def text(told: MachineExplanation) -> str:
+    """The verdict, then what led to it, one line for each thing."""
+    verdict = _VERDICTS[told.prospect] if told.asks or told.machine.refused else "it asks for no resource"
+    lines = [f"{told.machine.kind} {_name(told.machine)}  {verdict}"]
+    for ask in told.asks:
+        lines += ["", *_ask(ask)]
+    if told.notes:
+        lines += ["", *(f"  note    {note}" for note in told.notes)]
+    return "\n".join(lines)
+
+
+def _name(machine: VirtualMachine) -> str:
+    return "/".join(filter(None, (machine.namespace, machine.name))) or "without a name"
+
+
+def _ask(ask: Ask) -> Iterator[str]:
+    yield f"  {ask.count} × {ask.resource}  {_VERDICTS[ask.prospect]}"
+    yield f"    for     {', '.join(map(_device, ask.devices))}"
+    yield from (f"    env     {key}={value}" for key, value in ask.grant.envs)
+    nodes = (node.path for node in ask.grant.nodes)
+    yield from (
+        f"    {key:<7} {' '.join(words)}"
+        for key, words in (("nodes", [*nodes]), ("cdi", ask.grant.cdi))
+        if words
+    )
+    yield from (f"    why     {line}" for line in ask.why)
+
+
+def _device(device: VmDevice) -> str:
+    return f"{device.listed} {device.name}".strip()
+
+
+def document(told: MachineExplanation) -> dict[str, Any]:
+    """The same as plain data."""
+    machine = told.machine
+    return {
+        "kind": machine.kind,
+        "namespace": machine.namespace,
+        "name": machine.name,
+        "prospect": told.prospect,
+        "resources": [_plain(ask) for ask in told.asks],
+        "notes": list(told.notes),
+    }
+
+
+def _plain(ask: Ask) -> dict[str, Any]:
+    return {
+        "resource": ask.resource,
+        "count": ask.count,
+        "prospect": ask.prospect,
+        "devices": [{"list": device.listed, "name": device.name} for device in ask.devices],
+        "env": dict(ask.grant.envs),
+        "nodes": [node.path for node in ask.grant.nodes],
+        "cdi": list(ask.grant.cdi),
+        "why": list(ask.why),
+    }

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent explain vmi``: with and without a daemon, from files as kubectl writes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.blackbox.harness import T4, Node, pod
+
+CR = """
+apiVersion: kubevirt.io/v1
+kind: KubeVirt
+metadata: {name: kubevirt, namespace: kubevirt}
+spec:
+  configuration:
+    permittedHostDevices:
+      pciHostDevices:
+        - {pciVendorSelector: "10DE:1EB8", resourceName: NAME, externalResourceProvider: true}
+"""
+MACHINE = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: red, namespace: demo}
+spec:
+  template:
+    spec:
+      domain:
+        devices:
+          gpus:
+            - {name: gpu1, deviceName: NAME}
+            - {name: gpu2, deviceName: NAME}
+"""
+
+
+def files(node: Node, name: str = T4) -> tuple[str, str, str]:
+    """The words behind ``explain vmi`` for a machine that asks for two, and a CR that permits them."""
+    machine, cr = node.root / "vm.yaml", node.root / "cr.yaml"
+    machine.write_text(MACHINE.replace("NAME", name))
+    cr.write_text(CR.replace("NAME", name))
+    return str(machine), "--cr", str(cr)
+
+
+async def answer(node: Node, *arguments: str) -> Any:
+    done = await node.command("explain", "vmi", *arguments, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+async def test_a_machine_is_judged_without_a_daemon_and_without_a_cluster(node: Node) -> None:
+    first, second = node.add_gpus(2)
+    done = await node.command("explain", "vmi", *files(node))
+    assert done.returncode == 0
+    assert done.stderr.startswith("nodeagent: no daemon answers at ")
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[0] == "VirtualMachine demo/red  this node can give it now"
+    assert f"env     PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4={first},{second}" in lines
+    assert "nodes   /dev/vfio/vfio /dev/vfio/10 /dev/vfio/11" in lines
+    assert any(line.startswith("note    who holds what is not known") for line in lines)
+
+
+async def test_the_cr_is_served_as_the_settings_of_the_shell_let_it(node: Node) -> None:
+    node.add_gpus(2)
+    words = files(node, "example.com/gpu")
+    without = (await answer(node, *words))["resources"][0]
+    assert without["prospect"] == "never"
+    assert f"the KubeVirt CR means it, but it is offered as {T4}, Healthy" in without["why"][1]
+    (served,) = (await answer(node, *words, "--kubevirt-enabled", "true"))["resources"]
+    assert served["prospect"] == "now"
+    assert list(served["env"]) == ["PCI_RESOURCE_EXAMPLE_COM_GPU"]
+
+
+async def test_a_running_daemon_tells_who_has_what_the_machine_waits_for(node: Node) -> None:
+    first, _ = node.add_gpus(2)
+    async with node.running(listed={T4: 2}) as (_, kubelet):
+        await kubelet.admit(pod("blue", {T4: 1}))
+        await node.until_told(lambda told: "ns/blue" in json.dumps(told))
+        told = await answer(node, *files(node))
+    (asked,) = told["resources"]
+    assert (told["prospect"], told["notes"]) == ("later", [])
+    assert asked["why"] == ["it asks for 2, and 1 of 2 are free", f"{first}: held by ns/blue"]
+
+
+async def test_a_saved_host_is_enough(node: Node) -> None:
+    node.add_gpus(2)
+    saved = node.root / "host.json"
+    saved.write_text((await node.command("scan", "-o", "json")).stdout)
+    assert (await answer(node, *files(node), "--host", str(saved)))["prospect"] == "now"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what", "hint"),
+    [
+        (("vmi",), 2, "no machine is given", "explain vmi FILE"),
+        (("vmi", "demo/red"), 1, "does not ask the cluster", "kubectl get vmi -n demo -o yaml red > FILE"),
+        (("vmi", "/none.yaml"), 2, "/none.yaml: No such file", "kubectl"),
+        (("vmi", "CR"), 2, "it holds no virtual machine", "VirtualMachineInstance"),
+        (("vmi", "VM", "--cr", "VM"), 2, "this is no KubeVirt object", "kind: KubeVirt"),
+        (("0000:10:00.0", "VM"), 2, "FILE and --cr are for machines", "explain vmi FILE --cr FILE"),
+        (("0000:10:00.0", "--cr", "CR"), 2, "FILE and --cr are for machines", "explain vmi FILE --cr FILE"),
+    ],
+)
+async def test_mistakes_are_two_lines(
+    node: Node, arguments: tuple[str, ...], code: int, what: str, hint: str
+) -> None:
+    node.add_gpus(1)
+    machine, _, cr = files(node)
+    words = [{"VM": machine, "CR": cr}.get(each, each) for each in arguments]
+    done = await node.command("explain", *words)
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "")
+    assert what in first
+    assert hint in second

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in API server, and watches on it by the real client, for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from nodeagent.base.latest import Latest
+from nodeagent.cluster import door
+from nodeagent.cluster.contact import Known
+from nodeagent.cluster.credentials import Credentials
+from nodeagent.cluster.session import Session
+from nodeagent.cluster.watching import Chance, Resource, Watch
+from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.store import KUBEVIRTS, Object
+
+PATH = "/apis/kubevirt.io/v1/kubevirts"
+NAMESPACE = "kubevirt"
+SERVED = f"{NAMESPACE}/kubevirt"
+RESOURCE = Resource(PATH, "KubeVirt resources")
+door.kubernetes()  # in a thread it would get no time where time is virtual
+EVEN = Chance(random=lambda: 0.0, clock=lambda: 5e8)  # no jitter: pauses are as long as they can be
+
+
+def cr(gates: int, **more: Any) -> Object:
+    """A KubeVirt CR that says a number."""
+    metadata = {"name": "kubevirt", "namespace": NAMESPACE}
+    return {"metadata": metadata, "spec": {"configuration": {"gates": gates}} | more}
+
+
+def gates(objects: Mapping[str, Object] | None) -> int | None:
+    """The number in the CR, if there is one."""
+    found = (objects or {}).get(SERVED)
+    return found["spec"]["configuration"]["gates"] if found else None
+
+
+async def until(cell: Latest[Known], holds: Callable[[Known], bool], within: float = 5.0) -> Known:
+    """Wait until the cell is so; its value."""
+    seen = -1
+    with anyio.fail_after(within):
+        while True:
+            seen, known = await cell.newer(seen)
+            if holds(known):
+                return known
+
+
+async def until_gates(watch: Watch, number: int | None, within: float = 5.0) -> Known:
+    """Wait until it knows a CR with that number."""
+    return await until(watch.known, lambda known: gates(known.objects) == number, within)
+
+
+@asynccontextmanager
+async def served(*, edit: int | None = 1) -> AsyncIterator[ApiServer]:
+    """A server, with a CR that says this number."""
+    async with ApiServer() as server:
+        if edit is not None:
+            server.store.put(KUBEVIRTS, cr(edit))
+        yield server
+
+
+@asynccontextmanager
+async def session(server: ApiServer, folder: Path, token: str = "") -> AsyncIterator[Session]:
+    """A session with a kubeconfig for the server."""
+    path = server.kubeconfig(folder / "kubeconfig", token)
+    async with Session(Credentials(kubeconfig=path)) as made:
+        yield made
+
+
+@asynccontextmanager
+async def followed(
+    server: ApiServer, folder: Path, resource: Resource = RESOURCE, chance: Chance = EVEN
+) -> AsyncIterator[Watch]:
+    """A watch that runs."""
+    async with session(server, folder) as made, anyio.create_task_group() as group:
+        watch = Watch(made, resource, chance)
+        group.start_soon(watch.run, name=watch.name)
+        yield watch
+        group.cancel_scope.cancel()

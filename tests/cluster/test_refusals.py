@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Foreign words in errors, and the pauses after them."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.cluster import pauses, refusals
+from nodeagent.cluster.refusals import Expired, TooLarge
+
+
+def test_foreign_text_is_cut_short_and_made_harmless() -> None:
+    error = refusals.of("GET /x", 500, b"\x1b[31m" + b"word \n" * 1000)
+    assert len(error.what) < 250
+    assert error.what.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("7", 7.0), ("", 0.0), ("99999", 600.0), ("Fri, 31 Dec 1999", 0.0), ("-1", 0.0), ("²", 0.0)],
+)
+def test_retry_after_counts_in_seconds_and_within_bounds(text: str, seconds: float) -> None:
+    assert refusals.of("GET /x", 503, b"", text).after == seconds
+
+
+def test_a_version_that_is_too_old_is_an_error_of_its_own() -> None:
+    assert isinstance(refusals.of("GET /x", 410, b"{}"), Expired)
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "last"),
+    [
+        (refusals.of("GET /x", 500, b""), 0.5, 30.0),
+        (refusals.of("GET /x", 401, b""), 0.5, 30.0),
+        (refusals.of("GET /x", 404, b""), 5.0, 60.0),
+        (refusals.of("GET /x", 403, b""), 30.0, 300.0),
+        (TooLarge("it", 1 << 20), 30.0, 300.0),
+        (refusals.of("GET /x", 429, b"", "20"), 20.0, 30.0),
+    ],
+)
+def test_pauses_grow_from_and_to(error: ClusterUnavailable, first: float, last: float) -> None:
+    assert (pauses.after(error, 0, 0.0), pauses.after(error, 99, 0.0)) == (first, last)
+    assert 0.0 < pauses.after(error, 0, 1.0) != first
+
+
+def test_pauses_after_retry_after_are_never_shorter_and_not_all_the_same() -> None:
+    error = refusals.of("GET /x", 429, b"", "100")
+    assert (pauses.after(error, 0, 0.0), pauses.after(error, 0, 1.0)) == (100.0, 125.0)

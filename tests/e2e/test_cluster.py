@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon follows a real API server: KubeVirt's own definition, and rights to read, no more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import kubevirt, waiting
+from tests.e2e.cluster import NODE, Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.resources import GPU
+
+SERVED, OTHER = "example.com/served", "example.com/other"
+RULES = [
+    {"apiGroups": ["kubevirt.io"], "resources": ["kubevirts"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+]
+"""Those of the chart: packaging/helm/nodeagent/templates/clusterrole.yaml."""
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def permitted(resource: str, *, external: bool = True) -> dict[str, Any]:
+    """The RTX 2060 of the node under this name."""
+    entry = {"pciVendorSelector": "10DE:1F08", "resourceName": resource, "externalResourceProvider": external}
+    return {"permittedHostDevices": {"pciHostDevices": [entry]}}
+
+
+@pytest.fixture
+def follower(running: Cluster, daemon: Daemon) -> Iterator[Daemon]:
+    """The daemon, with the rights that the chart gives and no others, not started yet."""
+    kubevirt.install(running.api)
+    certificates = running.control.certificates
+    certificates.sign("nodeagent", "/CN=nodeagent")
+    role = {"metadata": {"name": "nodeagent"}, "rules": RULES}
+    user = {"kind": "User", "name": "nodeagent", "apiGroup": "rbac.authorization.k8s.io"}
+    reference = {"kind": "ClusterRole", "name": "nodeagent", "apiGroup": "rbac.authorization.k8s.io"}
+    binding = {"metadata": {"name": "nodeagent"}, "subjects": [user], "roleRef": reference}
+    for plural, body in (("clusterroles", role), ("clusterrolebindings", binding)):
+        if running.api.gone(f"{RBAC}/{plural}/nodeagent"):
+            running.api.create(f"{RBAC}/{plural}", body)
+    kubeconfig = Path(certificates.kubeconfig("nodeagent", running.control.url))
+    (running.host / "var/lib/nodeagent/cluster.json").unlink(missing_ok=True)  # of the test before
+    (running.host / "etc").mkdir(exist_ok=True)
+    (running.host / "etc/kubeconfig").write_bytes(kubeconfig.read_bytes())
+    daemon.configure(
+        {
+            "kubevirt": {"enabled": True},
+            "kubeconfig": "/etc/kubeconfig",
+            "node": {"name": NODE.rpartition("/")[2]},
+            "discovery": {"classes": ["0300"]},
+        }
+    )
+    yield daemon
+    if not running.api.gone(f"{kubevirt.OBJECTS}/kubevirt"):
+        kubevirt.delete(running.api)
+
+
+def configure(running: Cluster, configuration: Mapping[str, Any]) -> float:
+    """Give the CR this configuration; when that was done."""
+    running.api.patch(f"{kubevirt.OBJECTS}/kubevirt", {"spec": {"configuration": configuration}})
+    return time.monotonic()
+
+
+def heard(daemon: Daemon, key: str) -> Any:
+    """What is told of the cluster; None for what is not worth telling."""
+    return daemon.status().get("cluster", {}).get(key)
+
+
+def devices(daemon: Daemon, resource: str) -> int:
+    """How many devices the resource has; none if it is not served."""
+    return sum(len(each["devices"]) for each in daemon.status()["resources"] if each["name"] == resource)
+
+
+def served(daemon: Daemon, resource: str) -> bool:
+    """True if the resource is registered, with all four GPUs."""
+    found = [each for each in daemon.status()["resources"] if each["name"] == resource]
+    return bool(found) and bool(found[0]["registered"]) and len(found[0]["devices"]) == 4
+
+
+def test_an_edit_of_the_cr_reaches_the_node_within_a_second(running: Cluster, follower: Daemon) -> None:
+    follower.start()
+    running.await_counts(GPU, 4, 4)
+    kubevirt.create(running.api, permitted(SERVED))
+    running.await_counts(SERVED, 4, 4)
+    assert heard(follower, "kubevirt") == "kubevirt/kubevirt"
+    took = []
+    for resource in (OTHER, SERVED, OTHER):
+        edited = configure(running, permitted(resource))
+        waiting.until(partial(served, follower, resource), f"{resource} is served")
+        took.append(time.monotonic() - edited)
+    print(f"\nCR edit to registered: {', '.join(f'{each * 1000:.0f} ms' for each in took)}")
+    assert sorted(took)[1] < 1
+    kubevirt.delete(running.api)
+    waiting.until(lambda: bool(heard(follower, "doubts")), "the deletion is told")
+    running.await_counts(OTHER, 4, 4)
+
+
+def test_what_virt_handler_provides_is_not_offered(running: Cluster, follower: Daemon) -> None:
+    follower.start()
+    running.await_counts(GPU, 4, 4)
+    kubevirt.create(running.api, permitted(GPU, external=False))
+    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    waiting.until(
+        lambda: all(
+            len(each["devices"]) == 0 for each in follower.status()["resources"] if each["name"] == GPU
+        ),
+        "nobody offers it",
+    )
+
+
+def test_a_node_goes_on_with_what_it_knows_while_the_api_server_is_away(
+    running: Cluster, follower: Daemon
+) -> None:
+    kubevirt.create(running.api, permitted(SERVED))
+    follower.start()
+    running.await_counts(SERVED, 4, 4)
+    with running.control.away():
+        follower.stop()
+        follower.start()
+        waiting.until(lambda: served(follower, SERVED), "it is served without an API server")
+        waiting.until(lambda: bool(heard(follower, "error")), "that is told")
+    waiting.until(lambda: bool(heard(follower, "answers")), "it is heard again", 60.0)

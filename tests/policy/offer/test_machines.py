@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Can this node give a machine what it asks for: now, later, never; and why, one line for each thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nodeagent.cluster import machines as door
+from nodeagent.model.allocation import Knowledge
+from nodeagent.model.configuration import Configuration, KubeVirt
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.host import HostDevice
+from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.policy import merge
+from nodeagent.policy.offer import machines, turn
+from nodeagent.policy.offer.machines import Ask, MachineExplanation
+from tests.cluster.crs import GUIDE, T4, VGPU, external, read
+from tests.policy.samples import GPU, RULE, UUID, WISH, function, holders, host, mdev, snapshot, vgpu
+
+A, B, C = (f"0000:{bus}:00.0" for bus in ("65", "66", "67"))
+NAME, VGPU_NAME = "nvidia.com/TU104GL_Tesla_T4", "nvidia.com/GRID_T4-1Q"
+CR = read({"pciHostDevices": [external(T4, resourceName=GPU)]}, gates=["HostDevices"])
+
+
+def boards(*more: HostDevice, **other: Any) -> tuple[HostDevice, ...]:
+    """Three T4s, each in a group of its own; ``other`` are facts of the first."""
+    return (function(A, 1, **other), function(B, 2), function(C, 3), *more)
+
+
+def told(
+    *asked: str,
+    here: tuple[HostDevice, ...] = (),
+    wish: Desired = WISH,
+    cr: KubeVirtCR | None = CR,
+    host_devices: tuple[str, ...] = (),
+    **known: Any,
+) -> MachineExplanation:
+    gpus = [{"name": f"gpu{n}", "deviceName": each} for n, each in enumerate(asked, 1)]
+    others = [{"name": f"dev{n}", "deviceName": each} for n, each in enumerate(host_devices, 1)]
+    devices = {"gpus": gpus, "hostDevices": others}
+    machine = door.machine({"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": devices}}})
+    assert machine is not None
+    decision = turn.first(snapshot(host(*(here or boards())), wish, **known))
+    return machines.explain_machine(machine, cr, decision)
+
+
+def ask(*asked: str, **other: Any) -> Ask:
+    (found,) = told(*asked, **other).asks
+    return found
+
+
+def test_what_is_free_can_be_given_now_with_one_address_for_each_device() -> None:
+    found = ask(GPU, GPU)
+    assert (found.resource, found.count, found.prospect, found.why) == (GPU, 2, "now", ())
+    assert found.grant.envs == (("PCI_RESOURCE_NVIDIA_COM_GPU", f"{A},{B}"),)
+    assert [node.path for node in found.grant.nodes] == ["/dev/vfio/vfio", "/dev/vfio/1", "/dev/vfio/2"]
+    assert told(GPU, GPU).notes == ()
+
+
+def test_both_lists_ask_for_resources_and_each_is_told_apart() -> None:
+    cr = read({"pciHostDevices": [external(T4, resourceName=GPU)], "mediatedDevices": [external(VGPU)]})
+    wish = merge.merge(Configuration(rules=(RULE,), kubevirt=KubeVirt("true")), cr)
+    found = told(
+        GPU,
+        host_devices=(VGPU_NAME,),
+        here=boards(mdev()),
+        wish=wish,
+        cr=replace(cr, gates=frozenset({"HostDevices"})),
+    )
+    assert [(each.resource, each.prospect) for each in found.asks] == [(GPU, "now"), (VGPU_NAME, "now")]
+    assert found.asks[1].grant.envs == (("MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q", UUID),)
+    assert found.prospect == "now"
+
+
+def test_what_a_pod_holds_comes_back_when_it_is_released() -> None:
+    found = ask(GPU, GPU, GPU, holders=holders(A))
+    assert found.prospect == "later"
+    assert found.why == ("it asks for 3, and 2 of 3 are free", f"{A}: held by ns/vm")
+    assert found.grant.envs == ()
+
+
+def test_the_rest_of_a_group_that_a_pod_holds_comes_back_too() -> None:
+    other = function("0000:65:00.1", 1, device="10f8")
+    wish = WISH._replace(rules=(PciRule("a.b/audio", (PciSelector(devices=("10f8",)),)), RULE))
+    found = ask("a.b/audio", here=boards(other), wish=wish, cr=None, holders=holders(A))
+    assert found.prospect == "later"
+    assert f"0000:65:00.1: IOMMU group held by ns/vm, which has {A}" in found.why[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"driver": "nvidia"}, "its driver is nvidia, not a VFIO driver; bind 0000:65:00.0 to vfio-pci"),
+        ({"group": None}, "IOMMU"),
+        ({"unreadable": "its attributes hang"}, "its attributes hang"),
+    ],
+)
+def test_what_needs_a_person_does_not_come_back_by_itself(facts: Any, why: str) -> None:
+    found = ask(GPU, here=(function(A, **{"group": 1, **facts}),))
+    assert found.prospect == "never"
+    assert found.why[0] == "it asks for 1, and 0 of 1 are free"
+    assert found.why[1].startswith(f"{A}: ")
+    assert why in found.why[1]
+
+
+def test_more_than_the_node_has_is_never_given_though_all_of_it_is_free() -> None:
+    found = ask(*[GPU] * 4)
+    assert (found.prospect, found.why) == ("never", ("it asks for 4, and 3 of 3 are free",))
+
+
+def test_the_same_said_of_many_devices_is_one_line() -> None:
+    found = ask(*[GPU] * 3, holders=holders(A, B, C))
+    assert found.why[1] == f"{A}, {B}, {C}: held by ns/vm"
+    every = [f"0000:65:0{n}.0" for n in range(5)]
+    here = tuple(function(each, n) for n, each in enumerate(every))
+    assert ask(*[GPU] * 3, here=here, holders=holders(*every)).why[1] == (
+        f"{', '.join(every[:3])} and 2 more: held by ns/vm"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lists", "gates", "why"),
+    [
+        ({"asked": (NAME,)}, ("HostDevices",), f"GPU {NAME} is not permitted in permittedHostDevices config"),
+        (
+            {"host_devices": (NAME,)},
+            ("HostDevices",),
+            f"HostDevice {NAME} is not permitted in permittedHostD",
+        ),
+        ({"host_devices": (GPU,)}, (), "Host Devices feature gate is not enabled in kubevirt-config; add "),
+    ],
+)
+def test_what_kubevirt_refuses_is_told_in_its_own_words(lists: Any, gates: Any, why: str) -> None:
+    cr = replace(CR, gates=frozenset(gates))
+    found = told(*lists.pop("asked", ()), cr=cr, **lists)
+    assert found.prospect == "never"
+    assert found.asks[0].why[0].startswith(why)
+
+
+def test_gpus_need_no_feature_gate() -> None:
+    assert ask(GPU, cr=replace(CR, gates=frozenset())).prospect == "now"
+
+
+def test_without_the_section_kubevirt_permits_everything_and_with_an_empty_one_nothing() -> None:
+    found = told(GPU, cr=read())
+    assert found.prospect == "now"
+    assert found.notes == ("the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything",)
+    assert told(GPU, cr=read({})).prospect == "never"
+
+
+def test_one_resource_in_both_lists_gives_one_device_twice() -> None:
+    found = told(GPU, host_devices=(GPU,)).asks[0]
+    assert found.prospect == "never"
+    assert "virt-launcher would give both the same device" in found.why[0]
+
+
+def test_what_virt_handler_offers_is_not_for_this_agent_to_say() -> None:
+    found = ask("intel.com/qat", cr=read(GUIDE))
+    assert found.prospect == "others"
+    assert found.why == (
+        "virt-handler offers it, not nodeagent (permittedHostDevices.pciHostDevices[1] is not external)",
+    )
+    wish = merge.merge(Configuration(kubevirt=KubeVirt("true")), read(GUIDE))
+    assert ask("intel.com/qat", cr=None, wish=wish).prospect == "others"
+
+
+def test_a_name_that_is_nearly_right_is_corrected() -> None:
+    found = ask("nvidia.com/GPU", cr=None)
+    assert found.why == (f'nothing on this node is offered as nvidia.com/GPU; did you mean "{GPU}"?',)
+
+
+def test_a_selector_that_means_nothing_here_is_named() -> None:
+    cr = read({"pciHostDevices": [external(T4, pciVendorSelector="10DE:1EB9")]})
+    assert ask(NAME, cr=cr).why[1:] == (
+        "there are no PCI functions 10de:1eb9 on this node, which the KubeVirt CR means by it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("wish", "facts", "why"),
+    [
+        (WISH, {}, f"the KubeVirt CR means it, but it is offered as {GPU}, Healthy"),
+        (
+            Desired(),
+            {"driver": "nvidia"},
+            "the KubeVirt CR means it, but it is not offered: its driver is nvidia, not a VFIO driver",
+        ),
+    ],
+)
+def test_a_device_that_the_cr_means_and_the_node_does_not_offer_so_says_what_it_is(
+    wish: Desired, facts: Any, why: str
+) -> None:
+    cr = read({"pciHostDevices": [external(T4)]})
+    found = ask(NAME, cr=cr, wish=wish, here=(function(A, **facts),))
+    assert found.prospect == "never"
+    assert found.why[1:] == (
+        f"{A}: {why}",
+        "no rule here has this name; write one, or have the CR served: kubevirt.enabled",
+    )
+
+
+def test_a_cr_that_means_something_else_than_the_rule_of_the_node_is_told() -> None:
+    cr = read({"pciHostDevices": [external(T4, resourceName=GPU, pciVendorSelector="10de:1eb9")]})
+    found = ask(GPU, cr=cr)
+    assert found.prospect == "now"
+    assert found.why == (
+        f"the KubeVirt CR says PCI functions 10de:1eb9; this node offers {A} and 2 more, which are not that",
+    )
+
+
+def test_a_name_that_the_cr_gives_to_virt_handler_and_the_node_offers_is_told() -> None:
+    found = ask(GPU, cr=read({"pciHostDevices": [{**T4, "resourceName": GPU}]}))
+    assert "the KubeVirt CR gives it to virt-handler" in found.why[0]
+
+
+def test_a_vgpu_on_a_vf_is_meant_by_its_ids_and_by_the_name_of_its_type() -> None:
+    entries = (
+        {"pciHostDevices": [external(T4, resourceName=GPU)]},
+        {"mediatedDevices": [external(VGPU, mdevNameSelector="NVIDIA A40-1Q", resourceName=GPU)]},
+        {"mediatedDevices": [external(VGPU, mdevNameSelector="nvidia-1147", resourceName=GPU)]},
+    )
+    for permitted in entries:
+        found = ask(GPU, here=(vgpu(),), cr=read(permitted), names={"vgpu:1147": "NVIDIA A40-1Q"})
+        assert (found.prospect, found.why) == ("now", ())
+    wrong = external(VGPU, mdevNameSelector="NVIDIA A40-2Q", resourceName=GPU)
+    assert len(ask(GPU, here=(vgpu(),), cr=read({"mediatedDevices": [wrong]})).why) == 1
+
+
+def test_shares_of_a_device_node_start_no_machine() -> None:
+    wish = Desired(Discovery(enabled=False), rules=(NodeRule(GPU, "/dev/vfio/vfio", 4),))
+    found = ask(GPU, wish=wish)
+    assert found.prospect == "never"
+    assert "virt-launcher reads no variable" in found.why[0]
+
+
+def test_what_is_not_known_is_said() -> None:
+    found = told(GPU, cr=None, knowledge=Knowledge.UNKNOWN)
+    assert found.prospect == "now"
+    assert [note.partition(":")[0] for note in found.notes] == [
+        "what is permitted is not checked",
+        "who holds what is not known",
+    ]
+
+
+def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() -> None:
+    gpus = [{"name": "bad"}, {"name": "claimed", "claimName": "c", "requestName": "r"}]
+    machine = door.machine(
+        {
+            "kind": "VirtualMachine",
+            "spec": {
+                "instancetype": {"name": "gn1"},
+                "template": {"spec": {"domain": {"devices": {"gpus": gpus}}}},
+            },
+        }
+    )
+    assert machine is not None
+    cr = read({"pciHostDevices": [7]})
+    found = machines.explain_machine(machine, cr, turn.first(snapshot(host())))
+    assert found.prospect == "never"
+    assert [note.partition(";")[0] for note in found.notes] == [
+        "spec.template.spec.domain.devices.gpus[0]: deviceName is missing",
+        "claimed comes from a ResourceClaim",
+        "the instancetype gn1 may add devices: explain the VirtualMachineInstance",
+        "KubeVirt CR, permittedHostDevices.pciHostDevices[0]: it is a number, not a table",
+    ]
+
+
+def test_a_machine_that_asks_for_nothing_needs_nothing_of_the_cr() -> None:
+    found = told(cr=None)
+    assert (found.asks, found.notes, found.prospect) == ((), (), "now")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent explain vmi`` as text and as data."""
+
+from __future__ import annotations
+
+import json
+
+from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.configuration import Finding
+from nodeagent.model.kubevirt import DeviceList, VirtualMachine, VmDevice
+from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
+from nodeagent.render import machine
+
+GPU = VmDevice(DeviceList.GPUS, "gpu1", "a.b/gpu")
+DISK = VmDevice(DeviceList.HOST_DEVICES, "", "a.b/nvme")
+GRANT = Grant(
+    (("PCI_RESOURCE_A_B_GPU", "0000:65:00.0"),), (DeviceNode("/dev/vfio/vfio"), DeviceNode("/dev/vfio/1"))
+)
+TOLD = MachineExplanation(
+    VirtualMachine("VirtualMachineInstance", "demo", "red", (GPU, DISK)),
+    (
+        Ask("a.b/gpu", (GPU,), Prospect.NOW, GRANT),
+        Ask("a.b/nvme", (DISK,), Prospect.LATER, why=("it asks for 1", "0000:66:00.0: held by ns/vm")),
+        Ask("a.b/cdi", (GPU,), Prospect.NOW, Grant(cdi=("x/y=1", "x/y=2"))),
+    ),
+    ("nobody knows",),
+)
+
+
+def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:
+    assert machine.text(TOLD).splitlines() == [
+        "VirtualMachineInstance demo/red  this node can give it when something is released",
+        "",
+        "  1 × a.b/gpu  this node can give it now",
+        "    for     GPU gpu1",
+        "    env     PCI_RESOURCE_A_B_GPU=0000:65:00.0",
+        "    nodes   /dev/vfio/vfio /dev/vfio/1",
+        "",
+        "  1 × a.b/nvme  this node can give it when something is released",
+        "    for     HostDevice",
+        "    why     it asks for 1",
+        "    why     0000:66:00.0: held by ns/vm",
+        "",
+        "  1 × a.b/cdi  this node can give it now",
+        "    for     GPU gpu1",
+        "    cdi     x/y=1 x/y=2",
+        "",
+        "  note    nobody knows",
+    ]
+
+
+def test_a_machine_that_asks_for_nothing_or_cannot_be_meant_says_so() -> None:
+    nameless = VirtualMachine("VirtualMachine", "", "")
+    assert (
+        machine.text(MachineExplanation(nameless)) == "VirtualMachine without a name  it asks for no resource"
+    )
+    broken = VirtualMachine("VirtualMachine", "", "red", refused=(Finding("spec", "x", "y"),))
+    assert machine.text(MachineExplanation(broken)) == "VirtualMachine red  this node cannot give it"
+
+
+def test_the_same_is_there_for_programs() -> None:
+    document = json.loads(json.dumps(machine.document(TOLD)))
+    assert {key: document[key] for key in ("kind", "namespace", "name", "prospect", "notes")} == {
+        "kind": "VirtualMachineInstance",
+        "namespace": "demo",
+        "name": "red",
+        "prospect": "later",
+        "notes": ["nobody knows"],
+    }
+    assert document["resources"][0] == {
+        "resource": "a.b/gpu",
+        "count": 1,
+        "prospect": "now",
+        "devices": [{"list": "GPU", "name": "gpu1"}],
+        "env": {"PCI_RESOURCE_A_B_GPU": "0000:65:00.0"},
+        "nodes": ["/dev/vfio/vfio", "/dev/vfio/1"],
+        "cdi": [],
+        "why": [],
+    }
