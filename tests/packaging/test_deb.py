@@ -87,6 +87,7 @@ def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
         *("/etc/nodeagent", "/etc/nodeagent/conf.d", "/etc/nodeagent/conf.d/mine.yaml", CONFIG),
         *("/etc/systemd/system/multi-user.target.wants/nodeagent.service", "/run/cdi", "/run/nodeagent"),
         f"{PLUGINS}/nodeagent.lock",
+        "/var/lib/nodeagent",
     ]
     empty.run("dpkg --purge nodeagent-demo nodeagent")
     assert empty.files() == before
