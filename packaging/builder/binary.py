@@ -36,7 +36,10 @@ _BEHIND_THE_DOOR = tuple(
     )
 )
 # what libraries use if it is there, and what is there only because this is where nodeagent is developed
-_OF_DEVELOPMENT = ("certifi", "google", "pytest", "_pytest", "packaging", "trio")
+_OF_DEVELOPMENT = (
+    *("certifi", "google", "pytest", "_pytest", "packaging", "readline", "trio"),
+    *("setuptools", "_distutils_hack", "trove_classifiers"),
+)
 _WITHOUT = tuple(f"--exclude-module={name}" for name in _OF_DEVELOPMENT)
 _NOTICE = """\
 Beside the libraries below, this holds parts of Python ({python}) and the libraries that this uses: {others}.

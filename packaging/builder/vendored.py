@@ -18,7 +18,7 @@ from builder import sbom, source, vendoring
 from builder.sbom import Part
 
 # where a library names its licence otherwise than SPDX does
-_MEANT = {"hyperframe": "MIT"}
+_MEANT = {"aiosignal": "Apache-2.0", "hyperframe": "MIT"}
 
 
 def parts() -> Iterator[Part]:
