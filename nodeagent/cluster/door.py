@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -20,6 +21,7 @@ from nodeagent.base.errors import InvariantBroken
 
 _ROOT = "kubernetes_asyncio"
 _CLIENT = f"{_ROOT}.client"
+_UNUSED = ("urllib3", "dateutil", "dateutil.parser")
 
 
 class Kubernetes(NamedTuple):
@@ -42,9 +44,10 @@ def kubernetes() -> Kubernetes:
     models = _bare(f"{_CLIENT}.models", ())
     root = _bare(_ROOT, places)
     vars(root)["client"], vars(client)["models"] = client, models
-    configuration = import_module(f"{_CLIENT}.configuration").Configuration
-    vars(client)["Configuration"] = configuration  # its readers of credentials take both from there
-    vars(client)["ApiClient"] = import_module(f"{_CLIENT}.api_client").ApiClient
+    with _stand_ins():
+        configuration = import_module(f"{_CLIENT}.configuration").Configuration
+        vars(client)["Configuration"] = configuration  # readers of credentials take both from there
+        vars(client)["ApiClient"] = import_module(f"{_CLIENT}.api_client").ApiClient
     http = import_module("aiohttp")
     return Kubernetes(
         client=vars(client)["ApiClient"],
@@ -58,6 +61,23 @@ def kubernetes() -> Kubernetes:
 def is_open() -> bool:
     """True if it is loaded."""
     return kubernetes.cache_info().currsize > 0
+
+
+@contextmanager
+def _stand_ins() -> Iterator[None]:
+    """For the time of the import bare modules stand for two libraries, which take 3.5 MiB.
+
+    Its client parses dates of typed answers by one; the other is for names and passwords, which Kubernetes
+    takes no more (since 1.19).
+    """
+    absent = [name for name in _UNUSED if name not in sys.modules]
+    for name in absent:
+        vars(_bare(name, ()))["parse"] = None
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
 
 
 def _places() -> tuple[str, ...]:
