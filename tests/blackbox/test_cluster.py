@@ -210,6 +210,16 @@ async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiSer
         )
 
 
+async def test_a_daemon_that_follows_the_cluster_stays_small(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY)
+    async with followed(node) as (daemon, kubelet):
+        await kubelet.until_listed(GPU, 1, PATIENCE)
+        for number in range(100):
+            put(server, ENTRY | {"resourceName": f"example.com/gpu{number % 2}"})
+        await kubelet.until_listed("example.com/gpu1", 1, PATIENCE)
+        assert daemon.usage().rss < 50 * 1024
+
+
 async def test_without_credentials_auto_asks_nobody(node: Node) -> None:
     node.add_gpu("0000:20:00.0", 20)
     environ = {key: text for key, text in os.environ.items() if not key.startswith("KUBERNETES_")}
