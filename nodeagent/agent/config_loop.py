@@ -54,7 +54,8 @@ class ConfigLoop:
         self._wake: Latest[None] = Latest(None)
         self._status = ConfigurationStatus(since=time.time())
         self._begun = 0  # readings
-        self._watch(settings.get().watched)
+        if self._watch(settings.get().watched):
+            self.wake()  # what has changed since it was read
 
     def status(self) -> ConfigurationShare:
         """Why newer settings are not in force."""

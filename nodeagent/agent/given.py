@@ -6,7 +6,7 @@ Knows what one answer of the kubelet says of each of them. Times are those of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -137,10 +137,10 @@ def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> boo
     return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
 
 
-def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, Holder]:
-    """Identity → the holder that the kubelet names for one of the ids of that admission."""
-    found = ((each.holder, answer.holders.get(device_id)) for device_id, each in given.items())
-    return {holder.identity: named for holder, named in found if named is not None and holder.identity}
+def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, str]:
+    """Identity → the pod that the kubelet names for one of the ids of that admission."""
+    waiting = [(device_id, each.holder) for device_id, each in given.items() if each.holder.identity]
+    return {holder.identity: pod for each, holder in waiting for pod in _showing(each, holder, answer)}
 
 
 def _is_over(holder: Holder, now: Mapping[str, Holder]) -> bool:
@@ -151,13 +151,17 @@ def _is_over(holder: Holder, now: Mapping[str, Holder]) -> bool:
 
 def _shown(device_id: str, holder: Holder, answer: PodList) -> bool:
     """True if the kubelet names who has the id, under the resource under which it was given."""
-    named = answer.holders.get(device_id)
-    return named is not None and named.resource == holder.resource
+    return any(_showing(device_id, holder, answer))
 
 
-def _with_name(given: _Given, names: Mapping[str, Holder]) -> _Given:
+def _showing(device_id: str, holder: Holder, answer: PodList) -> Iterator[str]:
+    """The pods that show it so; another plugin may have given the same id of a resource of its own."""
+    return (pod for pod, shown in answer.pods.items() if (holder.resource, device_id) in shown)
+
+
+def _with_name(given: _Given, names: Mapping[str, str]) -> _Given:
     """The same, with the name of its pod if the kubelet has named that for another id."""
-    named = names.get(given.holder.identity)
-    if named is None:
+    if given.holder.identity not in names:
         return given
-    return given._replace(holder=replace(given.holder, namespace=named.namespace, pod=named.pod, identity=""))
+    namespace, name = names[given.holder.identity].split("/", 1)
+    return given._replace(holder=replace(given.holder, namespace=namespace, pod=name, identity=""))

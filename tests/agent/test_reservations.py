@@ -112,10 +112,11 @@ def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() 
 def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_it() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
-    give(reservations, pods("a", "b"), 1.0, 2.0)
+    before = {"ns/one": frozenset({(A, "c")})}  # so it is not known to be the one that asks
+    give(reservations, pods("a", "b"), 1.0, 2.0, Admission("admission", before, before))
     assert snapshots.now.reservations.given == pods("a", "b")
     assert reservations.presumed == {}, "it has not settled"
-    reservations.named(PodList({"a": POD}, {}), asked=1.5)
+    reservations.named(PodList({"a": POD}, {"ns/one": frozenset({(A, "a")})}), asked=1.5)
     assert snapshots.now.reservations.given == pods("b"), "an answer of ours may still be on its way"
     assert snapshots.now.reservations.settling == {"a", "b"}
     reservations.settle(2.0)
@@ -213,7 +214,7 @@ def test_what_other_pods_were_given_is_beside_an_admission_until_they_have_let_g
     give(reservations, pods("b"), 1.0, LATER, two)
     assert reservations.given.beside(two) == {"a": POD}
     assert reservations.given.beside(Admission("three")) == {"a": POD, **pods("b")}
-    reservations.named(PodList({"a": POD}, {}), asked=2.0)
+    reservations.named(PodList({"a": POD}, {"ns/one": frozenset({(A, "a")})}), asked=2.0)
     assert reservations.given.beside(Admission("three")) == pods("b"), "the kubelet names who has the other"
     reservations.admissions.new_kubelet()
     assert reservations.given.beside(Admission("three")) == {}, "the last kubelet gave it"
@@ -224,7 +225,7 @@ def test_what_was_given_since_is_told_with_whoever_is_named_with_it() -> None:
     give(reservations, pods("a"), 1.0, LATER, Admission("one"))
     give(reservations, pods("b"), 2.0, LATER, Admission("two"))
     assert reservations.given.since(1.0, {}) == pods("b")
-    reservations.named(PodList({"b": POD}, {}), asked=3.0)
+    reservations.named(PodList({"b": POD}, {"ns/one": frozenset({(A, "b")})}), asked=3.0)
     assert reservations.given.since(1.0, {"b": POD}) == {"b": POD}
     assert reservations.given.since(2.0, {"b": POD}) == {}
 
@@ -235,7 +236,7 @@ def test_what_was_refused_is_marked_until_somebody_has_it_and_the_file_is_doubte
     reservations.refuse(["a", "b"])
     assert snapshots.now.reservations.refused == {"a", "b"}
     assert reservations.doubted.version == 1
-    reservations.named(PodList({"a": POD}, {}), asked=1.0)
+    reservations.named(PodList({"a": POD}, {"ns/one": frozenset({(A, "a")})}), asked=1.0)
     assert snapshots.now.reservations.refused == {"b"}
     give(reservations, pods("b"), 2.0, LATER)
     assert snapshots.now.reservations.refused == frozenset()

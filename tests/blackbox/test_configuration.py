@@ -9,6 +9,7 @@ import sys
 
 import anyio
 import pytest
+from asyncinotify import Inotify, Mask
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.policy import naming
@@ -174,6 +175,18 @@ async def test_a_new_file_is_taken_up_and_a_bad_one_leaves_the_old_settings_in_f
         await kubelet.until_listed("nvidia.com/t4", 1, PATIENCE)
         daemon.send(signal.SIGHUP)
         assert (await node.status())["problems"] == []
+
+
+async def test_a_file_that_changes_while_the_daemon_starts_is_taken_up(node: Node) -> None:
+    """It is read before the parts of the daemon are made, one of which watches it."""
+    node.add_gpus(1)
+    path = node.configure(f"aliases: {{{T4}: nvidia.com/old}}")
+    with Inotify() as inotify:
+        inotify.add_watch(path, Mask.CLOSE_NOWRITE)
+        async with node.kubelet() as kubelet, node.daemon(ready=False):
+            await within(PATIENCE, inotify.get())
+            node.configure(f"aliases: {{{T4}: nvidia.com/new}}")
+            await kubelet.until_listed("nvidia.com/new", 1, PATIENCE)
 
 
 async def test_a_device_node_that_a_new_file_names_is_watched_from_then_on(node: Node) -> None:

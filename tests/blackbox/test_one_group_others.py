@@ -177,3 +177,27 @@ async def test_two_bundles_are_never_given_for_one_board(node: Node) -> None:
         apart(*pods[:2])
         assert pods[2].phase == "Failed"
         await kubelet.until(lambda: set(health(kubelet, T4).values()) == {"Healthy"}, PATIENCE)
+
+
+async def test_a_device_that_another_plugin_gives_as_well_is_told_with_whoever_got_it_from_whom(
+    node: Node,
+) -> None:
+    """Two pods have one id, of two resources: nobody knew of the other while the kubelet was silent."""
+    (board,) = usb_boards(node, 1)
+    node.configure('resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}]}]')
+    async with (
+        started(node, listed={GPU: 1}) as (daemon, kubelet),
+        foreign.serving(kubelet, board.gpu, resource=SOUND),
+    ):
+        kubelet.faults.set("pod-resources-exhausted")
+        one = await kubelet.admit(pod("one", {GPU: 1}))
+        two = await kubelet.admit(pod("two", {SOUND: 1}))
+        running(one, two)
+        await daemon.logged("holders-unknown")
+        kubelet.faults.clear("pod-resources-exhausted")
+        await daemon.logged("holders-known")
+        told = await node.until_told(lambda told: told["holders"][board.gpu]["pod"].startswith("ns/"))
+        holder = told["holders"][board.gpu]
+        assert (holder["pod"], holder["resource"]) in ((one.key, GPU), (two.key, SOUND))
+        kubelet.delete(one)
+        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
