@@ -103,9 +103,10 @@ async def pods(path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT) 
 
 
 def _pod_list(answer: Iterable[v1.PodResources], virt_handler: VirtHandler) -> PodList:
+    """By the names of pods: the kubelet lists them in no order, and of two with one id one has to be told."""
     holders: dict[str, Holder] = {}
     named: dict[str, frozenset[tuple[ResourceName, str]]] = {}
-    for pod in answer:
+    for pod in sorted(answer, key=lambda pod: (pod.namespace, pod.name)):
         found = list(_held(pod))
         named[f"{pod.namespace}/{pod.name}"] = frozenset((each.resource, name) for name, each in found)
         holders |= {

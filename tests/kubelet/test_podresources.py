@@ -116,6 +116,16 @@ async def test_several_numa_nodes_of_one_device_leave_the_first(tmp_path: Path) 
     assert found == {"a": holder("p", 1), "b": holder("p")}
 
 
+@pytest.mark.parametrize("order", [("p", "q"), ("q", "p")])
+async def test_of_two_pods_that_show_one_id_the_same_is_told_each_time(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """The kubelet lists pods in no order."""
+    devices = [v1.ContainerDevices(RESOURCE, ["a"])]
+    pods = [v1.PodResources(name, "ns", [v1.ContainerResources("c", devices)]) for name in order]
+    assert await told(tmp_path, bytes(v1.ListPodResourcesResponse(pods))) == {"a": holder("q")}
+
+
 async def test_the_socket_tells_when_the_kubelet_was_started(tmp_path: Path) -> None:
     assert podresources.birth(str(tmp_path / "nothing.sock"), NO_PROC) is None
     async with Kubelet(tmp_path, age=100.0) as kubelet:
