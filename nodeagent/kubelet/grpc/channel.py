@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,10 @@ class _Stream(Stream[Any, Any]):
 
 
 class SocketChannel(Channel):
-    """grpclib's Channel to a unix socket; ``authority`` is what the kubelet's own client says."""
+    """grpclib's Channel to a unix socket; ``authority`` is what the kubelet's own client says.
+
+    Once it is closed it stays so: a call would connect grpclib's own one anew, and nobody would close it.
+    """
 
     def __init__(
         self,
@@ -88,6 +92,12 @@ class SocketChannel(Channel):
     ) -> None:
         super().__init__(path=str(path), codec=codec or Codec(), config=config)
         self._authority = authority
+        self._over = False
+
+    def close(self) -> None:
+        """End it, with all calls."""
+        self._over = True
+        super().close()
 
     def request(self, name: str, *types: Any, **options: Any) -> _Stream:
         """A call: cardinality, request type and reply type; options timeout, deadline, metadata."""
@@ -108,9 +118,19 @@ class SocketChannel(Channel):
         return Connection(plain.handler, plain.config, plain.h2_config)
 
     async def _create_connection(self) -> H2Protocol:
+        self._check_open()
         with sockets.shortened(str(self._path)) as address:
             _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
+        try:
+            self._check_open()
+        except ConnectionAbortedError:
+            protocol.processor.close()
+            raise
         return protocol
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the channel was closed")
 
 
 @contextlib.asynccontextmanager

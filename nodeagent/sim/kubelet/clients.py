@@ -161,9 +161,7 @@ class Clients:
         finally:
             streams[client.resource] = streams.get(client.resource, 1) - 1
             self._state.changed()
-        if self._closed:
-            client.channel.close()  # once more: the request may have connected it anew
-        else:
+        if not self._closed:
             self.disconnect(client.resource)
 
     async def _read_lists(self, client: Client) -> None:

@@ -93,3 +93,21 @@ async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path
             async with channel.open_channel(tmp_path / "deaf.sock") as peer:
                 await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=0.05)
         assert not isinstance(caught.value, channel.KubeletAway)
+
+
+async def test_a_channel_that_was_closed_is_not_connected_anew_by_a_call(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, _):
+        peer = channel.SocketChannel(served.path)
+        await peer.__connect__()
+        peer.close()
+        with pytest.raises(ConnectionAbortedError, match="the channel was closed"):
+            await v1beta1.DevicePluginStub(peer).get_device_plugin_options()
+        async with anyio.create_task_group() as tasks:  # and not while it connects
+            late = channel.SocketChannel(served.path)
+            tasks.start_soon(_close, late)
+            with pytest.raises(ConnectionAbortedError):
+                await late.__connect__()
+
+
+async def _close(peer: channel.SocketChannel) -> None:
+    peer.close()
