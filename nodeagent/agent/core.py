@@ -13,7 +13,6 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
@@ -77,11 +76,7 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
         return ClusterWishes()
     from nodeagent.agent.cluster import heard, record  # here: most nodes ask no cluster
 
-    try:
-        return heard.before(record.read(root.path(record.PATH))).wishes
-    except record.Broken as error:
-        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
-        return ClusterWishes()
+    return heard.before(record.said_before(root.path(record.PATH))).wishes
 
 
 async def first_scan(core: Core) -> None:

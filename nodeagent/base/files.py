@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nodeagent.base.errors import KernelRefused
+
 
 def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file, for all to read unless told otherwise, and its directory if need be. Blocks.
@@ -24,6 +26,22 @@ def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(at)
+
+
+def put(path: str | Path, text: str, hint: str, *, what: str = "", mode: int = 0o644) -> None:
+    """As ``replace``; ``what`` the file is to people, if its path alone does not say it. Blocks.
+
+    :raises KernelRefused: if it cannot be written, with the hint.
+    """
+    try:
+        replace(path, text, mode=mode)
+    except OSError as error:
+        raise KernelRefused(
+            f"{what}{path} cannot be written: {error.strerror}",
+            hint,
+            errno=error.errno or 0,
+            path=str(path),
+        ) from error
 
 
 def _private(path: str, flags: int) -> int:

@@ -16,6 +16,10 @@ from nodeagent.cluster import fields
 from nodeagent.cluster.fields import Notes, Text
 from nodeagent.model.configuration import Fault
 from nodeagent.model.kubevirt import (
+    DEVELOPER,
+    MDEVS,
+    MDEVS_OF_NODES,
+    PERMITTED,
     KubeVirtCR,
     MdevsConfiguration,
     NodeMdevTypes,
@@ -26,10 +30,6 @@ from nodeagent.model.kubevirt import (
 )
 
 KIND = "KubeVirt"
-_PERMITTED = "permittedHostDevices"
-_MDEVS = "mediatedDevicesConfiguration"
-_OVERRIDES = "nodeMediatedDeviceTypes"
-_SECTIONS = (_PERMITTED, _MDEVS, "developerConfiguration")
 _PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts
 _PCI_SELECTOR = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
 _USB_ID = re.compile(r"[0-9a-f]{4}")
@@ -45,14 +45,14 @@ def cr(document: Any) -> KubeVirtCR:
     configuration, fault = _configuration(document)
     if fault is not None:
         return KubeVirtCR(namespace, name, fault=fault)
-    permitted, mdevs = configuration.get(_PERMITTED), configuration.get(_MDEVS)
+    permitted, mdevs = configuration.get(PERMITTED), configuration.get(MDEVS)
     _misplaced(configuration, notes)
     return KubeVirtCR(
         namespace,
         name,
         permitted=None if permitted is None else _permitted(permitted, notes),
         mdevs=None if mdevs is None else _mdevs(mdevs, notes),
-        gates=_gates(fields.table(configuration.get("developerConfiguration")), notes),
+        gates=_gates(fields.table(configuration.get(DEVELOPER)), notes),
         refused=tuple(notes.findings),
     )
 
@@ -99,7 +99,7 @@ def _configuration(document: Any) -> tuple[dict[Any, Any], Fault | None]:
         if value is not None and not isinstance(value, dict):
             return {}, _no_table(place, value)
     found = fields.table(configuration)
-    for key in _SECTIONS:
+    for key in (PERMITTED, MDEVS, DEVELOPER):
         if found.get(key) is not None and not isinstance(found[key], dict):
             return {}, _no_table(f"spec.configuration.{key}", found[key])
     return found, None
@@ -111,13 +111,13 @@ def _no_table(place: str, value: Any) -> Fault:
 
 def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
     """The user guide's example has it one level too high; an API server drops it there without a word."""
-    if _OVERRIDES in configuration:
-        notes.add(_OVERRIDES, "KubeVirt does not read it here", f"move it into {_MDEVS}")
+    if MDEVS_OF_NODES in configuration:
+        notes.add(MDEVS_OF_NODES, "KubeVirt does not read it here", f"move it into {MDEVS}")
 
 
 def _permitted(section: dict[Any, Any], notes: Notes) -> PermittedDevices:
     def entries(key: str) -> Iterable[tuple[str, dict[Any, Any], str, bool]]:
-        for place, entry in fields.tables(section, key, _PERMITTED, notes):
+        for place, entry in fields.tables(section, key, PERMITTED, notes):
             resource = fields.text(entry, "resourceName", _RESOURCE, place, notes)
             usable, external = fields.flag(entry, "externalResourceProvider", place, notes)
             if resource is not None and usable:
@@ -186,11 +186,11 @@ def _usb_id(selector: dict[Any, Any], key: str, place: str, notes: Notes) -> str
 
 
 def _mdevs(section: dict[Any, Any], notes: Notes) -> MdevsConfiguration:
-    _, enabled = fields.flag(section, "enabled", _MDEVS, notes)
-    overrides = fields.tables(section, _OVERRIDES, _MDEVS, notes)
+    _, enabled = fields.flag(section, "enabled", MDEVS, notes)
+    overrides = fields.tables(section, MDEVS_OF_NODES, MDEVS, notes)
     nodes = (_node(place, entry, notes) for place, entry in overrides)
     return MdevsConfiguration(
-        _types(section, _MDEVS, notes), tuple(each for each in nodes if each is not None), enabled
+        _types(section, MDEVS, notes), tuple(each for each in nodes if each is not None), enabled
     )
 
 
@@ -212,7 +212,7 @@ def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[str, ...]
 
 
 def _gates(section: dict[Any, Any], notes: Notes) -> frozenset[str]:
-    place = "developerConfiguration"
+    place = DEVELOPER
     listed, disabled = (
         fields.texts(section, key, Text("the name of a feature gate"), place, notes)
         for key in ("featureGates", "disabledFeatureGates")

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nodeagent.base import files
-from nodeagent.base.errors import KernelRefused
 
 PREFIX = "nodeagent-"
 
@@ -44,15 +43,8 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> Stam
     :raises KernelRefused: if that is impossible.
     """
     target = Path(directory, file_name(resource))
-    try:
-        files.replace(target, json.dumps(document, indent=2))
-    except OSError as error:
-        raise KernelRefused(
-            f"the CDI file {target} cannot be written: {error.strerror}",
-            "make the directory writable, or set cdi: false on the resource",
-            errno=error.errno or 0,
-            path=str(target),
-        ) from error
+    hint = "make the directory writable, or set cdi: false on the resource"
+    files.put(target, json.dumps(document, indent=2), hint, what="the CDI file ")
     return stamp(directory, resource)
 
 

@@ -14,6 +14,13 @@ from typing import ClassVar, NamedTuple
 
 from nodeagent.model.configuration import Fault, Finding
 
+PERMITTED, MDEVS, MDEVS_OF_NODES, DEVELOPER = SECTIONS = (
+    "permittedHostDevices",
+    "mediatedDevicesConfiguration",
+    "nodeMediatedDeviceTypes",
+    "developerConfiguration",
+)
+"""The sections of ``spec.configuration`` that say something about devices; places begin with one of them."""
 DISABLE_MDEVS = "DisableMDEVConfiguration"
 HOST_DEVICES = "HostDevices"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base import files
+from nodeagent.base.errors import KernelRefused
 
 
 @pytest.fixture
@@ -51,3 +52,10 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         files.replace(tmp_path / "a.json", "new")
     assert (tmp_path / "a.json").read_text() == "old"
+
+
+def test_what_cannot_be_written_is_told_with_its_path_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelRefused, match=r"^the list .*file/a\.json cannot be written: ") as caught:
+        files.put(tmp_path / "file/a.json", "", "make room", what="the list ")
+    assert caught.value.hint == "make room"

@@ -133,7 +133,7 @@ async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
     async with followed(node) as (_, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         told = await node.until_told(lambda told: of(told, "refused"))
-        assert "pciHostDevices[0]" in told["problems"][0]
+        assert told["problems"][0].startswith("KubeVirt CR: permittedHostDevices.pciHostDevices[0]")
 
 
 async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers(
@@ -155,6 +155,26 @@ async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers
         put(server, ENTRY | {"resourceName": OTHER})
         await server.start()
         await kubelet.until_listed(OTHER, 1, PATIENCE)
+
+
+async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
+    node: Node, server: ApiServer
+) -> None:
+    (node.root / "var/lib").mkdir(parents=True)
+    (node.root / "var/lib/nodeagent").write_text("no directory")
+    put(server, ENTRY)
+    async with followed(node) as (daemon, kubelet):
+        await kubelet.until_listed(GPU, 1, PATIENCE)
+        told = await node.until_told(lambda told: of(told, "doubts"))
+        assert "is not kept for a reboot" in told["problems"][0]
+        assert of(told, "heard") is None
+        put(server, ENTRY | {"resourceName": OTHER})
+        await kubelet.until_listed(OTHER, 1, SOON)
+        assert len(daemon.lines("cluster-not-kept")) == 1
+        (node.root / "var/lib/nodeagent").unlink()
+        put(server, ENTRY)
+        await node.until_told(lambda told: of(told, "heard"))
+        assert (await node.status()).get("problems", []) == []
 
 
 async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiServer) -> None:

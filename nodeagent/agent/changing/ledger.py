@@ -70,15 +70,8 @@ def write(path: str, ledger: Ledger) -> None:
     :raises KernelRefused: if it cannot be written.
     """
     document = {name: dict(known) for name, known in ledger._asdict().items()}
-    try:
-        files.replace(path, json.dumps(document, indent=1))
-    except OSError as error:
-        raise KernelRefused(
-            f"{path} cannot be written: {error.strerror}",
-            "without it nodeagent would not know its own vGPUs again",
-            errno=error.errno or 0,
-            path=path,
-        ) from error
+    hint = "without it nodeagent would not know its own vGPUs again"
+    files.put(path, json.dumps(document, indent=1), hint)
 
 
 class LedgerKeeper:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from nodeagent.agent.cluster.record import Record
 from nodeagent.cluster import kubevirt
 from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.kubevirt import KubeVirtCR
 
 Objects = Mapping[str, Mapping[str, Any]]
 
@@ -28,30 +29,33 @@ class Heard(NamedTuple):
 
 def before(record: Record) -> Heard:
     """What a daemon before this one has heard."""
-    return _with_wishes(Heard(record.kubevirt, record.labels))
+    cr = None if record.kubevirt is None else kubevirt.cr(record.kubevirt)
+    return Heard(record.kubevirt, record.labels, ClusterWishes(cr, record.labels))
 
 
 def after(last: Heard, crs: Objects | None, nodes: Objects | None, node: str) -> Heard:
     """What is heard now; None: no answer yet. ``node`` is the name of this one."""
-    document, doubt = _cr(last, crs)
+    document, cr, doubt = _cr(last, crs)
     labels, missing = _labels(last, nodes, node)
     doubts = tuple(line for line in (doubt, missing) if line)
-    if (document, labels) == (last.kubevirt, last.labels):
-        return last._replace(doubts=doubts)
-    return _with_wishes(Heard(document, labels, doubts=doubts))
+    return Heard(document, labels, ClusterWishes(cr, labels), doubts)
 
 
-def _cr(last: Heard, crs: Objects | None) -> tuple[Mapping[str, Any] | None, str]:
+def _cr(last: Heard, crs: Objects | None) -> tuple[Mapping[str, Any] | None, KubeVirtCR | None, str]:
+    """The document in force, what it says, and a doubt. One that has not changed is not read again."""
+    stays = last.kubevirt, last.wishes.kubevirt
     if crs is None:
-        return last.kubevirt, ""
+        return *stays, ""
     chosen = kubevirt.chosen(crs.values())
     if chosen is None:
         gone = "there is no deployed KubeVirt CR any more: what it said last stays in force"
-        return last.kubevirt, gone if last.kubevirt is not None else ""
-    fault = kubevirt.cr(chosen).fault
-    if fault is not None:
-        return last.kubevirt, f"the KubeVirt CR is not in force: {fault.what}"
-    return chosen, ""
+        return *stays, gone if last.kubevirt is not None else ""
+    if chosen == last.kubevirt:
+        return *stays, ""
+    cr = kubevirt.cr(chosen)
+    if cr.fault is not None:
+        return *stays, f"the KubeVirt CR is not in force: {cr.fault.what}"
+    return chosen, cr, ""
 
 
 def _labels(last: Heard, nodes: Objects | None, node: str) -> tuple[Mapping[str, str] | None, str]:
@@ -64,8 +68,3 @@ def _labels(last: Heard, nodes: Objects | None, node: str) -> tuple[Mapping[str,
     if not isinstance(labels, Mapping):
         return {}, ""
     return {str(key): text for key, text in labels.items() if isinstance(text, str)}, ""
-
-
-def _with_wishes(heard: Heard) -> Heard:
-    cr = None if heard.kubevirt is None else kubevirt.cr(heard.kubevirt)
-    return heard._replace(wishes=ClusterWishes(cr, heard.labels))

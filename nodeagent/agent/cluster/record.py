@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nodeagent.base import files
-from nodeagent.base.errors import KernelRefused
+from nodeagent.base import files, log
 
 PATH = "/var/lib/nodeagent/cluster.json"
 ASIDE = ".broken"
@@ -51,18 +50,20 @@ def read(path: str) -> Record:
         raise Broken(f"{path} is damaged; it is kept as {path}{ASIDE}") from error
 
 
+def said_before(path: str) -> Record:
+    """What is on record; nothing, and a line in the log, if that is damaged. Blocks."""
+    try:
+        return read(path)
+    except Broken as error:
+        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
+        return Record()
+
+
 def write(path: str, record: Record) -> None:
     """Replace the file. Blocks. :raises KernelRefused: if it cannot be written."""
     body = json.dumps(record._asdict(), sort_keys=True)
-    try:
-        files.replace(path, json.dumps({"sha256": _sum(body), "body": body}), mode=0o600)
-    except OSError as error:
-        raise KernelRefused(
-            f"{path} cannot be written: {error.strerror}",
-            "without it the node does not know the cluster's wishes after a reboot",
-            errno=error.errno or 0,
-            path=path,
-        ) from error
+    hint = "without it the node does not know the cluster's wishes after a reboot"
+    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), hint, mode=0o600)
 
 
 def of_cr(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ from nodeagent.cluster.session import Session
 from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
+from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.configuration import Configuration, Finding
+from nodeagent.model.kubevirt import SECTIONS
 from nodeagent.model.shares import ClusterShare
 from nodeagent.model.status import ClusterStatus
 from nodeagent.policy import merge
@@ -32,6 +35,7 @@ from nodeagent.policy import merge
 SPREAD = (
     10.0  # seconds over which the first questions of many nodes are spread; who knows nothing asks at once
 )
+AGAIN = 60.0  # seconds until what could not be put on disk is tried again
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=record.of_cr)
 
 
@@ -58,6 +62,14 @@ class Place(NamedTuple):
         return credentials if wanted else None
 
 
+class _Judged(NamedTuple):
+    """What was objected to these wishes, with these settings."""
+
+    configuration: Configuration
+    wishes: ClusterWishes
+    lines: tuple[str, ...]
+
+
 class ClusterSide:
     """The one writer of ``core.cluster`` once it runs, and of the file."""
 
@@ -69,43 +81,49 @@ class ClusterSide:
         self._heard = Heard()
         self._watches: tuple[Watch, ...] = ()
         self._wake: Latest[None] = Latest(None)
-        self._saved: Record = Record()
+        self._saved = Record()  # what is on disk
+        self._unsaved = ""  # why what was heard since is not
+        self._judged: _Judged | None = None
 
     def status(self) -> ClusterShare:
         """Whether the cluster is heard, and how old that is what is in force of it."""
         known = [watch.known.get() for watch in self._watches]
         silent = next((each for each in known if not each.answers), None)
+        since = max((each.at for each in known), default=0.0) if silent is None else silent.at
         cr = self._heard.wishes.kubevirt
         return ClusterShare(
             ClusterStatus(
                 followed=bool(known),
                 answers=bool(known) and silent is None,
-                since=min((each.at for each in known), default=0.0),
+                since=since,
                 kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
                 heard=self._saved.at,
                 error=silent.error if silent is not None else "",
                 hint=silent.hint if silent is not None else "",
-                doubts=self._heard.doubts,
+                doubts=self._doubts,
                 refused=self._objections,
             )
         )
 
     @property
-    def _objections(self) -> tuple[str, ...]:
-        """What of the wishes is not carried out."""
-        wishes = self._heard.wishes
-        configuration = self._core.settings.get().configuration
-        found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
-        return tuple(f"KubeVirt CR: {each.place}: {each.what}" for each in found)
+    def _doubts(self) -> tuple[str, ...]:
+        return (*self._heard.doubts, *([self._unsaved] if self._unsaved else []))
 
     @property
-    def _lines(self) -> tuple[str, ...]:
-        return (*self._heard.doubts, *self._objections)
+    def _objections(self) -> tuple[str, ...]:
+        """What of the wishes is not carried out. It is asked for often, and a CR may have thousands."""
+        wishes, configuration = self._heard.wishes, self._core.settings.get().configuration
+        judged = self._judged
+        if judged is None or judged.configuration is not configuration or judged.wishes != wishes:
+            found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
+            judged = self._judged = _Judged(configuration, wishes, tuple(map(_line, found)))
+        return judged.lines
 
     async def run(self) -> None:
         """Follow whom the settings name, for ever; begin anew when they name another one."""
-        self._saved = await threads.call(_read, self._path)
+        self._saved = await threads.call(record.said_before, self._path)
         self._heard = heard.before(self._saved)
+        self._core.cluster.set(self._heard.wishes)
         while True:
             place = self._place
             async with anyio.create_task_group() as group:
@@ -136,34 +154,41 @@ class ClusterSide:
                 group.start_soon(watch.known.follow, lambda _: self._wake.touch(), name="news")
             seen = -1
             while True:
-                seen, _ = await self._wake.newer(seen)
+                with anyio.move_on_after(AGAIN if self._unsaved else None):
+                    seen, _ = await self._wake.newer(seen)
                 self._hear(place)
                 await self._save()
 
     def _hear(self, place: Place) -> None:
         crs, nodes = (watch.known.get().objects for watch in self._watches)
-        said = self._lines
+        said = {*self._heard.doubts, *self._objections}
         self._heard = heard.after(self._heard, crs, nodes, place.node)
         self._core.cluster.set(self._heard.wishes)
-        for line in self._lines:
+        for line in (*self._heard.doubts, *self._objections):
             if line not in said:
                 log.event(log.CONFIG_WARNING, text=line)
 
     async def _save(self) -> None:
-        """What has changed is put on disk, after it is in force: nobody waits for the disk."""
+        """What has changed is put on disk, after it is in force: nobody waits for the disk.
+
+        Where that fails it is tried again.
+        """
         if (self._heard.kubevirt, self._heard.labels) == (self._saved.kubevirt, self._saved.labels):
             return
         now = Record(self._heard.kubevirt, self._heard.labels, time.time())
         try:
             await threads.call(record.write, self._path, now)
         except KernelRefused as error:
-            log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
-        self._saved = now
+            unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
+            if unsaved != self._unsaved:
+                log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
+            self._unsaved = unsaved
+        else:
+            self._saved, self._unsaved = now, ""
 
 
-def _read(path: str) -> Record:
-    try:
-        return record.read(path)
-    except record.Broken as error:
-        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
-        return Record()
+def _line(found: Finding) -> str:
+    """On one line: where in the CR, or which setting; what; and what to do."""
+    of_cr = found.place.startswith(SECTIONS)
+    place = f"KubeVirt CR: {found.place}: " if of_cr else f"{found.place}: " if found.place else ""
+    return f"{place}{found.what}; {found.hint}" if found.hint else f"{place}{found.what}"
