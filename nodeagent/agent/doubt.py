@@ -20,6 +20,8 @@ class Doubt:
         self.until = 0.0
         self.kubelets = 0  # that were seen to come
         self.began = 0.0  # what was given before that was given by another kubelet
+        self.early = False  # the one that answered last was not seen to come by then
+        self._heard = 0  # how many had been seen to come at the last answer
         self._socket: tuple[int, int] | None = None
         self._trusted = False
 
@@ -31,11 +33,17 @@ class Doubt:
     def answered_by(self, birth: Birth | None, now: float) -> bool:
         """An answer came from the kubelet that was started then; True if it is another one than before.
 
-        Each start is doubted once.
+        Each start is doubted once. It may answer before it is seen to come: the kubelet makes the socket by
+        which it is seen when the container runtime is up (``initializeRuntimeDependentModules`` in
+        pkg/kubelet/kubelet.go), and serves PodResources at once.
         """
+        seen, self._heard = self.kubelets > self._heard, self.kubelets
         if birth is None or birth.socket == self._socket:
             return False
+        self.early = self._socket is not None and not seen
         self._socket = birth.socket
+        if self.early:
+            self.began = now
         self.until = max(self.until, now + FRESH_KUBELET - birth.age)
         return True
 

@@ -95,7 +95,8 @@ class GivenIds:
             if given.holder.brought or _shown(device_id, given.holder, answer):
                 continue
             released = self._released(device_id, given, answer, asked, asker, entered)
-            if given.at < since or given.at >= asked or not released:
+            doubted = given.at < since and not _struck(device_id, given.holder, entered)
+            if doubted or given.at >= asked or not released:
                 kept[device_id] = given
         for device_id, given in self._given.items():
             by = given.holder.brought
@@ -121,7 +122,7 @@ class GivenIds:
         another = asker is not None and asker is not now and now.pods is not None
         over = another or (asked >= given.due and device_id not in self._admissions.settling)
         if len(given.pods) == 1:
-            struck = entered is not None and possession not in entered
+            struck = _struck(device_id, given.holder, entered)
             return _gone(given.pods, answer, asker) or (over and struck)
         unheard_of = (asker is now or over) and (entered is None or possession not in entered)
         return unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
@@ -135,6 +136,14 @@ def _alone(pods: frozenset[str], admission: Admission) -> bool:
 def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:
     """True if they have all ended, also if another pod asks under the one name."""
     return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
+
+
+def _struck(device_id: str, holder: Holder, entered: Collection[Possession] | None) -> bool:
+    """True if the kubelet's file has been read, and does not have it.
+
+    Of a kubelet that has ended it has all that containers were started with.
+    """
+    return entered is not None and (holder.resource, device_id) not in entered
 
 
 def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, str]:

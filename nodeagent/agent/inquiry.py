@@ -184,6 +184,8 @@ class Inquiry:
             return self._reservations.admissions.asker(None)
         if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
             self.known.new_kubelet()
+            if self.doubt.early:
+                self._reservations.admissions.new_kubelet()
         asker = None
         if asked >= self._answered_to:
             self._answered_to = asked

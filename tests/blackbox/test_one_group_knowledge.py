@@ -16,6 +16,7 @@ from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import (
     GPU,
+    HARDLY,
     LONE,
     USB,
     Board,
@@ -254,3 +255,18 @@ async def test_what_a_plain_init_container_has_is_held_without_a_gap(node: Node)
                 assert await refusal(kubelet, T4, other), f"given after {given} s"
             await anyio.sleep(0.005)
         assert given == []
+
+
+async def test_what_a_refused_pod_s_init_container_had_is_free_soon_after_a_restart_of_the_kubelet(
+    node: Node,
+) -> None:
+    """The kubelet that knew of it has ended, and the file of the new one does not have it."""
+    boards = usb_boards(node, 1)
+    async with started(node, *HARDLY, listed=usb_lists(boards)) as (_, kubelet):
+        async with foreign.serving(kubelet, "nic-0", refusal="no"):
+            half = await kubelet.admit(pod("half", {NIC: 1}, init_containers=[{GPU: 1}]))
+            assert half.phase == "Failed"
+        await kubelet.restart()
+        await all_listed(kubelet, usb_lists(boards))
+        await until_all_healthy(kubelet, GPU, USB)
+        running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))

@@ -49,7 +49,8 @@ class Kubelet:
     later start makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
     (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
     ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and
-    listen), ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
+    listen), ``plugins-late`` (seconds between PodResources and the socket for plugins, see ``_Run``),
+    ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
     ``pod-resources-empty`` (seconds), ``pod-resources-unnamed`` (seconds, or keys of pods: see ``sources``).
     """
 
@@ -154,7 +155,11 @@ async def _die_of_crashes(kubelet: Kubelet) -> None:
 
 
 class _Run:
-    """One life of the kubelet: what a restart throws away."""
+    """One life of the kubelet: what a restart throws away.
+
+    The real one serves PodResources at once (``startKubelet`` in cmd/kubelet/app/server.go), and plugins when
+    the container runtime is up (``initializeRuntimeDependentModules`` in pkg/kubelet/kubelet.go).
+    """
 
     def __init__(self, state: State, outer: TaskGroup) -> None:
         self._state = state
@@ -179,20 +184,33 @@ class _Run:
         ):
             directory.mkdir(parents=True, exist_ok=True)
         state.table.load()
-        _remove_sockets(state.paths.plugins)
-        _remove_sockets(state.paths.pod_resources)
+        state.life.started = anyio.current_time()
+        state.life.inherited = frozenset(pod.uid for pod in state.pods.values())
+        late = state.faults.get("plugins-late")
+        if late is None:
+            await self._serve_plugins(age)
+            await self._serve_resources(age)
+        else:
+            await self._serve_resources(age)
+            await anyio.sleep(late)
+            await self._serve_plugins(age)
+        state.life.crashed, state.life.running = None, True
+        self._outer.start_soon(self._watch, name="plugin watcher")
+        state.changed()
+
+    async def _serve_plugins(self, age: float) -> None:
+        _remove_sockets(self._state.paths.plugins)
         self._plugins.bind()
         _make_older(self._plugins.path, age)
-        await anyio.sleep(state.faults.get("listen-delay") or 0)
+        await anyio.sleep(self._state.faults.get("listen-delay") or 0)
         await self._plugins.start()
-        if not state.faults.get("pod-resources-absent"):
+
+    async def _serve_resources(self, age: float) -> None:
+        _remove_sockets(self._state.paths.pod_resources)
+        if not self._state.faults.get("pod-resources-absent"):
             self._resources.bind()
             _make_older(self._resources.path, age)
             await self._resources.start()
-        state.life.crashed, state.life.running, state.life.started = None, True, anyio.current_time()
-        state.life.inherited = frozenset(pod.uid for pod in state.pods.values())
-        self._outer.start_soon(self._watch, name="plugin watcher")
-        state.changed()
 
     async def _watch(self) -> None:
         with self._scope:
