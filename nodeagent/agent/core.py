@@ -16,6 +16,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
+from nodeagent.cluster import account
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
@@ -72,7 +73,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
 
 def _said_before(root: Root, settings: Settings) -> ClusterWishes:
     """What the cluster said to the daemon before this one: nothing is decided without it."""
-    if not settings.configuration.kubevirt.wanted:
+    if not account.reaches(settings.configuration.following):
         return ClusterWishes()
     from nodeagent.agent.cluster import heard, record  # here: most nodes ask no cluster
 

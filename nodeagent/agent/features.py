@@ -18,6 +18,7 @@ from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import threads
 from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
+from nodeagent.cluster import account
 from nodeagent.model.desired import Desired
 
 
@@ -31,7 +32,7 @@ class Feature(NamedTuple):
 
 FEATURES = (
     Feature("changes", lambda desired: desired.changes_host, "nodeagent.agent.changing.feature"),
-    Feature("cluster", lambda desired: desired.follows_cluster, "nodeagent.agent.cluster.feature"),
+    Feature("cluster", lambda desired: account.reaches(desired.following), "nodeagent.agent.cluster.feature"),
 )
 
 

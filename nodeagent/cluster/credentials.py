@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import anyio
 
 from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.cluster import account
 from nodeagent.cluster.door import Kubernetes
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet mounts it into each pod
-HOST = "KUBERNETES_SERVICE_HOST"
 _EXECUTED = 30.0  # seconds for a program that a kubeconfig names
 
 
@@ -26,13 +25,8 @@ class Credentials(NamedTuple):
     """``kubeconfig``: the path of one; "" stands for the service account in that directory."""
 
     kubeconfig: str = ""
-    account: Path = ACCOUNT
+    account: Path = account.DIRECTORY
     environ: Mapping[str, str] = os.environ
-
-    @property
-    def there(self) -> bool:
-        """True if there is something to try."""
-        return bool(self.kubeconfig or (self.environ.get(HOST) and (self.account / "token").is_file()))
 
     async def load(self, kubernetes: Kubernetes) -> Any:
         """The library's Configuration. :raises ClusterUnavailable: if they cannot be used."""

@@ -192,8 +192,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "kubevirt.enabled",
         scalars.choice("auto", "true", "false"),
-        "false",
-        "read the KubeVirt CR; auto does so where there are credentials for the API server",
+        "auto",
+        "follow the KubeVirt CR and the Node; auto: with a kubeconfig, or a pod's service account",
     ),
     Setting(
         "kubevirt.serve",

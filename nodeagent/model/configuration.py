@@ -14,6 +14,7 @@ from typing import NamedTuple
 from nodeagent.model.desired import (
     CardTypes,
     Discovery,
+    Following,
     MdevDefinition,
     NodeTypes,
     Rule,
@@ -56,14 +57,9 @@ class KubeVirt(NamedTuple):
     ``enabled``: auto, true, false. ``serve`` says which of the devices that it permits: external, all, none.
     """
 
-    enabled: str = "false"
+    enabled: str = "auto"
     serve: str = "external"
     manage_mdevs: bool = False
-
-    @property
-    def wanted(self) -> bool:
-        """True if the cluster is to be followed, where there is a way to it."""
-        return self.enabled != "false"
 
 
 class Fault(NamedTuple):
@@ -133,3 +129,10 @@ class Configuration:
     node: Node = field(default_factory=Node)
     imported: Imported = field(default_factory=Imported)
     home: str = field(default="", compare=False)
+
+    @property
+    def following(self) -> Following:
+        """Whether the cluster is to be followed; auto does so with a kubeconfig, or as a pod."""
+        if self.kubevirt.enabled == "auto":
+            return Following.YES if self.kubeconfig else Following.AS_POD
+        return Following.YES if self.kubevirt.enabled == "true" else Following.NO

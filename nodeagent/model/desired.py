@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
@@ -179,6 +180,14 @@ class Discovery(NamedTuple):
     classes: tuple[str, ...] = DISCOVERED_CLASSES
 
 
+class Following(Enum):
+    """Whether the cluster is to be followed: ``AS_POD`` where there is a pod's service account."""
+
+    NO = "no"
+    AS_POD = "as a pod"
+    YES = "yes"
+
+
 class Desired(NamedTuple):
     """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
 
@@ -194,7 +203,7 @@ class Desired(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
     permits: BySelector = NO_RULES
     foreign: BySelector = NO_RULES
-    follows_cluster: bool = False
+    following: Following = Following.NO
 
     @property
     def node_paths(self) -> tuple[str, ...]:

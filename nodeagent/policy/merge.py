@@ -47,7 +47,7 @@ def merge(
         mdevs=mdev_wishes.wanted(configuration, cr, here),
         sriov=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.sriov),
         labels=tuple(here.items()),
-        follows_cluster=configuration.kubevirt.wanted,
+        following=configuration.following,
     )
 
 

@@ -52,7 +52,7 @@ def of(told: dict[str, Any], key: str) -> Any:
     return told.get("cluster", {}).get(key)
 
 
-FLAGS = ("--kubevirt-enabled", "true", "--kubeconfig", "/etc/kubeconfig", "--node-name", NAME)
+FLAGS = ("--kubeconfig", "/etc/kubeconfig", "--node-name", NAME)
 
 
 @pytest.fixture
@@ -240,9 +240,26 @@ async def test_a_daemon_that_follows_the_cluster_stays_small(node: Node, server:
         assert daemon.usage().rss < 50 * 1024
 
 
-async def test_without_credentials_auto_asks_nobody(node: Node) -> None:
+async def test_without_credentials_nobody_is_asked(node: Node) -> None:
     node.add_gpu("0000:20:00.0", 20)
     environ = {key: text for key, text in os.environ.items() if not key.startswith("KUBERNETES_")}
-    async with node.kubelet() as kubelet, node.daemon("--kubevirt-enabled", "auto", environ=environ):
+    async with node.kubelet() as kubelet, node.daemon(environ=environ):
         await kubelet.until_listed(T4, 1, PATIENCE)
         assert not of(await node.status(), "followed")
+
+
+async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY)
+    flags = (*FLAGS, "--kubevirt-enabled", "false")
+    async with node.kubelet() as kubelet, node.daemon(*flags):
+        await kubelet.until_listed(T4, 1, PATIENCE)
+        assert not of(await node.status(), "followed")
+    assert server.statistics.requests == []
+
+
+async def test_a_kubeconfig_that_comes_later_is_used_without_a_restart(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY)
+    async with node.kubelet() as kubelet, node.daemon("--node-name", NAME):
+        await kubelet.until_listed(T4, 1, PATIENCE)
+        node.configure("kubeconfig: /etc/kubeconfig\n")
+        await kubelet.until_listed(GPU, 1, PATIENCE)

@@ -64,10 +64,10 @@ async def test_a_machine_is_judged_without_a_daemon_and_without_a_cluster(node: 
 async def test_the_cr_is_served_as_the_settings_of_the_shell_let_it(node: Node) -> None:
     node.add_gpus(2)
     words = files(node, "example.com/gpu")
-    without = (await answer(node, *words))["resources"][0]
+    without = (await answer(node, *words, "--kubevirt-enabled", "false"))["resources"][0]
     assert without["prospect"] == "never"
     assert f"the KubeVirt CR means it, but it is offered as {T4}, Healthy" in without["why"][1]
-    (served,) = (await answer(node, *words, "--kubevirt-enabled", "true"))["resources"]
+    (served,) = (await answer(node, *words))["resources"]
     assert served["prospect"] == "now"
     assert list(served["env"]) == ["PCI_RESOURCE_EXAMPLE_COM_GPU"]
 

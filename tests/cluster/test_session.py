@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster.credentials import HOST, Credentials
+from nodeagent.cluster.account import HOST
+from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import MERGE_PATCH, Session, Timeouts
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
@@ -196,7 +197,6 @@ async def test_a_service_account_is_used_over_tls_and_its_token_read_again_after
     secure: ApiServer, authority: Certificates, tmp_path: Path
 ) -> None:
     credentials = account(tmp_path / "account", authority, secure)
-    assert credentials.there
     secure.tokens.add("first")
     async with Session(credentials) as api:
         assert await api.get(ONE)
@@ -220,9 +220,3 @@ async def test_a_server_of_another_authority_is_refused_until_its_own_is_known(
         assert secure.statistics.requests == []
         trust(tmp_path / "account", authority)
         assert await api.get(ONE)
-
-
-def test_there_are_no_credentials_outside_of_a_pod(tmp_path: Path) -> None:
-    assert not Credentials(account=tmp_path, environ={}).there
-    assert not Credentials(account=tmp_path, environ={HOST: "10.0.0.1"}).there
-    assert Credentials("kubeconfig", account=tmp_path, environ={}).there

@@ -301,7 +301,7 @@ def test_a_mistake_counts_even_where_a_stronger_source_hides_it(etc: Etc) -> Non
 
 
 def test_parts_that_are_named_but_not_used_are_fine(etc: Etc) -> None:
-    etc.write("config.yaml", "mdevs:\npassthrough: []\nsriov:\nkubevirt: {enabled: false, serve: external}\n")
+    etc.write("config.yaml", "mdevs:\npassthrough: []\nsriov:\nkubevirt: {enabled: auto, serve: external}\n")
     assert etc.load().configuration == Configuration()
 
 

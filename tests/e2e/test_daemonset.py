@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image in a pod of the real kubelet, as the manifests make it; and what the API server says of them.
 
-Differs from a node of a cluster: the pod is on the host's network, for there is no other here, and its /sys
-and /dev/vfio are the simulated host's.
+Differs from a node of a cluster: the pod is on the host's network, for there is no other here, so it gets
+the API server's own address; and its /sys and /dev/vfio are the simulated host's.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from nodeagent.sim.host import SimulatedHost
-from tests.e2e import node
+from tests.e2e import kubevirt, node
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import free_port
 from tests.e2e.resources import GPU
@@ -23,23 +25,37 @@ from tests.image import containers, manifests
 IMAGE = "docker.io/library/nodeagent:0.1.0"  # what a short name means to the kubelet
 NAMESPACE = "/api/v1/namespaces/nodeagent"
 PODS = f"{NAMESPACE}/pods"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PLACES = {
     "ServiceAccount": f"{NAMESPACE}/serviceaccounts",
     "ConfigMap": f"{NAMESPACE}/configmaps",
     "DaemonSet": "/apis/apps/v1/namespaces/nodeagent/daemonsets",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/nodeagent/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/nodeagent/rolebindings",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/nodeagent/roles",
+    "RoleBinding": f"{RBAC}/namespaces/nodeagent/rolebindings",
 }
-MADE = {"Namespace", "ServiceAccount"}  # for all of these tests
+MADE = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}  # for all of these tests
+SERVED = "example.com/served"
+PERMITTED = {
+    "permittedHostDevices": {
+        "pciHostDevices": [
+            {"pciVendorSelector": "10DE:1F08", "resourceName": SERVED, "externalResourceProvider": True}
+        ]
+    }
+}
 FOREIGN = {"SecurityContextConstraints"}
 
 
 @pytest.fixture(scope="module")
 def namespace(running: Cluster) -> None:
-    """The namespace of the manifests, with the account that pods run as."""
+    """The namespace of the manifests, with the account that pods run as, and what that may do."""
     made = manifests.kustomize("base")
     running.api.create("/api/v1/namespaces", manifests.one(made, "Namespace"))
-    running.api.create(PLACES["ServiceAccount"], manifests.one(made, "ServiceAccount"))
+    for kind in sorted(MADE & PLACES.keys()):
+        name = manifests.one(made, kind)["metadata"]["name"]
+        if running.api.gone(f"{PLACES[kind]}/{name}"):
+            running.api.create(PLACES[kind], manifests.one(made, kind))
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +67,18 @@ def image(running: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     containers.podman("image", "rm", "--force", IMAGE)
 
 
-def pod_of(overlay: str, host: SimulatedHost, listen: str) -> Any:
+def pod_of(running: Cluster, overlay: str, listen: str) -> Any:
     """The DaemonSet's pod for this machine."""
     spec = manifests.pod(manifests.kustomize(overlay))
     (container,) = spec["containers"]
+    server = urlsplit(running.control.url)
+    container["env"] += [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": str(server.hostname)},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": str(server.port)},
+    ]
     for volume in spec["volumes"]:
-        if volume["name"] in ("sys", "dev"):
-            volume["hostPath"]["path"] = host.path(volume["hostPath"]["path"])
+        if volume["name"] in ("sys", "dev", "state"):
+            volume["hostPath"]["path"] = f"{running.host}{volume['hostPath']['path']}"
     for variable in container["env"]:
         if variable["name"] == "NODEAGENT_HTTP_LISTEN":
             variable["value"] = listen
@@ -89,19 +110,31 @@ def test_the_api_server_takes_every_manifest(running: Cluster, overlay: str) -> 
     assert {"DaemonSet", "ConfigMap"} <= {each["kind"] for each in sent}
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("namespace", "image")
-@pytest.mark.parametrize("overlay", ["base", "overlays/vgpu"])
-def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedHost, overlay: str) -> None:
+@contextmanager
+def deployed(running: Cluster, host: SimulatedHost, overlay: str) -> Iterator[None]:
+    """The first pod of the overlay, ready; no pod after the block."""
     os.makedirs(host.path("/sys/fs/cgroup"))  # mounted on by the runtime
     settings = manifests.one(manifests.kustomize(overlay), "ConfigMap")
     settings["metadata"]["name"] = "nodeagent-config"
     running.api.create(PLACES["ConfigMap"], settings)
-    create(running, "first", pod_of(overlay, host, f"127.0.0.1:{free_port()}"))
+    create(running, "first", pod_of(running, overlay, f"127.0.0.1:{free_port()}"))
     try:
         running.api.until(f"{PODS}/first", ready, "the pod is ready", 60.0)
+        yield
+    finally:
+        for pod in running.api.get(PODS)["items"]:
+            running.api.delete(f"{PODS}/{pod['metadata']['name']}")
+        running.api.delete(f"{PLACES['ConfigMap']}/nodeagent-config")
+        running.api.until(PODS, lambda found: not found["items"], "the pods have gone", 60.0)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("namespace", "image")
+@pytest.mark.parametrize("overlay", ["base", "overlays/vgpu"])
+def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedHost, overlay: str) -> None:
+    with deployed(running, host, overlay):
         running.await_counts(GPU, 4, 4)
-        create(running, "second", pod_of(overlay, host, "") | {"restartPolicy": "Never"})
+        create(running, "second", pod_of(running, overlay, "") | {"restartPolicy": "Never"})
         ended = running.api.until(
             f"{PODS}/second",
             lambda pod: pod["status"]["phase"] == "Failed" and pod,
@@ -114,8 +147,15 @@ def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedH
         assert f"serves /var/lib/kubelet/device-plugins already: pod {os.uname().nodename};" in told
         assert "exclude it from the DaemonSet" in told
         assert ready(running.api.get(f"{PODS}/first"))
-    finally:
-        for name in ("second", "first"):
-            running.api.delete(f"{PODS}/{name}")
-        running.api.delete(f"{PLACES['ConfigMap']}/nodeagent-config")
-        running.api.until(PODS, lambda found: not found["items"], "the pods have gone", 60.0)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("namespace", "image")
+def test_a_pod_follows_the_kubevirt_cr_as_its_service_account(running: Cluster, host: SimulatedHost) -> None:
+    kubevirt.install(running.api)
+    with deployed(running, host, "base"):
+        kubevirt.create(running.api, PERMITTED)
+        try:
+            running.await_counts(SERVED, 1, 1)
+        finally:
+            kubevirt.delete(running.api)

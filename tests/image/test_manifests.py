@@ -103,6 +103,9 @@ def test_the_chart_and_kustomize_say_the_same(overlay: str, values: dict[str, An
     assert kinds[0] - {"Namespace"} == kinds[1]
     for kind in kinds[1] & {"SecurityContextConstraints", "Role", "RoleBinding", "ServiceAccount"}:
         assert _bare(manifests.one(ours, kind)) == _bare(manifests.one(chart, kind))
+    assert manifests.one(ours, "ClusterRole")["rules"] == manifests.one(chart, "ClusterRole")["rules"]
+    bindings = [manifests.one(made, "ClusterRoleBinding") for made in (ours, chart)]
+    assert bindings[0]["subjects"] == bindings[1]["subjects"]
 
 
 def _ordered(pod: Manifest) -> Manifest:
@@ -128,34 +131,38 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     assert security["capabilities"].get("add", []) == (["SYS_PTRACE", "DAC_READ_SEARCH"] if changes else [])
     assert pod.get("hostPID", False) is changes
     assert not {"hostNetwork", "hostIPC"} & pod.keys()
-    assert pod["automountServiceAccountToken"] is False
+    assert pod["automountServiceAccountToken"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
     of_changes = {"/sys"} if changes else set()
-    assert writable == {"/var/lib/kubelet/device-plugins", "/run/nodeagent"} | of_changes
+    always = {"/var/lib/kubelet/device-plugins", "/run/nodeagent", "/var/lib/nodeagent"}
+    assert writable == always | of_changes
 
 
-def test_the_cluster_is_read_only_and_only_where_the_settings_follow_it() -> None:
-    made = manifests.helm(config={"kubevirt": {"enabled": "true"}})
+def test_the_cluster_is_read_only() -> None:
+    made = manifests.helm()
     role = manifests.one(made, "ClusterRole")
     assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in role["rules"]} == {
         (("kubevirts",), ("list", "watch")),
         (("nodes",), ("list", "watch")),
     }
-    (subject,) = manifests.one(made, "ClusterRoleBinding")["subjects"]
+    for each in (made, manifests.kustomize("base")):
+        binding = manifests.one(each, "ClusterRoleBinding")
+        (subject,) = binding["subjects"]
+        assert subject["name"] == manifests.pod(each)["serviceAccountName"]
+        assert subject["namespace"] == manifests.one(each, "ServiceAccount")["metadata"]["namespace"]
+        assert binding["roleRef"]["name"] == manifests.one(each, "ClusterRole")["metadata"]["name"]
+
+
+def test_who_is_not_to_follow_the_cluster_gets_no_token_and_no_rights() -> None:
+    made = manifests.helm(config={"kubevirt": {"enabled": "false"}})
     pod, container = manifests.pod(made), manifests.container(made)
-    assert subject["name"] == pod["serviceAccountName"]
-    assert pod["automountServiceAccountToken"] is True
-    assert "/var/lib/nodeagent" in {each["mountPath"] for each in container["volumeMounts"]}
-    for settings in ({}, {"kubevirt": {"enabled": "false"}}):
-        kinds = {each["kind"] for each in manifests.helm(config=settings)}
-        assert not {"ClusterRole", "ClusterRoleBinding"} & kinds
+    assert pod["automountServiceAccountToken"] is False
+    assert "/var/lib/nodeagent" not in {each["mountPath"] for each in container["volumeMounts"]}
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {each["kind"] for each in made}
 
 
-def test_nothing_is_asked_of_the_api_server() -> None:
-    for overlay in ("base", "overlays/vgpu"):
-        kinds = {each["kind"] for each in manifests.kustomize(overlay)}
-        assert not kinds & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+def test_openshift_lets_its_constraints_be_used_and_no_more() -> None:
     rules = manifests.one(manifests.kustomize("overlays/openshift"), "Role")["rules"]
     constraints = manifests.one(manifests.kustomize("overlays/openshift"), "SecurityContextConstraints")
     assert [(rule["verbs"], rule["resourceNames"]) for rule in rules] == [

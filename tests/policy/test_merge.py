@@ -10,6 +10,7 @@ from nodeagent.model.configuration import (
     Configuration,
     Fault,
     Imported,
+    KubeVirt,
     MdevctlDefinitions,
     Mdevs,
     Node,
@@ -20,6 +21,7 @@ from nodeagent.model.desired import (
     CardTypes,
     Desired,
     Discovery,
+    Following,
     MdevDefinition,
     MdevRule,
     MdevsWanted,
@@ -152,8 +154,30 @@ def test_all_that_the_configuration_holds_is_desired() -> None:
     assert merge.findings(configuration) == ()
     assert merge.warnings(configuration) == ()
     assert merge.merge(configuration) == Desired(
-        configuration.discovery, (), (GPU,), wanted, configuration.sriov, ()
+        configuration.discovery,
+        (),
+        (GPU,),
+        wanted,
+        configuration.sriov,
+        (),
+        following=Following.AS_POD,
     )
+
+
+@pytest.mark.parametrize(
+    ("enabled", "kubeconfig", "following"),
+    [
+        ("auto", "", Following.AS_POD),
+        ("auto", "/etc/kubeconfig", Following.YES),
+        ("true", "", Following.YES),
+        ("false", "/etc/kubeconfig", Following.NO),
+    ],
+)
+def test_the_cluster_is_followed_where_there_is_a_way_unless_told_otherwise(
+    enabled: str, kubeconfig: str, following: Following
+) -> None:
+    configuration = Configuration(kubevirt=KubeVirt(enabled), kubeconfig=kubeconfig)
+    assert merge.merge(configuration).following is following
 
 
 def test_places_in_the_desired_are_named_without_the_directory_of_the_configuration() -> None:

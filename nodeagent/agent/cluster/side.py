@@ -20,6 +20,7 @@ from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.cluster import account
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
 from nodeagent.cluster.watching import Chance, Resource, Watch
@@ -27,6 +28,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.configuration import Configuration, Finding
+from nodeagent.model.desired import Following
 from nodeagent.model.kubevirt import SECTIONS
 from nodeagent.model.shares import ClusterShare
 from nodeagent.model.status import ClusterStatus
@@ -42,7 +44,7 @@ KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=reco
 class Place(NamedTuple):
     """What of the settings decides whom to ask, and who we are."""
 
-    enabled: str
+    following: Following
     kubeconfig: str
     node: str
 
@@ -52,14 +54,12 @@ class Place(NamedTuple):
         configuration = settings.configuration
         kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
         name = configuration.node.name or os.uname().nodename.lower()
-        return cls(configuration.kubevirt.enabled, kubeconfig, name)
+        return cls(configuration.following, kubeconfig, name)
 
     @property
     def credentials(self) -> Credentials | None:
         """What to ask with; None if nobody is to be asked."""
-        credentials = Credentials(self.kubeconfig)
-        wanted = self.enabled == "true" or (self.enabled == "auto" and credentials.there)
-        return credentials if wanted else None
+        return Credentials(self.kubeconfig) if account.reaches(self.following) else None
 
 
 class _Judged(NamedTuple):

@@ -62,7 +62,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* "true" if the KubeVirt CR and the Node are followed, else "". */ -}}
 {{- define "nodeagent.cluster" -}}
-{{- $enabled := dig "kubevirt" "enabled" "false" (include "nodeagent.config" . | fromYaml) | toString -}}
+{{- $enabled := dig "kubevirt" "enabled" "auto" (include "nodeagent.config" . | fromYaml) | toString -}}
 {{- if ne $enabled "false" -}}true{{- end -}}
 {{- end -}}
 
