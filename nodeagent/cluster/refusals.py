@@ -6,6 +6,7 @@ What it says is foreign text: it is cut short, and only what can be printed is s
 
 from __future__ import annotations
 
+import errno
 import json
 
 from nodeagent.base.errors import ClusterUnavailable
@@ -18,6 +19,8 @@ _HINTS = {
     FORBIDDEN: "give nodeagent the right to do that: see its ClusterRole",
     NOT_FOUND: "install what defines it in the cluster, or switch off what needs it here",
 }
+_FORBIDDEN = {errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES}  # RestrictAddressFamilies=, IPAddressDeny=
+_SANDBOX = "let the service reach the API server: kubevirt.md has the drop-in for systemd"
 _LONGEST = 600.0  # seconds that a server is left alone because it says so
 
 
@@ -49,7 +52,10 @@ def silent(request: str) -> ClusterUnavailable:
 
 def unreachable(request: str, error: Exception) -> ClusterUnavailable:
     """The error for what the network, TLS or HTTP came to."""
-    return ClusterUnavailable(f"{request}: {_plain(str(error) or type(error).__name__)}")
+    forbidden = isinstance(error, OSError) and error.errno in _FORBIDDEN
+    return ClusterUnavailable(
+        f"{request}: {_plain(str(error) or type(error).__name__)}", _SANDBOX if forbidden else ""
+    )
 
 
 def broken_off() -> ClusterUnavailable:

@@ -21,7 +21,7 @@ from tests.cluster import crs
 
 GPU, OTHER, SOUND = "example.com/gpu", "example.com/other", "example.com/sound"
 NAME = "node1"
-SOON = 2.0  # seconds; the issue says one, on a machine that nobody else loads
+SOON = 2.0  # seconds; one on a machine that nobody else loads
 ENTRY = {"pciVendorSelector": "10DE:1EB8", "resourceName": GPU, "externalResourceProvider": True}
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from nodeagent.base.errors import ClusterUnavailable
@@ -22,6 +24,12 @@ def test_foreign_text_is_cut_short_and_made_harmless() -> None:
 )
 def test_retry_after_counts_in_seconds_and_within_bounds(text: str, seconds: float) -> None:
     assert refusals.of("GET /x", 503, b"", text).after == seconds
+
+
+@pytest.mark.parametrize("number", [errno.EAFNOSUPPORT, errno.EPERM])
+def test_who_is_forbidden_to_use_the_network_is_told_who_may_have_done_so(number: int) -> None:
+    assert "drop-in" in refusals.unreachable("GET /x", OSError(number, "no")).hint
+    assert refusals.unreachable("GET /x", OSError(errno.ECONNREFUSED, "no")).hint == ""
 
 
 def test_a_version_that_is_too_old_is_an_error_of_its_own() -> None:

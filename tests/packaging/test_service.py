@@ -20,6 +20,8 @@ NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
+KUBEVIRT = METRICS.with_name("kubevirt.md")
+FOLLOWING = re.compile(r"^```\n# \S+/cluster.conf\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INI = re.compile(r"^```ini\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ON_THE_NODE = f"""[Service]
 ExecStart=
@@ -42,6 +44,21 @@ from nodeagent.sim.kubelet.standin import Kubelet
 async def main():
     async with Kubelet('/'):
         await anyio.sleep_forever()
+anyio.run(main)
+"""
+CLUSTER = """
+import os
+from pathlib import Path
+import anyio
+from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.store import NODES
+from nodeagent.sim.kubelet.standin import Kubelet
+async def main():
+    async with ApiServer() as server:
+        server.store.put(NODES, {'metadata': {'name': os.uname().nodename}})
+        server.kubeconfig(Path('/etc/nodeagent/kubeconfig'))
+        async with Kubelet('/'):
+            await anyio.sleep_forever()
 anyio.run(main)
 """
 CARDS = f"""
@@ -232,3 +249,26 @@ def test_a_reload_in_the_middle_of_an_upgrade_never_mixes_two_versions(
     installed.run("dpkg --configure nodeagent")
     installed.until_active()
     assert "mdevs.manage" in installed.says("nodeagent config")
+
+
+def test_the_drop_in_of_the_page_lets_the_daemon_follow_the_cluster(
+    installed: Machine, packages: Packages
+) -> None:
+    def told() -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(installed.says("nodeagent status -o json"))
+        return dict(status.get("cluster", {}))
+
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
+    kubelet(installed, CLUSTER, "")
+    installed.write("/etc/nodeagent/conf.d/cluster.yaml", "kubeconfig: /etc/nodeagent/kubeconfig\n")
+    error = until(lambda: told().get("error"), "the sandbox keeps it from the API server")
+    assert "Address family not supported" in error
+    assert told()["hint"] == "let the service reach the API server: kubevirt.md has the drop-in for systemd"
+    (drop_in,) = FOLLOWING.findall(KUBEVIRT.read_text())
+    installed.write(f"{DROP_IN}/cluster.conf", drop_in)
+    restart(installed)
+    assert until(lambda: told().get("answers"), "the API server is heard")
+    record = "/var/lib/nodeagent/cluster.json"
+    until(lambda: installed.run(f"test -e {record}", check=False).returncode == 0, "it is on disk")
+    assert installed.says(f"stat -c %a {record}") == "600"
+    installed.run("systemd-analyze verify --man=no nodeagent.service")
