@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from nodeagent.cluster import account
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import kubevirt, node
 from tests.e2e.cluster import Cluster
@@ -36,6 +38,12 @@ PLACES = {
     "RoleBinding": f"{RBAC}/namespaces/nodeagent/rolebindings",
 }
 MADE = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}  # for all of these tests
+AUTHORITY = "authority"
+ACCOUNT = [
+    {"serviceAccountToken": {"path": "token"}},
+    {"configMap": {"name": AUTHORITY, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+]
+"""As the admission plugin ServiceAccount would mount it; that is off in this cluster, as is its ConfigMap."""
 SERVED = "example.com/served"
 PERMITTED = {
     "permittedHostDevices": {
@@ -56,6 +64,7 @@ def namespace(running: Cluster) -> None:
         name = manifests.one(made, kind)["metadata"]["name"]
         if running.api.gone(f"{PLACES[kind]}/{name}"):
             running.api.create(PLACES[kind], manifests.one(made, kind))
+    trust(running)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +80,9 @@ def pod_of(running: Cluster, overlay: str, listen: str) -> Any:
     """The DaemonSet's pod for this machine."""
     spec = manifests.pod(manifests.kustomize(overlay))
     (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"]
+    spec["volumes"].append({"name": "account", "projected": {"sources": ACCOUNT}})
+    container["volumeMounts"].append({"name": "account", "mountPath": str(account.DIRECTORY)})
     server = urlsplit(running.control.url)
     container["env"] += [
         {"name": "KUBERNETES_SERVICE_HOST", "value": str(server.hostname)},
@@ -89,6 +101,14 @@ def pod_of(running: Cluster, overlay: str, listen: str) -> Any:
         if not port:
             del container[probe]
     return spec | {"hostNetwork": True, "nodeName": node.NAME}
+
+
+def trust(running: Cluster) -> None:
+    """Say whom a pod has to trust; the controller manager's own kube-root-ca.crt is empty here."""
+    authority = Path(running.control.certificates.path("ca.crt")).read_text()
+    body = {"metadata": {"name": AUTHORITY}, "data": {"ca.crt": authority}}
+    if running.api.gone(f"{PLACES['ConfigMap']}/{AUTHORITY}"):
+        running.api.create(PLACES["ConfigMap"], body)
 
 
 def create(running: Cluster, name: str, spec: Any) -> None:
@@ -156,6 +176,6 @@ def test_a_pod_follows_the_kubevirt_cr_as_its_service_account(running: Cluster, 
     with deployed(running, host, "base"):
         kubevirt.create(running.api, PERMITTED)
         try:
-            running.await_counts(SERVED, 1, 1)
+            running.await_counts(SERVED, 4, 4)
         finally:
             kubevirt.delete(running.api)
