@@ -56,19 +56,25 @@ def renewed(
 ) -> Resources:
     """All resources where only ``touched`` ones may have changed; what stays equal is the same object.
 
-    One that only a pod kept alive, which has let go, is not among them any more.
+    One that only a pod kept alive, which has let go, is not among them any more. The KubeVirt CR is for all
+    nodes: what it names is none of this one's before there is a device.
     """
     if not touched:
         return before
     rules = {ResourceName(rule.name): rule for rule in reversed(snapshot.desired.rules)}
+    ours = {name for name, rule in rules.items() if name in before or not _of_all_nodes(rule)}
     result = dict(before)
     for name in touched:
-        if name in rules or name in served.by_resource or name in served.orphans:
+        if name in ours or name in served.by_resource or name in served.orphans:
             fresh = _resource(name, rules.get(name), before.get(name), served, snapshot)
             result[name] = before[name] if before.get(name) == fresh else fresh
         else:
             result.pop(name, None)
     return result
+
+
+def _of_all_nodes(rule: Rule) -> bool:
+    return not isinstance(rule, NodeRule) and rule.permitted
 
 
 def _resource(

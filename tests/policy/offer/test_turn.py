@@ -39,6 +39,15 @@ def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
     assert dict(found) == {ResourceName(GPU): Resource(ResourceName(GPU), Kind.PCI)}
 
 
+def test_an_entry_of_the_cr_that_finds_nothing_here_is_no_resource_of_this_node() -> None:
+    """The CR is for all nodes: what others have is not shown on this one."""
+    rule = PciRule(GPU, (PciSelector(("10de",), ("1eb8",)),), permitted=True)
+    wish = Desired(rules=(rule,), permits={"10de:1eb8": rule})
+    assert turns(host(), wish=wish).resources == {}
+    assert listed(turns(host(), host(function(A)), wish=wish)) == {A: None}
+    assert listed(turns(host(function(A)), host(), wish=wish)) == {}
+
+
 def test_two_ids_with_one_name_are_one_resource() -> None:
     wish = Desired(aliases=((T4, GPU), ("pci-10de.nodeagent/20f1", GPU)))
     found = turns(host(function(A, 1), function(B, 2, device="20f1")), wish=wish)
