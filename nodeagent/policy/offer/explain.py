@@ -135,6 +135,11 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
         return _nobody(why), "name its type in a rule"
+    mdevs = sum(mdev.parent == host_device.address for mdev in snapshot.host.mdevs.values())
+    if (parts := classes.carried(host_device, mdevs)) and not groups.ready(host_device):
+        return f"it carries {parts}, each of which is a device of its own", classes.bind(
+            host_device, mdevs=mdevs
+        )
     steps = []
     if not _discoverable_class(host_device, snapshot):
         steps = [f'name it in a rule: pci: [{{addresses: ["{host_device.address}"]}}]']
