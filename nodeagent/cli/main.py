@@ -33,7 +33,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _complain(error: NodeagentError, code: int) -> int:
-    print(f"nodeagent: {error.lines()}", file=sys.stderr)
+    """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
+    from nodeagent.base import logsinks  # here: only an error needs it
+
+    prefix = "<3>" if logsinks.is_journal(os.environ, sys.stderr) else ""
+    for line in f"nodeagent: {error.lines()}".splitlines():
+        print(f"{prefix}{line}", file=sys.stderr)
     return code
 
 
@@ -71,7 +76,9 @@ def parser() -> argparse.ArgumentParser:
         ),
         ("demo", verbs.demo, _add_demo, "run the daemon on a made-up host with a stand-in kubelet"),
     ):
-        verb_parser = known.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        verb_parser = known.add_parser(
+            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
+        )
         verb_parser.set_defaults(run=verb)
         add_arguments(verb_parser)
     return top
@@ -79,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
-    config.add_flags(parser)
+    config.add_flags(parser, "a daemon that answers goes by its own; else, and with --host, these count: ")
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:

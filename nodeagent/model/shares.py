@@ -78,7 +78,7 @@ class HoldersShare(NamedTuple):
     @property
     def problems(self) -> tuple[str, ...]:
         """That the kubelet does not answer."""
-        return (f"who holds what is not known: {self.error}",) if self.error else ()
+        return (unasked(self.error),) if self.error else ()
 
 
 class WatchesShare(NamedTuple):
@@ -100,7 +100,7 @@ class WatchesShare(NamedTuple):
 
 
 class DirectoryShare(NamedTuple):
-    """The kubelet's socket, and whether it is there."""
+    """The kubelet's socket, and whether somebody is there."""
 
     socket: str
     present: bool
@@ -215,7 +215,7 @@ def _problems(shares: Shares) -> Iterator[str]:
 
 def _of_resource(resource: ResourceStatus) -> Iterator[str]:
     if resource.error:
-        yield f"{resource.name}: not registered: {resource.error}"
+        yield unregistered(resource)
     for device in resource.devices:
         if not device.healthy:
             yield unhealthy(resource.name, device)
@@ -224,6 +224,16 @@ def _of_resource(resource: ResourceStatus) -> Iterator[str]:
 def unhealthy(resource: str, device: DeviceStatus) -> str:
     """The line of a device that cannot be given."""
     return f"{resource}: {device.id} is Unhealthy: {device.what}"
+
+
+def unregistered(resource: ResourceStatus) -> str:
+    """The line of a resource that the kubelet does not take."""
+    return f"{resource.name}: not registered: {resource.error}"
+
+
+def unasked(error: str) -> str:
+    """The line on holders that nobody tells."""
+    return f"who holds what is not known: {error}"
 
 
 def not_in_force(error: str) -> str:
@@ -238,7 +248,7 @@ def unheard(error: str) -> str:
 
 def away(socket: str) -> str:
     """The line of a kubelet that is not there."""
-    return f"the kubelet is away: no {socket}"
+    return f"the kubelet is away: nobody is at {socket}"
 
 
 def _of_changes(changes: ChangesStatus) -> Iterator[str]:

@@ -37,14 +37,26 @@ def words(function: PciFunction) -> str:
     return next((each for each in found if each), "a device of an unknown class")
 
 
-def bind(function: PciFunction, also: str = "") -> str:
-    """The advice to give the function to VFIO: ``also`` ends it.
+def bind(function: PciFunction, also: str = "", mdevs: int = 0) -> str:
+    """The advice to give the function to VFIO: ``also`` ends it, ``mdevs`` is how many it carries.
 
-    A node may live on a network, storage or USB controller, and on what we do not know: there is an "if".
+    A node may live on a network, storage or USB controller, and on what we do not know: there is an "if". And
+    with its driver a function loses its mdevs and VFs, whoever uses them: they have to go first.
     """
+    if parts := carried(function, mdevs):
+        return (
+            f"remove its {parts} first, once nobody uses them: binding {function.address} to "
+            f"vfio-pci takes them away"
+        )
     if (function.pci_class or "").startswith(_MISSED_BY_NOBODY) or function.driver is None:
         return f"bind {function.address} to vfio-pci{also}"
     return (
         f"if this host can do without {function.address} ({words(function)}), "
         f"bind it to vfio-pci{also}; otherwise leave it as it is"
     )
+
+
+def carried(function: PciFunction, mdevs: int) -> str:
+    """The mdevs and VFs on a function, counted; "" if there are none."""
+    counts = ((mdevs, "mdev"), (len(function.vfs), "VF"))
+    return " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count)

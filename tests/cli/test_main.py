@@ -265,6 +265,18 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"nodeagent {verb}" in capsys.readouterr().out
 
 
+def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["plan", "--help"])
+    usage, about, *_ = capsys.readouterr().out.split("\n\n")
+    assert " ".join(usage.split()) == (
+        "usage: nodeagent plan [-h] [--host FILE] [--machine-id ID] [-o {text,json}] [--SETTING VALUE ...]"
+    )
+    assert " ".join(about.split()) == (
+        "Show what would be done to mdevs, vGPUs and VFs, and why; change nothing."
+    )
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["dance"], ["scan", "--no-such-flag"], ["scan", "-o", "xml"]], ids=str
 )
@@ -282,3 +294,20 @@ def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, notice(host))
     assert "T4\\xe9" in done.stdout
+
+
+def test_an_error_below_systemd_has_the_priority_of_one(host: SimulatedHost, tmp_path: Path) -> None:
+    configure(host, "nonsense: 1")
+    with (tmp_path / "journal").open("w+") as stream:
+        info = os.fstat(stream.fileno())
+        subprocess.run(
+            [sys.executable, "-m", "nodeagent", "--root", host.directory, "run"],
+            env=os.environ | {"JOURNAL_STREAM": f"{info.st_dev}:{info.st_ino}"},
+            stderr=stream,
+            check=False,
+        )
+        stream.seek(0)
+        what, *hint = stream.read().splitlines()
+    assert what.startswith("<3>nodeagent: ")
+    assert "nonsense: unknown key" in what
+    assert [line[:3] for line in hint] == ["<3>"]

@@ -36,3 +36,11 @@ def test_what_a_host_may_live_on_is_bound_only_if_it_can_do_without(code: str | 
 def test_what_no_host_lives_on_or_nobody_drives_is_bound_without_ado(code: str, driver: str | None) -> None:
     found = function("0000:65:00.1", pci_class=code, driver=driver)
     assert classes.bind(found) == "bind 0000:65:00.1 to vfio-pci"
+
+
+def test_what_carries_others_is_bound_only_after_they_are_gone() -> None:
+    card = function("0000:65:00.0", driver="nvidia", vfs=("0000:65:00.4", "0000:65:00.5"))
+    assert classes.bind(card, mdevs=1) == (
+        "remove its 1 mdev and 2 VFs first, once nobody uses them: "
+        "binding 0000:65:00.0 to vfio-pci takes them away"
+    )

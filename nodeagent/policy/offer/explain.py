@@ -47,11 +47,11 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """One sentence: offered and Healthy, offered and Unhealthy, or not offered."""
+        """One sentence: offered and Healthy, and then who has it; offered and Unhealthy; or not offered."""
         if self.resource is None:
             return f"not offered: {self.left_out[0]}"
         if self.reason is None:
-            return f"offered as {self.resource}, Healthy"
+            return f"offered as {self.resource}, Healthy{f', held by {self.holder}' if self.holder else ''}"
         return f"offered as {self.resource}, Unhealthy: {self.reason.what}"
 
     @property
@@ -135,6 +135,11 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
         return _nobody(why), "name its type in a rule"
+    mdevs = sum(mdev.parent == host_device.address for mdev in snapshot.host.mdevs.values())
+    if (parts := classes.carried(host_device, mdevs)) and not groups.ready(host_device):
+        return f"it carries {parts}, each of which is a device of its own", classes.bind(
+            host_device, mdevs=mdevs
+        )
     steps = []
     if not _discoverable_class(host_device, snapshot):
         steps = [f'name it in a rule: pci: [{{addresses: ["{host_device.address}"]}}]']

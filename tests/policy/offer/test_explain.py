@@ -115,6 +115,16 @@ def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a
     )
 
 
+def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
+    here = host(function(driver="nvidia"), mdev(), mdev("53764d0e-85a0-42b4-af5c-2046b460b1dd", group=51))
+    found = explain.explain(A, turn.first(snapshot(here, Desired())))
+    assert found is not None
+    assert found.verdict == "not offered: it carries 2 mdevs, each of which is a device of its own"
+    assert found.to_do == (
+        f"remove its 2 mdevs first, once nobody uses them: binding {A} to vfio-pci takes them away"
+    )
+
+
 @pytest.mark.parametrize(
     ("found", "role"),
     [
@@ -133,7 +143,7 @@ def test_the_holder_is_named() -> None:
     found = explain.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
     assert found.holder == "ns/vm"
-    assert found.verdict.endswith("Healthy")
+    assert found.verdict == f"offered as {GPU}, Healthy, held by ns/vm"
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
