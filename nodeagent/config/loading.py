@@ -145,6 +145,7 @@ def _settings(
         status=_section(effective, "status", records.Status),
         http=_section(effective, "http", records.Http),
         cdi=_section(effective, "cdi", records.Cdi),
+        cluster=_section(effective, "cluster", records.Cluster),
         values=effective.shown(),
         warnings=tuple(warnings),
         watched=tuple(watched),
