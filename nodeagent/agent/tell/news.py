@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the daemon is, for those who tell it on: whom to ask, and a bell for when the answer may be another one.
+"""How the daemon is, for those who tell it on: whom to ask, and a bell for when the answer may differ.
 
 A bell carries no truth, and some of the Status changes without one: whoever must not miss that looks from
 time to time as well.
@@ -26,7 +26,7 @@ class Cell(Protocol):
 
 
 class News:
-    """The component that rings ``bell`` when one of the cells has changed. It knows them from ``begin`` on."""
+    """The component that rings ``bell`` when one of the cells has changed; ``begin`` names them."""
 
     name = "news"
 
