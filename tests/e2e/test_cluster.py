@@ -136,7 +136,7 @@ def told(running: Cluster, document: Any) -> dict[str, Any]:
     """Reason → the newest Event of nodeagent on an object, found as ``kubectl describe`` finds it."""
     metadata = document["metadata"]
     found = running.api.get(EVENTS.format(metadata.get("namespace", "default"), metadata["uid"]))["items"]
-    return {each["reason"]: each for each in found if each["source"]["component"] == "nodeagent"}
+    return {each["reason"]: each for each in found if each["source"].get("component") == "nodeagent"}
 
 
 def usable(running: Cluster) -> Any:

@@ -16,7 +16,7 @@ from nodeagent.base import log
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.store import EVENTS, NODES
 from tests import virtual
-from tests.agent.cluster.statuses import GPU_AT, OTHER_AT, bad, good, status
+from tests.agent.cluster.statuses import OTHER_AT, bad, good, status
 from tests.agent.cluster.telling import NAME, Telling, put_node, telling
 from tests.conftest import Said
 
