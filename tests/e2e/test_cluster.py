@@ -163,12 +163,15 @@ def test_what_happens_to_a_device_is_told_on_the_node_and_on_its_pod(
     assert (event["type"], device in event["message"]) == ("Warning", True)
     assert event["reportingComponent"] == "nodeagent"
     host.plug(device)
+    host.bind(device, "vfio-pci")
     waiting.until(lambda: "DeviceHealthy" in told(running, node), "the Node tells that it is back")
     host.unplug(device)
     waiting.until(lambda: told(running, node)["DeviceUnhealthy"]["count"] == 2, "the same is counted")
     follower.stop()
     follower.start()
+    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
     host.plug(device)
+    host.bind(device, "vfio-pci")
     waiting.until(lambda: told(running, node)["DeviceHealthy"]["count"] == 2, "also by another daemon", 60.0)
 
 
