@@ -32,7 +32,7 @@ SETTINGS = {
     "node": {"name": NODE.rpartition("/")[2]},
     "discovery": {"classes": ["0300"]},
 }
-EVENTS = "/api/v1/namespaces/{}/events?fieldSelector=involvedObject.uid={}"
+EVENTS = "/api/v1/namespaces/{}/events?fieldSelector=involvedObject.uid={},source=nodeagent"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
@@ -136,7 +136,7 @@ def told(running: Cluster, document: Any) -> dict[str, Any]:
     """Reason → the newest Event of nodeagent on an object, found as ``kubectl describe`` finds it."""
     metadata = document["metadata"]
     found = running.api.get(EVENTS.format(metadata.get("namespace", "default"), metadata["uid"]))["items"]
-    return {each["reason"]: each for each in found if each["source"].get("component") == "nodeagent"}
+    return {each["reason"]: each for each in found}
 
 
 def usable(running: Cluster) -> Any:

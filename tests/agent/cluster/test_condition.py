@@ -29,6 +29,9 @@ BROKEN_MORE = status(bad(), problems=(UNHEALTHY, "who holds what is not known: n
 MOMENT = SETTLE + 2.0
 
 
+PAGE = Path(__file__).parents[3] / "docs/events.md"
+
+
 def made(core: Core) -> ConditionKeeper:
     """Without jitter, on the first day of 1970."""
     return ConditionKeeper(core, clock=anyio.current_time, jitter=lambda: 0.0)
@@ -54,6 +57,12 @@ def made(core: Core) -> ConditionKeeper:
 )
 def test_it_is_false_while_something_needs_a_person(told: object, says: object) -> None:
     assert condition.condition(told) == says  # type: ignore[arg-type]
+
+
+def test_the_page_has_its_reasons() -> None:
+    page = PAGE.read_text()
+    for told in (GOOD, condition.condition(BROKEN)):
+        assert f"| `{told.status}` | `{told.reason}` |" in page
 
 
 def test_its_text_fits_whatever_is_wrong() -> None:
