@@ -69,7 +69,6 @@ class Telling:
         """The methods of all that was asked but for the watch."""
         return [each.method for each in self.server.statistics.requests if each.method != "GET"]
 
-    @property
     def condition(self) -> Any:
         """Ours, as the Node has it."""
         node = self.server.store.get(NODES, NAME) or {}
