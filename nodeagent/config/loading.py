@@ -137,6 +137,7 @@ def _settings(
     effective: Effective, built: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> records.Settings:
     """The Settings: the configuration, and what the daemon needs besides it."""
+    cluster = _section(effective, "cluster", records.Cluster)
     return records.Settings(
         configuration=built,
         kubelet=_section(effective, "kubelet", records.Kubelet),
@@ -145,11 +146,18 @@ def _settings(
         status=_section(effective, "status", records.Status),
         http=_section(effective, "http", records.Http),
         cdi=_section(effective, "cdi", records.Cdi),
-        cluster=_section(effective, "cluster", records.Cluster),
+        cluster=cluster,
         values=effective.shown(),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *_unfollowed(cluster, built)),
         watched=tuple(watched),
     )
+
+
+def _unfollowed(cluster: records.Cluster, built: Configuration) -> tuple[str, ...]:
+    """A warning where something is to be written to a cluster that nobody follows."""
+    if not cluster.condition or built.kubevirt.wanted:
+        return ()
+    return ("cluster.condition is true, but the cluster is not followed; set kubevirt.enabled",)
 
 
 def _section(effective: Effective, name: str, record: type[R]) -> R:
