@@ -20,7 +20,7 @@ from nodeagent.config.reader.effective import Effective
 from nodeagent.config.reader.reading import PLACE
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, snake
 from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Mdevs, Node
-from nodeagent.model.desired import Discovery
+from nodeagent.model.desired import Discovery, Following
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def _settings(
     effective: Effective, built: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> records.Settings:
     """The Settings: the configuration, and what the daemon needs besides it."""
+    cluster = _section(effective, "cluster", records.Cluster)
     return records.Settings(
         configuration=built,
         kubelet=_section(effective, "kubelet", records.Kubelet),
@@ -145,10 +146,18 @@ def _settings(
         status=_section(effective, "status", records.Status),
         http=_section(effective, "http", records.Http),
         cdi=_section(effective, "cdi", records.Cdi),
+        cluster=cluster,
         values=effective.shown(),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *_unfollowed(cluster, built)),
         watched=tuple(watched),
     )
+
+
+def _unfollowed(cluster: records.Cluster, built: Configuration) -> tuple[str, ...]:
+    """A warning where something is to be written to a cluster that nobody follows."""
+    if not cluster.condition or built.following is not Following.NO:
+        return ()
+    return ("cluster.condition is true, but the cluster is not followed; set kubevirt.enabled: auto",)
 
 
 def _section(effective: Effective, name: str, record: type[R]) -> R:

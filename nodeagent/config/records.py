@@ -51,6 +51,13 @@ class Http(NamedTuple):
     page: str
 
 
+class Cluster(NamedTuple):
+    """What is written to the cluster, where it is followed."""
+
+    events: bool = True
+    condition: bool = False
+
+
 class Cdi(NamedTuple):
     """The directory of CDI specifications, without the root prefix."""
 
@@ -79,6 +86,7 @@ class Settings:
     status: Status
     http: Http
     cdi: Cdi
+    cluster: Cluster
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
     watched: tuple[str, ...] = field(default=(), compare=False)

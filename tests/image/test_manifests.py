@@ -139,19 +139,27 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     assert writable == always | of_changes
 
 
-def test_the_cluster_is_read_only() -> None:
-    made = manifests.helm()
-    role = manifests.one(made, "ClusterRole")
-    assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in role["rules"]} == {
-        (("kubevirts",), ("list", "watch")),
-        (("nodes",), ("list", "watch")),
-    }
-    for each in (made, manifests.kustomize("base")):
-        binding = manifests.one(each, "ClusterRoleBinding")
+READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}
+EVENTS, CONDITION = (("events",), ("create", "patch")), (("nodes/status",), ("patch",))
+WRITES = [({}, {EVENTS}), ({"events": False}, set()), ({"condition": True}, {EVENTS, CONDITION})]
+
+
+@pytest.mark.parametrize(("cluster", "writes"), WRITES)
+def test_of_the_cluster_only_that_can_be_written_which_the_settings_ask_for(
+    cluster: dict[str, bool], writes: set[object]
+) -> None:
+    made = manifests.helm(config={"cluster": cluster})
+    rules = manifests.one(made, "ClusterRole")["rules"]
+    assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in rules} == READS | writes
+
+
+def test_the_rights_are_those_of_the_account_that_the_pods_run_as() -> None:
+    for made in (manifests.helm(), manifests.kustomize("base")):
+        binding = manifests.one(made, "ClusterRoleBinding")
         (subject,) = binding["subjects"]
-        assert subject["name"] == manifests.pod(each)["serviceAccountName"]
-        assert subject["namespace"] == manifests.one(each, "ServiceAccount")["metadata"]["namespace"]
-        assert binding["roleRef"]["name"] == manifests.one(each, "ClusterRole")["metadata"]["name"]
+        assert subject["name"] == manifests.pod(made)["serviceAccountName"]
+        assert subject["namespace"] == manifests.one(made, "ServiceAccount")["metadata"]["namespace"]
+        assert binding["roleRef"]["name"] == manifests.one(made, "ClusterRole")["metadata"]["name"]
 
 
 def test_who_is_not_to_follow_the_cluster_gets_no_token_and_no_rights() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.status import (
     NO_CHANGES,
+    ClusterStatus,
     ConfigurationStatus,
     DeviceStatus,
     HolderStatus,
@@ -114,6 +115,14 @@ def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
 def test_where_metrics_are_served_is_told_if_they_are() -> None:
     assert not any("metrics" in line for line in lines())
     assert lines(http=HttpStatus("http://[::1]:9481/"))[4] == "metrics and health at http://[::1]:9481/"
+
+
+def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> None:
+    assert not any("cluster" in line for line in lines())
+    heard = ClusterStatus(followed=True, answers=True, kubevirt="kubevirt/kubevirt")
+    line = "cluster: answers since 1970-01-01 00:00:00 UTC; in force: KubeVirt CR kubevirt/kubevirt"
+    assert lines(cluster=heard)[4] == line
+    assert lines(cluster=heard._replace(events_left_out=7))[4] == f"{line}; Events left out: 7"
 
 
 def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None:

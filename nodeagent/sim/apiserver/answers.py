@@ -23,6 +23,7 @@ from nodeagent.sim.faults import Faults
 _PATCHES: dict[str, Callable[[Object, object], Object]] = {
     "application/json-patch+json": patches.operate,
     "application/merge-patch+json": patches.merge,
+    "application/strategic-merge-patch+json": patches.strategic,
 }
 
 
@@ -52,11 +53,21 @@ class Statistics:
 
 @dataclass(slots=True)
 class Refusal:
-    """The fault ``status``: that code for the next requests, with Retry-After if it has seconds."""
+    """The fault ``status``: that code for the next requests, with Retry-After if it has seconds.
+
+    ``method``, ``namespace``: only for requests of that method, or there; ``message``: what it says.
+    """
 
     code: int
     times: float = float("inf")
     after: int = 0
+    method: str = ""
+    namespace: str = ""
+    message: str = ""
+
+    def meets(self, method: str, namespace: str) -> bool:
+        """True if it is for such a request, and not for more of them already."""
+        return self.times > 0 and self.method in ("", method) and self.namespace in ("", namespace)
 
 
 class Answers:
@@ -87,7 +98,7 @@ class Answers:
         if self.tokens and authorization.removeprefix("Bearer ") not in self.tokens:
             raise Failure(401)
         asked = Asked.of(request.path, request.query)
-        self._refuse(asked)
+        self._refuse(asked, request.method)
         if self._faults.get("drop", asked.kind.plural) and request.transport is not None:
             request.transport.abort()
         if self._faults.get("garbage", asked.kind.plural):
@@ -105,11 +116,11 @@ class Answers:
                 return self._json(self._patched(asked, request.content_type, await request.json()))
         raise Failure(405)
 
-    def _refuse(self, asked: Asked) -> None:
+    def _refuse(self, asked: Asked, method: str) -> None:
         refusal = self._faults.get("status", asked.kind.plural)
-        if refusal is not None and refusal.times > 0:
+        if refusal is not None and refusal.meets(method, asked.namespace):
             refusal.times -= 1
-            raise Failure(refusal.code, after=refusal.after)
+            raise Failure(refusal.code, refusal.message, after=refusal.after)
 
     def _json(self, value: Object, code: int = 200, headers: dict[str, str] | None = None) -> web.Response:
         body = json.dumps(value, separators=(",", ":")).encode()
