@@ -60,10 +60,12 @@ def namespace(running: Cluster) -> None:
     """The namespace of the manifests, with the account that pods run as, and what that may do."""
     made = manifests.kustomize("base")
     running.api.create("/api/v1/namespaces", manifests.one(made, "Namespace"))
-    for kind in sorted(MADE & PLACES.keys()):
-        name = manifests.one(made, kind)["metadata"]["name"]
-        if running.api.gone(f"{PLACES[kind]}/{name}"):
-            running.api.create(PLACES[kind], manifests.one(made, kind))
+    running.api.create(PLACES["ServiceAccount"], manifests.one(made, "ServiceAccount"))
+    role, binding = (manifests.one(made, kind) for kind in ("ClusterRole", "ClusterRoleBinding"))
+    for each in (role, binding, {"metadata": binding["roleRef"]}):
+        each["metadata"]["name"] = "nodeagent-pods"  # another test has a user of the name nodeagent
+    running.api.create(PLACES["ClusterRole"], role)
+    running.api.create(PLACES["ClusterRoleBinding"], binding)
     trust(running)
 
 
