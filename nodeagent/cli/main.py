@@ -64,6 +64,12 @@ def parser() -> argparse.ArgumentParser:
         ),
         ("status", verbs.status, _add_common, "ask the running daemon how it is"),
         (
+            "cluster",
+            verbs.cluster,
+            _add_cluster,
+            "check what this node may do at the API server, and what it would find there; change nothing",
+        ),
+        (
             "config",
             verbs.configuration,
             _add_config,
@@ -103,6 +109,13 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="FILE", help="plan for a host saved with: nodeagent scan -o json")
     parser.add_argument(
         "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
+    )
+    _add_common(parser)
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", choices=("check",), help="check: list rights and objects, and what is missing"
     )
     _add_common(parser)
 

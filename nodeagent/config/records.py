@@ -51,6 +51,12 @@ class Http(NamedTuple):
     page: str
 
 
+class Cluster(NamedTuple):
+    """What is written to the cluster, where it is followed. ``stale_resources``: report, remove, off."""
+
+    stale_resources: str = "report"
+
+
 class Cdi(NamedTuple):
     """The directory of CDI specifications, without the root prefix."""
 
@@ -79,6 +85,7 @@ class Settings:
     status: Status
     http: Http
     cdi: Cdi
+    cluster: Cluster
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
     watched: tuple[str, ...] = field(default=(), compare=False)

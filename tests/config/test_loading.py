@@ -354,3 +354,34 @@ def test_the_example_in_the_packaged_file_can_be_uncommented_with_and_without_it
     file.write_text(head + re.sub(f"^{sign}", "", f"#resources:\n{example}", flags=re.MULTILINE))
     (rule,) = config.check_file(str(file)).configuration.rules
     assert rule.name == "example.com/gpu"
+
+
+def test_the_values_that_a_daemon_shows_make_its_settings_again(tmp_path: Path) -> None:
+    etc = Etc(tmp_path)
+    etc.write(
+        "config.yaml",
+        """
+apiVersion: nodeagent/v1
+discovery: {naming: id, classes: ["0300"]}
+aliases: {nvidia.com/T4: example.com/t4}
+resources:
+  - {name: example.com/gpu, pci: [{vendors: ["10de"], addresses: ["0000:86:00.*"], numaNodes: [0]}]}
+  - {name: example.com/kvm, node: {path: /dev/kvm, count: 3}}
+mdevs: {manage: true, types: [nvidia-222, {type: GRID T4-1Q, count: 2}]}
+kubevirt: {enabled: true}
+cluster: {staleResources: remove}
+node: {labels: {a: "true"}}
+timing: {settle: 300ms}
+""",
+    )
+    before = etc.load({"kubeconfig": "/etc/kubeconfig"})
+    after = config.again(before.values, {})
+    assert [each._replace(source="") for each in after.values] == [
+        each._replace(source="") for each in before.values
+    ]
+    assert (after.timing, after.cluster) == (before.timing, before.cluster)
+    assert after.configuration.mdevs == before.configuration.mdevs
+    assert [each.name for each in after.configuration.rules] == ["example.com/gpu", "example.com/kvm"]
+    assert (
+        config.again(before.values, {"kubevirt.enabled": "false"}).configuration.kubevirt.enabled == "false"
+    )

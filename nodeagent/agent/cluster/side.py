@@ -26,8 +26,7 @@ from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.cluster import ClusterWishes
-from nodeagent.model.configuration import Configuration, Finding
-from nodeagent.model.kubevirt import SECTIONS
+from nodeagent.model.configuration import Configuration
 from nodeagent.model.shares import ClusterShare
 from nodeagent.model.status import ClusterStatus
 from nodeagent.policy import merge
@@ -116,7 +115,7 @@ class ClusterSide:
         judged = self._judged
         if judged is None or judged.configuration is not configuration or judged.wishes != wishes:
             found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
-            judged = self._judged = _Judged(configuration, wishes, tuple(map(_line, found)))
+            judged = self._judged = _Judged(configuration, wishes, tuple(map(heard.line, found)))
         return judged.lines
 
     async def run(self) -> None:
@@ -185,10 +184,3 @@ class ClusterSide:
             self._unsaved = unsaved
         else:
             self._saved, self._unsaved = now, ""
-
-
-def _line(found: Finding) -> str:
-    """On one line: where in the CR, or which setting; what; and what to do."""
-    of_cr = found.place.startswith(SECTIONS)
-    place = f"KubeVirt CR: {found.place}: " if of_cr else f"{found.place}: " if found.place else ""
-    return f"{place}{found.what}; {found.hint}" if found.hint else f"{place}{found.what}"
