@@ -98,9 +98,15 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "machine",
         metavar="FILE",
         nargs="?",
-        help="after vmi: a VirtualMachineInstance or VirtualMachine as YAML or JSON",
+        help="after vmi: a VirtualMachineInstance or VirtualMachine as YAML or JSON, or NAMESPACE/NAME of "
+        "one in the cluster, asked for with --kubeconfig, $KUBECONFIG, or what the settings name",
     )
-    parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
+    parser.add_argument(
+        "--cr",
+        metavar="FILE",
+        help="after vmi: the KubeVirt CR as YAML or JSON; "
+        "default: the cluster's, if it is asked, or the daemon's",
+    )
     parser.add_argument("--host", metavar="FILE", help="explain on a host saved with: nodeagent scan -o json")
     _add_common(parser)
 

@@ -39,15 +39,19 @@ def read(path: str) -> Record:
     :raises Broken: if it is not what was written; it is set aside then.
     """
     try:
-        text = Path(path).read_bytes()
-    except OSError:
-        return Record()
-    try:
-        return _understood(text)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        return _read(path)
+    except Broken:
         with contextlib.suppress(OSError):
             Path(path).replace(path + ASIDE)
-        raise Broken(f"{path} is damaged; it is kept as {path}{ASIDE}") from error
+        raise
+
+
+def look(path: str) -> Record:
+    """What is on record; nothing, if it is damaged or not ours to read: the file stays as it is. Blocks."""
+    try:
+        return _read(path)
+    except Broken:
+        return Record()
 
 
 def said_before(path: str) -> Record:
@@ -84,6 +88,17 @@ def _named(parts: dict[str, Any]) -> dict[str, Any]:
     if isinstance(metadata, Mapping):
         parts["metadata"] = {key: metadata[key] for key in _METADATA if key in metadata}
     return parts
+
+
+def _read(path: str) -> Record:
+    try:
+        text = Path(path).read_bytes()
+    except OSError:
+        return Record()
+    try:
+        return _understood(text)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Broken(f"{path} is damaged; it is kept as {path}{ASIDE}") from error
 
 
 def _understood(text: bytes) -> Record:
