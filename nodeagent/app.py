@@ -74,6 +74,7 @@ class Daemon:
             self.core.releases,
             self.kubelet.cdi,
             self.config,
+            self.core.news,
             Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
@@ -111,12 +112,14 @@ class Daemon:
             self.passed,
         )
         teller = Teller(self.core, [self.kubelet, doorway, *components])
-        for_systemd = (systemd.Watchdog(self.notifier, pulse), self._status_line(teller, pulse))
+        self._begin_news(teller, pulse)
+        line = StatusLine(self.notifier, self.core.news, pulse)
+        for_systemd = (systemd.Watchdog(self.notifier, pulse), line)
         self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
         tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 
-    def _status_line(self, teller: Teller, pulse: Pulse) -> StatusLine:
+    def _begin_news(self, teller: Teller, pulse: Pulse) -> None:
         core, kubelet = self.core, self.kubelet
         cells = (
             core.snapshots,
@@ -124,8 +127,9 @@ class Daemon:
             kubelet.directory.kubelet,
             kubelet.plugins.bells.standing,
             self.config.read,
+            pulse.stuck,
         )
-        return StatusLine(self.notifier, teller.status, pulse, cells)
+        core.news.begin(teller.status, cells)
 
     def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:
         for component in components:

@@ -13,6 +13,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import Watcher
@@ -41,6 +42,7 @@ class Core:
     reservations: ReservationBook
     releases: Releases
     offering: Offering
+    news: News
 
 
 def build(root: Root, settings: Latest[Settings]) -> Core:
@@ -67,6 +69,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         ReservationBook(snapshots),
         releases,
         Offering(snapshots, releases),
+        News(),
     )
 
 

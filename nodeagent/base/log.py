@@ -337,6 +337,25 @@ CLUSTER_BACK = Event(
     logging.INFO,
     "{what} of the cluster are followed again",
 )
+CLUSTER_REFUSES = Event(
+    "cluster-refuses",
+    "211fed251cf74df79f0cf6463ac9424b",
+    logging.WARNING,
+    "{what} cannot be written to the cluster: {error}",
+    ("hint",),
+)
+CLUSTER_ACCEPTS = Event(
+    "cluster-accepts",
+    "5bf130a7ebf147f59da3871e85e90e5c",
+    logging.INFO,
+    "{what} can be written to the cluster again",
+)
+EVENTS_LEFT_OUT = Event(
+    "events-left-out",
+    "8acce955033c4fa596e242f7b104fa95",
+    logging.WARNING,
+    "more happens than is told as Events: what they leave out is in this log, and counted in the status",
+)
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 

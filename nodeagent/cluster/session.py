@@ -27,6 +27,7 @@ Parameters = Sequence[tuple[str, str]]
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 MOST = 4 * 2**20  # bytes of one answer; etcd takes objects of 1.5 MiB
 
 

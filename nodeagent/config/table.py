@@ -221,6 +221,18 @@ SETTINGS: tuple[Setting, ...] = (
         "how to reach the API server and as whom; without it as the pod's service account",
     ),
     Setting(
+        "cluster.events",
+        scalars.FLAG,
+        True,
+        "write Events about this node and its pods, where the cluster is followed (kubevirt.enabled)",
+    ),
+    Setting(
+        "cluster.condition",
+        scalars.FLAG,
+        False,
+        "keep the condition DevicesUsable of the Node: False while something needs a person",
+    ),
+    Setting(
         "kubelet.registration",
         scalars.choice("classic", "plugins-registry"),
         "classic",

@@ -35,6 +35,10 @@ class ReasonCode(StrEnum):
     EXCLUDED = "excluded-by-rule"
 
 
+WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
+"""Reasons that end by themselves when a pod ends: as it should be, and nobody is needed."""
+
+
 class Isolation(StrEnum):
     """What happens to the other devices of an IOMMU group when one of them is given away."""
 

@@ -148,10 +148,10 @@ class ClusterShare(NamedTuple):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """That it does not answer, what stays in force all the same, and what of its CR cannot be used."""
+        """That it does not answer, what stays in force all the same, what cannot be used or written."""
         status = self.status
         silent = (unheard(status.error),) if status.followed and status.error else ()
-        return (*silent, *status.doubts, *status.refused)
+        return (*silent, *status.doubts, *status.refused, *status.unwritten)
 
 
 class Shares(NamedTuple):

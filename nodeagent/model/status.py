@@ -310,7 +310,8 @@ class ClusterStatus(NamedTuple):
     ``followed``: the settings ask for it, and there are credentials. ``answers``: what is in force is what
     the API server says now; ``since`` then, or since it does not (seconds since 1970). ``kubevirt`` is the CR
     in force ("" for none), ``heard`` when it or the labels were put on disk last. ``doubts`` are lines on
-    what stays in force although the cluster says otherwise; ``refused`` on what of the CR is not in force.
+    what stays in force although the cluster says otherwise; ``refused`` on what of the CR is not in force;
+    ``unwritten`` on what cannot be written to the cluster. ``events_left_out`` counts Events that were not.
     """
 
     followed: bool = False
@@ -322,6 +323,8 @@ class ClusterStatus(NamedTuple):
     hint: str = ""
     doubts: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+    events_left_out: int = 0
 
 
 class Status(NamedTuple):

@@ -42,6 +42,8 @@ async def test_all_that_a_node_needs_is_there(node: Node, server: ApiServer) -> 
         "watch kubevirts.kubevirt.io",
         "list nodes",
         "watch nodes",
+        "create events",
+        "patch events",
         "the kind kubevirts.kubevirt.io",
         f"the Node {NAME}",
         "the KubeVirt CR kubevirt/kubevirt",

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nodeagent.agent.cluster.condition import ConditionKeeper
+from nodeagent.agent.cluster.events import Events
 from nodeagent.agent.cluster.side import ClusterSide
 from nodeagent.agent.core import Core
 from nodeagent.base.supervise import Component
 
 
 def components(core: Core) -> Sequence[Component]:
-    """The component, sharing the core of the daemon."""
-    return (ClusterSide(core),)
+    """The component, sharing the core of the daemon, and its guests."""
+    return (ClusterSide(core, (Events(core), ConditionKeeper(core))),)

@@ -28,7 +28,8 @@ _NONE = "make one, or wait for virt-operator to take it up: kubectl get kubevirt
 def uses(settings: Settings, node: str) -> Uses:
     """What the settings want of the API server."""
     follow, written = settings.configuration.kubevirt.wanted, settings.cluster
-    return Uses(node, follow, remove_stale=written.stale_resources == "remove")
+    remove = written.stale_resources == "remove"
+    return Uses(node, follow, written.events, written.condition, remove)
 
 
 async def inspect(session: Session, settings: Settings, node: str) -> AccessReport:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nodeagent.base import files, log
+from nodeagent.cluster import conditions
 
 PATH = "/var/lib/nodeagent/cluster.json"
 ASIDE = ".broken"
+CONDITION = "DevicesUsable"  # the type of the condition that this node writes
 _METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
 
 
@@ -79,8 +81,10 @@ def of_cr(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_node(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The names and labels of a Node: its status changes every few minutes, and is large."""
-    return _named({"metadata": document.get("metadata")})
+    """Names, labels and our condition of a Node: its status changes every few minutes, and is large."""
+    named = _named({"metadata": document.get("metadata")})
+    own = conditions.of_node(document, CONDITION)
+    return named if own is None else named | {"status": {"conditions": [own]}}
 
 
 def _named(parts: dict[str, Any]) -> dict[str, Any]:

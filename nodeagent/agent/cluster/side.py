@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from functools import partial, reduce
 from typing import NamedTuple
 
 import anyio
 
 from nodeagent.agent.cluster import heard, record
+from nodeagent.agent.cluster.guests import Api, Guest
 from nodeagent.agent.cluster.heard import Heard
 from nodeagent.agent.cluster.record import Record
 from nodeagent.agent.core import Core
@@ -74,8 +77,10 @@ class ClusterSide:
 
     name = "cluster"
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, guests: Sequence[Guest] = ()) -> None:
+        """``guests`` run as long as there is a session, and share it."""
         self._core = core
+        self._guests = guests
         self._path = core.root.path(record.PATH)
         self._heard = Heard()
         self._watches: tuple[Watch, ...] = ()
@@ -90,19 +95,18 @@ class ClusterSide:
         silent = next((each for each in known if not each.answers), None)
         since = max((each.at for each in known), default=0.0) if silent is None else silent.at
         cr = self._heard.wishes.kubevirt
-        return ClusterShare(
-            ClusterStatus(
-                followed=bool(known),
-                answers=bool(known) and silent is None,
-                since=since,
-                kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
-                heard=self._saved.at,
-                error=silent.error if silent is not None else "",
-                hint=silent.hint if silent is not None else "",
-                doubts=self._doubts,
-                refused=self._objections,
-            )
+        heard = ClusterStatus(
+            followed=bool(known),
+            answers=bool(known) and silent is None,
+            since=since,
+            kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
+            heard=self._saved.at,
+            error=silent.error if silent is not None else "",
+            hint=silent.hint if silent is not None else "",
+            doubts=self._doubts,
+            refused=self._objections,
         )
+        return ClusterShare(reduce(lambda status, guest: guest.told(status), self._guests, heard))
 
     @property
     def _doubts(self) -> tuple[str, ...]:
@@ -151,6 +155,9 @@ class ClusterSide:
             for watch in self._watches:
                 group.start_soon(watch.run, name=watch.name)
                 group.start_soon(watch.known.follow, lambda _: self._wake.touch(), name="news")
+            api = Api(session, place.node, self._watches[1].known)
+            for guest in self._guests:
+                group.start_soon(self._core.supervisor.keep, guest.name, partial(guest.run, api))
             seen = -1
             while True:
                 with anyio.move_on_after(AGAIN if self._unsaved else None):
@@ -166,6 +173,7 @@ class ClusterSide:
         for line in (*self._heard.doubts, *self._objections):
             if line not in said:
                 log.event(log.CONFIG_WARNING, text=line)
+        self._core.news.bell.touch()
 
     async def _save(self) -> None:
         """What has changed is put on disk, after it is in force: nobody waits for the disk.

@@ -7,13 +7,12 @@ loop that stands still and a component that does both end in a restart. The line
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 
 from nodeagent.agent.tell.alive import Pulse
-from nodeagent.base.latest import Latest
+from nodeagent.agent.tell.news import News
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.model import shares
 from nodeagent.model.status import Status
@@ -46,49 +45,28 @@ class Watchdog:
             await anyio.sleep(self._notifier.watchdog_interval or LOOK)
 
 
-class Cell(Protocol):
-    """What changes and can be waited for."""
-
-    def newer(self, seen: int) -> Awaitable[tuple[int, object]]:
-        """Wait until the version differs from ``seen``."""
-        ...
-
-
 class StatusLine:
     """Keeps the line right; without systemd it has nothing to do."""
 
     name = "status line"
 
-    def __init__(
-        self, notifier: Notifier, status: Callable[[], Status], pulse: Pulse, cells: Sequence[Cell]
-    ) -> None:
-        """``cells``: all that the line may change with."""
+    def __init__(self, notifier: Notifier, news: News, pulse: Pulse) -> None:
+        """``news`` rings when the line may be another one; ``pulse.stuck`` is among its cells."""
         self._notifier = notifier
-        self._status = status
+        self._news = news
         self._pulse = pulse
-        self._cells = (*cells, pulse.stuck)
-        self._news: Latest[None] = Latest(None)
 
     async def run(self) -> None:
         """Send the line now, and whenever it has become another one."""
         if not self._notifier.listening:
             return
         seen, told = -1, ""
-        async with anyio.create_task_group() as group:
-            for cell in self._cells:
-                group.start_soon(self._listen, cell, name="what the line may change with")
-            while True:
-                seen, _ = await self._news.newer(seen)
-                text = line(self._status(), self._pulse.standing_still())
-                if text != told and self._notifier.status(text):
-                    told = text
-                await anyio.sleep(CALM)
-
-    async def _listen(self, cell: Cell) -> None:
-        seen = -1
         while True:
-            seen, _ = await cell.newer(seen)
-            self._news.touch()
+            seen, _ = await self._news.bell.newer(seen)
+            text = line(self._news.asked(), self._pulse.standing_still())
+            if text != told and self._notifier.status(text):
+                told = text
+            await anyio.sleep(CALM)
 
 
 async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]]) -> None:

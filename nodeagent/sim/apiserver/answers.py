@@ -23,6 +23,7 @@ from nodeagent.sim.faults import Faults
 _PATCHES: dict[str, Callable[[Object, object], Object]] = {
     "application/json-patch+json": patches.operate,
     "application/merge-patch+json": patches.merge,
+    "application/strategic-merge-patch+json": patches.strategic,
 }
 
 
@@ -52,11 +53,16 @@ class Statistics:
 
 @dataclass(slots=True)
 class Refusal:
-    """The fault ``status``: that code for the next requests, with Retry-After if it has seconds."""
+    """The fault ``status``: that code for the next requests, with Retry-After if it has seconds.
+
+    ``method``: only for requests of that method; ``message``: what it says.
+    """
 
     code: int
     times: float = float("inf")
     after: int = 0
+    method: str = ""
+    message: str = ""
 
 
 class Answers:
@@ -94,7 +100,7 @@ class Answers:
         body = await request.json() if request.can_read_body else None
         itself = reviews.about_itself(request.method, request.path, body, self.denied, self.absent)
         if itself is not None:
-            self._fail(plural)
+            self._fail(plural, request.method)
             itself |= self._faults.get("review", plural) or {}
             return self._json(itself, 201 if request.method == "POST" else 200)
         asked = Asked.of(request.path, request.query)
@@ -122,13 +128,13 @@ class Answers:
             raise Failure(403, f'{resource} is forbidden: User "{reviews.USER}" cannot {verb} them')
         if reviews.is_absent(asked.kind, self.absent):
             raise Failure(404, "the server could not find the requested resource")
-        self._fail(asked.kind.plural)
+        self._fail(asked.kind.plural, method)
 
-    def _fail(self, plural: str) -> None:
+    def _fail(self, plural: str, method: str) -> None:
         refusal = self._faults.get("status", plural)
-        if refusal is not None and refusal.times > 0:
+        if refusal is not None and refusal.times > 0 and refusal.method in ("", method):
             refusal.times -= 1
-            raise Failure(refusal.code, after=refusal.after)
+            raise Failure(refusal.code, refusal.message, after=refusal.after)
 
     def _json(self, value: Object, code: int = 200, headers: dict[str, str] | None = None) -> web.Response:
         body = json.dumps(value, separators=(",", ":")).encode()

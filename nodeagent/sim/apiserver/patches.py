@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7396), as far as an API server's clients use them here.
+"""JSON Patch (RFC 6902), JSON Merge Patch (RFC 7396) and the strategic one, as far as clients use them here.
 
-Of JSON Patch: add, remove, replace and test on objects, which is what status patches of nodes need.
+Of JSON Patch: add, remove, replace and test on objects, which is what status patches of nodes need. Of
+strategic merge patches: lists of conditions, which are merged by type.
 """
 
 from __future__ import annotations
@@ -27,6 +28,31 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge(merged.get(name), value)
     return merged
+
+
+def strategic(target: Any, patch: Any) -> Any:
+    """The target with the patch in it; of a list of conditions only those of the patch are others."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif name == "conditions":
+            merged[name] = _conditions(merged.get(name) or [], value)
+        else:
+            merged[name] = strategic(merged.get(name), value)
+    return merged
+
+
+def _conditions(before: list[Object], patch: list[Object]) -> list[Object]:
+    made = {each["type"]: each for each in before}
+    for each in patch:
+        if each.get("$patch") == "delete":
+            made.pop(each["type"], None)
+        else:
+            made[each["type"]] = merge(made.get(each["type"]), each)
+    return list(made.values())
 
 
 def operate(target: Object, operations: Any) -> Object:

@@ -14,6 +14,7 @@ import pytest
 
 from nodeagent.agent.tell import systemd
 from nodeagent.agent.tell.alive import Pulse
+from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
@@ -125,9 +126,10 @@ async def listening(tmp_path: Path) -> AsyncIterator[Systemd]:
 async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: Path) -> None:
     present, cell = [True], Latest(0)
     async with listening(tmp_path) as peer, anyio.create_task_group() as tasks:
-        pulse = Pulse(Supervisor(), [])
-        line = systemd.StatusLine(peer.notifier, lambda: status(present=present[0]), pulse, [cell])
-        tasks.start_soon(line.run)
+        pulse, news = Pulse(Supervisor(), []), News()
+        news.begin(lambda: status(present=present[0]), [cell])
+        tasks.start_soon(news.run)
+        tasks.start_soon(systemd.StatusLine(peer.notifier, news, pulse).run)
         assert (await peer.hears()).endswith("kubelet connected")
         cell.set(1)
         await anyio.sleep(2 * systemd.CALM)
@@ -140,7 +142,9 @@ async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: 
 
 async def test_where_nobody_listens_nothing_is_made_up() -> None:
     pulse = Pulse(Supervisor(), [])
-    await systemd.StatusLine(Notifier(None), lambda: pytest.fail("not asked"), pulse, []).run()
+    news = News()
+    news.begin(lambda: pytest.fail("not asked"), [])
+    await systemd.StatusLine(Notifier(None), news, pulse).run()
 
 
 async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The condition DevicesUsable of the Node: False while something needs a person, as in ``nodeagent status``.
+
+It is compared with what the Node has, which is followed anyway: so a daemon that starts writes nothing if it
+has nothing else to say. There is no heartbeat: those who act on conditions look at their status and at
+lastTransitionTime, and each patch would write the whole Node anew. So the status must have stood for a moment
+before it is written, and a text that alone is another one waits for longer.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import anyio
+
+from nodeagent.agent.cluster import facts
+from nodeagent.agent.cluster.guests import Api, Right, forbidden
+from nodeagent.agent.cluster.record import CONDITION
+from nodeagent.agent.core import Core
+from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.cluster import conditions, events, pauses
+from nodeagent.cluster.conditions import Condition
+from nodeagent.model import shares
+from nodeagent.model.status import ClusterStatus, Status
+
+SETTLE = 5.0  # seconds for which another status must have stood
+CALM = 60.0  # the same for another text alone
+SPREAD = 10.0  # seconds over which many nodes write it, if all have the same reason to
+LOOK = 10.0  # seconds between two looks where nothing rings
+GATHER = 0.5  # seconds for what belongs together
+GOOD = Condition("True", "NothingNeedsAPerson", "all devices can be given, or are in use")
+_BAD = "SomethingNeedsAPerson"
+_ADVICE = "nodeagent status on the node says what to do"
+
+
+def condition(status: Status) -> Condition:
+    """What the Node is to say. Pure."""
+    lines = needing_a_person(status)
+    if not lines:
+        return GOOD
+    return Condition("False", _BAD, events.line(f"{_ADVICE}: {'; '.join(lines)}"))
+
+
+def needing_a_person(status: Status) -> tuple[str, ...]:
+    """The problems, without devices that wait for a pod to end, and without the silence of the API server:
+    that is no matter of the node, and whoever reads the condition cannot hear of it in time. Pure.
+    """
+    waiting = {
+        shares.unhealthy(resource.name, device)
+        for resource in status.resources
+        for device in resource.devices
+        if facts.waits(device)
+    }
+    silent = shares.unheard(status.cluster.error)
+    return tuple(line for line in status.problems if line not in waiting and line != silent)
+
+
+class _Stands(NamedTuple):
+    """For how long a difference must stand; ``flips``: it is one of True and False, not of the text alone."""
+
+    flips: bool
+    due: float
+
+
+class ConditionKeeper:
+    """A guest of the cluster side. Where ``cluster.condition`` is off, it removes what it has set before."""
+
+    name = "condition of the Node"
+
+    def __init__(
+        self,
+        core: Core,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._core = core
+        self._clock = clock
+        self._jitter = jitter
+        self._right = Right(f"the condition {CONDITION}")
+        self._stands: _Stands | None = None
+
+    def told(self, status: ClusterStatus) -> ClusterStatus:
+        """With the right that is missing."""
+        lines = (self._right.line,) if self._right.line else ()
+        return status._replace(unwritten=(*status.unwritten, *lines))
+
+    async def run(self, api: Api) -> None:
+        """Keep it as it is to be, for ever."""
+        await api.met()
+        failures = 0
+        while True:
+            seen = self._core.news.bell.version
+            try:
+                pause = await self._turn(api)
+                failures = 0
+            except ClusterUnavailable as error:
+                await anyio.sleep(pauses.after(error, failures, self._jitter()))
+                failures += 1
+                continue
+            with anyio.move_on_after(pause):
+                await self._core.news.bell.newer(seen)
+            await anyio.sleep(GATHER)
+
+    async def _turn(self, api: Api) -> float:
+        """Write it, if it has stood for long enough; seconds until the next look."""
+        if api.document is None or self._right.missing:
+            return LOOK
+        has, wanted, now = self._has(api), self._wanted, anyio.current_time()
+        if wanted == has or (wanted is not None and wanted.says(has)):
+            self._stands = None
+            return LOOK
+        flips = has is None or wanted is None or has.status != wanted.status
+        if self._stands is None or self._stands.flips != flips:
+            wait = SETTLE if flips else CALM
+            self._stands = _Stands(flips, now + wait + SPREAD * self._jitter())
+        if now >= self._stands.due:
+            await self._dare(api, has, wanted)
+            self._stands = None  # and with the next look the Node says so
+            return LOOK
+        return min(self._stands.due - now, LOOK)
+
+    async def _dare(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
+        """Write it; one that may not be written is no failure of the server's."""
+        try:
+            await self._write(api, has, wanted)
+        except ClusterUnavailable as error:
+            if not forbidden(error):
+                raise
+            self._right.refused(error)
+        else:
+            self._right.given()
+
+    async def _write(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
+        if wanted is None:
+            await conditions.remove(api.session, api.node, CONDITION)
+            return
+        since = has.since if has is not None and has.status == wanted.status else ""
+        await conditions.write(api.session, api.node, CONDITION, wanted._replace(since=since), self._clock())
+
+    @property
+    def _wanted(self) -> Condition | None:
+        return condition(self._core.news.asked()) if self._core.settings.get().cluster.condition else None
+
+    def _has(self, api: Api) -> Condition | None:
+        document = api.document
+        return None if document is None else conditions.read(conditions.of_node(document, CONDITION))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be told and was not yet: bounded in number, in age, and in how much is told in a time. Pure.
+
+The same once more is counted with what waits. The rate is that of client-go's spam filter
+(tools/record/events_cache.go): 25 at once, then one in five minutes; what is beyond that is counted and left
+out. Times are seconds of any clock that does not go back.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from nodeagent.agent.cluster.reasons import Notice
+
+BURST = 25
+EVERY = 300.0  # seconds for one more
+MOST = 64  # letters that wait
+OLD = 600.0  # seconds after which nobody wants to know
+
+
+class Letter(NamedTuple):
+    """A notice, and how often it has happened since it was told, first and last; not told before ``due``."""
+
+    notice: Notice
+    often: int
+    first: float
+    last: float
+    due: float
+
+
+class Outbox:
+    """``left_out``: how many notices were not told for one reason or another."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._letters: dict[Notice, Letter] = {}  # the oldest first
+        self._tokens = float(BURST)
+        self._filled = 0.0
+
+    def add(self, notice: Notice, now: float, delay: float = 0.0) -> bool:
+        """Take it; False if it is left out because too much is told."""
+        if not self._token(now):
+            self.left_out += 1
+            return False
+        before = self._letters.get(notice)
+        if before is not None:
+            self._letters[notice] = before._replace(often=before.often + 1, last=now)
+            return True
+        if len(self._letters) >= MOST:
+            del self._letters[next(iter(self._letters))]
+            self.left_out += 1
+        self._letters[notice] = Letter(notice, 1, now, now, now + delay)
+        return True
+
+    def due(self, now: float) -> Letter | None:
+        """The oldest that is due; what is too old is dropped."""
+        for letter in [each for each in self._letters.values() if now - each.last > OLD]:
+            self.drop(letter)
+        return next((letter for letter in self._letters.values() if letter.due <= now), None)
+
+    @property
+    def next(self) -> float:
+        """When the next one is due."""
+        return min((letter.due for letter in self._letters.values()), default=math.inf)
+
+    def sent(self, letter: Letter) -> None:
+        """It was told; what has happened since then waits on."""
+        now = self._letters.pop(letter.notice, letter)
+        if now.often > letter.often:
+            more = now._replace(often=now.often - letter.often, first=now.last)
+            self._letters[letter.notice] = more
+
+    def drop(self, letter: Letter) -> None:
+        """Nobody can be told."""
+        self._letters.pop(letter.notice, None)
+        self.left_out += letter.often
+
+    def _token(self, now: float) -> bool:
+        self._tokens = min(float(BURST), self._tokens + (now - self._filled) / EVERY)
+        self._filled = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
