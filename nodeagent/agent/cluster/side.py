@@ -18,6 +18,7 @@ import anyio
 from nodeagent.agent.cluster import heard, record
 from nodeagent.agent.cluster.guests import Api, Guest
 from nodeagent.agent.cluster.heard import Heard
+from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.record import Record
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
@@ -77,9 +78,10 @@ class ClusterSide:
 
     name = "cluster"
 
-    def __init__(self, core: Core, guests: Sequence[Guest] = ()) -> None:
-        """``guests`` run as long as there is a session, and share it."""
+    def __init__(self, core: Core, offered: Offered, guests: Sequence[Guest] = ()) -> None:
+        """``offered`` says what is kept of the Node. ``guests`` run as long as there is a session."""
         self._core = core
+        self._offered = offered
         self._guests = guests
         self._path = core.root.path(record.PATH)
         self._heard = Heard()
@@ -127,6 +129,7 @@ class ClusterSide:
         self._saved = await threads.call(record.said_before, self._path)
         self._heard = heard.before(self._saved)
         self._core.cluster.set(self._heard.wishes)
+        await self._offered.load()
         while True:
             place = self._place
             async with anyio.create_task_group() as group:
@@ -148,7 +151,7 @@ class ClusterSide:
         credentials = place.credentials
         if credentials is None:
             return
-        own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", record.of_node)
+        own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", self._offered.of_node)
         async with Session(credentials) as session, anyio.create_task_group() as group:
             chance = Chance(0.0 if self._saved == Record() else SPREAD)
             self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, own))

@@ -79,6 +79,12 @@ class DeviceTable:
         self.healthy[resource] = set()
         self.stopped[resource] = anyio.current_time()
 
+    def forget(self, resource: str) -> None:
+        """The plugin has been away for five minutes: the resource goes from the table and from the file."""
+        for part in (self.devices, self.healthy, self.unhealthy, self.stopped):
+            part.pop(resource, None)
+        self.save()
+
     def known(self, resource: str) -> bool:
         """True if the resource has sent a list or a pod holds some of it."""
         return resource in self.healthy or any(held.resource == resource for held in self.held)
