@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node tells its cluster: Events on its Node and on pods, and a condition; the API server is the stand-in."""
+"""What a node tells its cluster, on its Node and on pods; the API server is the stand-in."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,8 +14,9 @@ from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import EVENTS, NODES
 from nodeagent.sim.kubelet.standin import Kubelet
-from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, pod
-from tests.blackbox.test_cluster import FLAGS, NAME, followed, label, put, server_of
+from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, pod, until_health
+from tests.blackbox.test_cluster import FLAGS, NAME, followed, of, server_of
+from tests.blackbox.test_splitting import FIRST, two_cards
 
 GPU_AT, OTHER_AT = "0000:20:00.0", "0000:30:00.0"
 SOON = 2.0  # seconds; one is promised, on a machine that nobody else loads
@@ -82,11 +82,68 @@ async def test_a_device_that_falls_off_is_told_on_the_node_and_on_the_pod_that_h
         assert "stop ns/vm" in of_pod["message"]
 
 
-async def test_a_node_that_is_as_it_was_tells_nothing_at_its_start(node: Node, server: ApiServer) -> None:
+async def test_daemons_that_start_again_and_again_tell_nothing_of_what_was_so_before(
+    node: Node, server: ApiServer
+) -> None:
     node.host.bind(GPU_AT, "nvidia")
-    async with followed(node) as (daemon, kubelet):
-        await kubelet.until_listed(T4, 1, PATIENCE)
+    async with node.kubelet() as kubelet:
+        for _ in range(3):
+            async with node.daemon(*FLAGS):
+                await node.until_told(lambda told: of(told, "answers"))
+        async with node.daemon(*FLAGS):
+            await kubelet.until_listed(T4, 1, PATIENCE)
+            await node.until_told(lambda told: of(told, "answers"))
+            assert written(server) == []
+            node.host.bind(OTHER_AT, "nvidia")
+            await server.until(lambda: bool(written(server)), SOON)
+            assert [OTHER_AT in each["message"] for each in written(server)] == [True]
+
+
+async def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(
+    node: Node, server: ApiServer
+) -> None:
+    async with running(node) as (_, kubelet):
+        await server.stop()
+        node.host.bind(GPU_AT, "nvidia")
+        await until_health(kubelet, T4, GPU_AT, "Unhealthy")
+        await server.start()
+        await server.until(lambda: bool(written(server, "DeviceUnhealthy")), PATIENCE)
+
+
+async def test_without_the_right_devices_are_served_and_the_status_names_it(
+    node: Node, server: ApiServer
+) -> None:
+    async with running(node) as (daemon, kubelet):
+        server.faults.set("status:events", Refusal(403, message="you cannot create events"))
+        node.host.bind(GPU_AT, "nvidia")
+        told = await node.until_told(lambda told: of(told, "unwritten"))
+        assert "you cannot create events" in told["problems"][0]
+        assert len(daemon.lines("cluster-refuses")) == 1
+        assert (await kubelet.admit(pod("vm", {T4: 1}))).phase == "Running"
+
+
+async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
+    node: Node, server: ApiServer
+) -> None:
+    node.configure("mdevs: {manage: true, types: [nvidia-222]}")
+    async with two_cards(node), followed(node) as (_, kubelet):
+        await server.until(lambda: len(written(server, "MdevCreated")) == 2, PATIENCE)
+        assert any(f"{FIRST}: 16 x nvidia-222 made" in each["message"] for each in written(server))
+        vm = await kubelet.admit(pod("vm", {"nvidia.com/GRID_T4-1B": 1}))
+        assert vm.phase == "Running"
+        await node.until_told(lambda told: told.get("holders"))
+        node.configure("mdevs: {manage: true, types: [nvidia-228]}")
+        await server.until(lambda: bool(written(server, "ChangeWaiting")), PATIENCE)
+        await server.until(lambda: bool(written(server, "MdevRemoved")), PATIENCE)
+
+
+async def test_events_that_are_switched_off_are_not_written(node: Node, server: ApiServer) -> None:
+    node.configure("cluster: {events: false}")
+    async with running(node) as (daemon, kubelet):
+        node.host.bind(GPU_AT, "nvidia")
+        await until_health(kubelet, T4, GPU_AT, "Unhealthy")
+        node.configure("cluster: {events: true}")
+        await daemon.logged("config-reloaded")
         node.host.bind(OTHER_AT, "nvidia")
         await server.until(lambda: bool(written(server)), SOON)
-        await daemon.end()
         assert [OTHER_AT in each["message"] for each in written(server)] == [True]

@@ -10,6 +10,7 @@ import pytest
 
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import NODES
+from nodeagent.sim.kubelet import devices
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import PATIENCE, Node
 from tests.blackbox.test_cluster import ENTRY, GPU, NAME, OTHER, followed, of, put, server_of
@@ -70,7 +71,7 @@ async def test_what_nobody_gives_any_more_is_told_once_the_kubelet_has_forgotten
         assert list(stale(told)) == [GPU]
         assert "the kubelet still knows it" in stale(told)[GPU]
         assert daemon.lines("stale-resource") == []
-        kubelet.state.table.forget(GPU)
+        devices.forget(kubelet.state.table, GPU)
         told = await node.until_told(lambda told: stale(told) == {GPU: ""})
         await daemon.logged("stale-resource", resource=GPU)
         shown = await node.command("status")
@@ -85,7 +86,7 @@ async def test_what_nobody_gives_any_more_is_told_once_the_kubelet_has_forgotten
 async def test_what_is_counted_is_given_by_somebody(node: Node, server: ApiServer) -> None:
     async with followed(node, *LOOKS) as (_, kubelet):
         await renamed(server, kubelet)
-        kubelet.state.table.forget(GPU)
+        devices.forget(kubelet.state.table, GPU)
         count(server)
         await node.until_told(lambda told: bool(stale(told)))
         count(server, **{GPU: "1"})
@@ -102,7 +103,7 @@ async def test_names_are_known_after_a_restart_and_left_alone_where_that_is_wish
     assert kept.stat().st_mode & 0o777 == 0o600
     count(server, **{OTHER: "1"})
     async with followed(node, *LOOKS) as (_, kubelet):
-        kubelet.state.table.forget(GPU)
+        devices.forget(kubelet.state.table, GPU)
         await node.until_told(lambda told: stale(told) == {GPU: ""})
         node.configure("cluster: {staleResources: off}")
         await node.until_told(lambda told: stale(told) == {})
@@ -116,7 +117,7 @@ async def test_a_forgotten_name_is_taken_away_and_one_that_comes_back_is_left(
         await renamed(server, kubelet)
         count(server, **{OTHER: "1"})
         await node.until_told(lambda told: "still knows" in stale(told).get(GPU, ""))
-        kubelet.state.table.forget(GPU)
+        devices.forget(kubelet.state.table, GPU)
         await server.until(lambda: GPU not in counted(server), LONG)
         assert counted(server) == {"cpu": "4", FOREIGN: "0", OTHER: "1"}
         await daemon.logged("stale-resource-removed", resource=GPU)
@@ -132,7 +133,7 @@ async def test_a_right_that_is_missing_is_told_once(node: Node, server: ApiServe
     server.denied.add(("patch", "nodes/status"))
     async with followed(node, *REMOVES) as (daemon, kubelet):
         await renamed(server, kubelet)
-        kubelet.state.table.forget(GPU)
+        devices.forget(kubelet.state.table, GPU)
         count(server)
         await server.until(lambda: patches(server) > 0, LONG)
         told = await node.until_told(lambda told: of(told, "unwritten"))

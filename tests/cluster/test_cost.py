@@ -8,7 +8,7 @@ changes every five minutes, as the kubelet's report makes it do, and has the siz
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import anyio
 import anyio.abc
 from anyio.abc import SocketStream
 
-from nodeagent.cluster import capacities
+from nodeagent.cluster import capacities, conditions, events
+from nodeagent.cluster.conditions import Condition
 from nodeagent.cluster.credentials import Credentials
+from nodeagent.cluster.events import Event, Involved, Seen
 from nodeagent.cluster.session import Session
 from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.sim.apiserver.standin import ApiServer
@@ -171,3 +173,42 @@ async def test_nodes_that_lose_their_server_at_once_come_back_spread(
         print(f"{len(times)} requests within {max(times):.1f} s, at most {busiest} in one second")
         assert len(times) == NODES_AT_ONCE
         assert busiest < NODES_AT_ONCE / 6
+
+
+EVENT = Event(
+    Involved("node1", "8f0b5d5e-3c57-4f0a-a3c3-6f3f2d1f7c11"),
+    "DeviceUnhealthy",
+    "nvidia.com/TU104GL_TESLA_T4: 0000:d8:00.0: its driver is nvidia, not a VFIO driver; "
+    "bind 0000:d8:00.0 to vfio-pci",
+    warning=True,
+)
+BAD = Condition(
+    "False", "SomethingNeedsAPerson", f"nodeagent status on the node says what to do: {EVENT.message}"
+)
+
+
+@virtual.TIME
+async def test_an_event_the_same_again_and_a_condition_are_one_request_each(tmp_path: Path) -> None:
+    async with (
+        served() as server,
+        wired(server, tmp_path) as (wire, credentials),
+        Session(credentials) as api,
+    ):
+        server.store.put(NODES, node(0))
+        await api.get("/api/v1/nodes/node1")
+
+        async def cost(step: Awaitable[object]) -> tuple[int, int, int]:
+            before = (len(server.statistics.requests), wire.down, wire.up)
+            await step
+            after = (len(server.statistics.requests), wire.down, wire.up)
+            requests, down, up = (now - then for now, then in zip(after, before, strict=True))
+            return requests, down, up
+
+        made = await cost(events.write(api, "node1", EVENT, Seen(1, 0.0, 0.0)))
+        again = await cost(events.write(api, "node1", EVENT, Seen(1, 9.0, 9.0), 1))
+        flip = await cost(conditions.write(api, "node1", "DevicesUsable", BAD, 0.0))
+    print(f"Event (requests, bytes down, up): {made}; again: {again}; condition: {flip}")
+    assert made[0] == again[0] == flip[0] == 1
+    assert max(*made, *again) < 2_500
+    assert flip[1] < 20_000, "the answer is the Node"
+    assert flip[2] < 2_500

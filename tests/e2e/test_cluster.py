@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon follows a real API server: KubeVirt's own definition, and rights to read, no more."""
+"""The daemon follows a real API server, and tells it things: KubeVirt's definition, the chart's rights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ from typing import Any
 
 import pytest
 
+from nodeagent.sim.host import SimulatedHost
 from tests.e2e import kubevirt, waiting
 from tests.e2e.cluster import NODE, Cluster
 from tests.e2e.daemon import Daemon
-from tests.e2e.resources import GPU
+from tests.e2e.pods import Pods
+from tests.e2e.resources import FIRST, GPU
 
 SERVED, OTHER = "example.com/served", "example.com/other"
 RULES = [
     {"apiGroups": ["kubevirt.io"], "resources": ["kubevirts"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
 ]
 """Those of the chart: packaging/helm/nodeagent/templates/clusterrole.yaml."""
+SETTINGS = {
+    "kubevirt": {"enabled": True},
+    "kubeconfig": "/etc/kubeconfig",
+    "node": {"name": NODE.rpartition("/")[2]},
+    "discovery": {"classes": ["0300"]},
+}
+EVENTS = "/api/v1/namespaces/{}/events?fieldSelector=involvedObject.uid={},source=nodeagent"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
@@ -48,14 +59,7 @@ def follower(running: Cluster, daemon: Daemon) -> Iterator[Daemon]:
     (running.host / "var/lib/nodeagent/cluster.json").unlink(missing_ok=True)  # of the test before
     (running.host / "etc").mkdir(exist_ok=True)
     (running.host / "etc/kubeconfig").write_bytes(kubeconfig.read_bytes())
-    daemon.configure(
-        {
-            "kubevirt": {"enabled": True},
-            "kubeconfig": "/etc/kubeconfig",
-            "node": {"name": NODE.rpartition("/")[2]},
-            "discovery": {"classes": ["0300"]},
-        }
-    )
+    daemon.configure(SETTINGS)
     yield daemon
     if not running.api.gone(f"{kubevirt.OBJECTS}/kubevirt"):
         kubevirt.delete(running.api)
@@ -126,3 +130,79 @@ def test_a_node_goes_on_with_what_it_knows_while_the_api_server_is_away(
         waiting.until(lambda: served(follower, SERVED), "it is served without an API server")
         waiting.until(lambda: bool(heard(follower, "error")), "that is told")
     waiting.until(lambda: bool(heard(follower, "answers")), "it is heard again", 60.0)
+
+
+def told(running: Cluster, document: Any) -> dict[str, Any]:
+    """Reason → the newest Event of nodeagent on an object, found as ``kubectl describe`` finds it."""
+    metadata = document["metadata"]
+    found = running.api.get(EVENTS.format(metadata.get("namespace", "default"), metadata["uid"]))["items"]
+    return {each["reason"]: each for each in found}
+
+
+def usable(running: Cluster) -> Any:
+    """The condition of the Node; None if it has none."""
+    conditions = running.api.get(NODE)["status"]["conditions"]
+    return next((each for each in conditions if each["type"] == "DevicesUsable"), None)
+
+
+def test_what_happens_to_a_device_is_told_on_the_node_and_on_its_pod(
+    running: Cluster, follower: Daemon, pods: Pods, host: SimulatedHost
+) -> None:
+    follower.start()
+    running.await_counts(GPU, 4, 4)
+    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    pods.run("patient", {GPU: 1})
+    (device,) = waiting.until(lambda: follower.status().get("holders"), "the daemon knows the holder")
+    node, pod = running.api.get(NODE), pods.get("patient")
+    began = time.monotonic()
+    host.unplug(device)
+    waiting.until(lambda: "DeviceUnhealthy" in told(running, node), "the Node tells it")
+    print(f"\nunplugged to the Event on the Node: {(time.monotonic() - began) * 1000:.0f} ms")
+    waiting.until(lambda: "DeviceUnhealthy" in told(running, pod), "the pod tells it")
+    event = told(running, node)["DeviceUnhealthy"]
+    assert (event["type"], device in event["message"]) == ("Warning", True)
+    assert event["reportingComponent"] == "nodeagent"
+    host.plug(device)
+    host.bind(device, "vfio-pci")
+    waiting.until(lambda: "DeviceHealthy" in told(running, node), "the Node tells that it is back")
+    host.unplug(device)
+    waiting.until(lambda: told(running, node)["DeviceUnhealthy"]["count"] == 2, "the same is counted")
+    follower.stop()
+    follower.start()
+    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    host.plug(device)
+    host.bind(device, "vfio-pci")
+    waiting.until(lambda: told(running, node)["DeviceHealthy"]["count"] == 2, "also by another daemon", 60.0)
+
+
+def test_the_condition_of_the_node_is_false_while_something_needs_a_person(
+    running: Cluster, follower: Daemon, host: SimulatedHost
+) -> None:
+    follower.configure(SETTINGS | {"cluster": {"condition": True}})
+    follower.start()
+    running.await_counts(GPU, 4, 4)
+    before = waiting.until(lambda: usable(running), "the Node has the condition", 30.0)
+    assert before["status"] == "True"
+    host.bind(FIRST, "nvidia")
+    waiting.until(lambda: usable(running)["status"] == "False", "it is False", 30.0)
+    assert FIRST in usable(running)["message"]
+    others = {each["type"] for each in running.api.get(NODE)["status"]["conditions"]}
+    assert {"Ready", "MemoryPressure", "DevicesUsable"} <= others
+    host.bind(FIRST, "vfio-pci")
+    waiting.until(lambda: usable(running)["status"] == "True", "it is True again", 30.0)
+    follower.configure(SETTINGS)
+    waiting.until(lambda: usable(running) is None, "it is taken away", 30.0)
+
+
+def test_a_right_that_is_missing_is_told(running: Cluster, follower: Daemon, host: SimulatedHost) -> None:
+    follower.start()
+    running.await_counts(GPU, 4, 4)
+    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    running.api.patch(f"{RBAC}/clusterroles/nodeagent", {"rules": RULES[:2]})
+    try:
+        host.bind(FIRST, "nvidia")
+        (line,) = waiting.until(lambda: heard(follower, "unwritten"), "the right is missing")
+        assert 'cannot create resource "events"' in line
+    finally:
+        running.api.patch(f"{RBAC}/clusterroles/nodeagent", {"rules": RULES})
+        host.bind(FIRST, "vfio-pci")

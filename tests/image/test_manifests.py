@@ -135,13 +135,23 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     assert writable == {"/var/lib/kubelet/device-plugins", "/run/nodeagent"} | of_changes
 
 
-def test_the_cluster_is_read_only_and_only_where_the_settings_follow_it() -> None:
+READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}
+EVENTS, CONDITION = (("events",), ("create", "patch")), (("nodes/status",), ("patch",))
+WRITES = [({}, {EVENTS}), ({"events": False}, set()), ({"condition": True}, {EVENTS, CONDITION})]
+WRITES += [({"staleResources": "remove"}, {EVENTS, CONDITION}), ({"staleResources": "report"}, {EVENTS})]
+
+
+@pytest.mark.parametrize(("cluster", "writes"), WRITES)
+def test_of_the_cluster_only_that_can_be_written_which_the_settings_ask_for(
+    cluster: dict[str, object], writes: set[object]
+) -> None:
+    made = manifests.helm(config={"kubevirt": {"enabled": "true"}, "cluster": cluster})
+    rules = manifests.one(made, "ClusterRole")["rules"]
+    assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in rules} == READS | writes
+
+
+def test_the_cluster_is_asked_only_where_the_settings_follow_it() -> None:
     made = manifests.helm(config={"kubevirt": {"enabled": "true"}})
-    role = manifests.one(made, "ClusterRole")
-    assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in role["rules"]} == {
-        (("kubevirts",), ("list", "watch")),
-        (("nodes",), ("list", "watch")),
-    }
     (subject,) = manifests.one(made, "ClusterRoleBinding")["subjects"]
     pod, container = manifests.pod(made), manifests.container(made)
     assert subject["name"] == pod["serviceAccountName"]

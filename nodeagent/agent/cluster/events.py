@@ -14,7 +14,7 @@ import anyio
 
 from nodeagent.agent.cluster import pods
 from nodeagent.agent.cluster.guests import Api
-from nodeagent.agent.cluster.notices import Notices
+from nodeagent.agent.cluster.notices import SETTLED, Notices
 from nodeagent.agent.cluster.outbox import Outbox
 from nodeagent.agent.cluster.sending import Sender
 from nodeagent.agent.core import Core
@@ -57,7 +57,7 @@ class Events:
                 group.cancel_scope.cancel()
 
     async def _look(self) -> None:
-        news, notices, seen = self._core.news, Notices(), -1
+        news, notices, seen = self._core.news, Notices(SETTLED + SPREAD * self._jitter()), -1
         while True:
             now = anyio.current_time()
             for notice in notices.of(news.asked(), now):

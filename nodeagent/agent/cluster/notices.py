@@ -19,7 +19,7 @@ from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgp
 from nodeagent.model.ids import pci_address
 from nodeagent.model.status import CardStatus, ChangesStatus, Status
 
-SETTLED = 30.0  # seconds after which what stood at the first look is told
+SETTLED = 30.0  # seconds after which what stood at the first look is told, at the earliest
 FEW = 3  # notices of one reason that are told one by one
 _MAKES = frozenset({CreateMdev.kind, SetVgpuType.kind})
 _REMOVES = frozenset({RemoveMdev.kind, ClearVgpuType.kind})
@@ -27,9 +27,10 @@ _MORE = "nodeagent status on the node lists all of them, with what to do"
 
 
 class Notices:
-    """The memory between two looks."""
+    """The memory between two looks. ``settled``: seconds until what stood at the first is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, settled: float = SETTLED) -> None:
+        self._settled = settled
         self._before: Status | None = None
         self._quiet: ChangesStatus | None = None  # as it was when nothing was under way
         self._standing: Facts = {}
@@ -46,7 +47,7 @@ class Notices:
         if before is None:
             found = facts.facts(status)
             self._standing = {key: notice for key, notice in found.items() if notice.reason.warning}
-            self._due, self._quiet = now + SETTLED, status.changes
+            self._due, self._quiet = now + self._settled, status.changes
             return []
         new = [*notices(before, status), *self._made(status.changes), *self._still(status, now)]
         return folded(new)
@@ -71,7 +72,7 @@ def notices(before: Status, now: Status) -> list[Notice]:
     old, new = facts.facts(before), facts.facts(now)
     begun = [notice for key, notice in new.items() if old.get(key) != notice]
     over = (notice for key in old if key not in new for notice in _over(key, now))
-    return [*begun, *over, *_gone(before, now)]
+    return [*begun, *over, *_gone(before, now), *_taken(before, now)]
 
 
 def made(before: ChangesStatus, now: ChangesStatus) -> list[Notice]:
@@ -134,6 +135,13 @@ def _gone(before: Status, now: Status) -> Iterator[Notice]:
         for device in resource.devices:
             if device.id not in listed and pci_address(device.id) is not None:
                 yield Notice(reasons.DEVICE_GONE, f"{resource.name}: {device.id} is no longer listed")
+
+
+def _taken(before: Status, now: Status) -> Iterator[Notice]:
+    """Resources that the Node counts no more, since we have seen to that."""
+    for name in now.cluster.stale_removed:
+        if name not in before.cluster.stale_removed:
+            yield Notice(reasons.STALE_REMOVED, f"{name}: the Node counted it as 0, and nobody gave it")
 
 
 def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:

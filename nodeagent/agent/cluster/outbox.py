@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be told and was not yet: bounded in number, in age, and in how much is told in a time. Pure.
+"""What is to be told and was not yet: bounded in age, in how much is taken in a time, and so in number. Pure.
 
 The same once more is counted with what waits. The rate is that of client-go's spam filter
 (tools/record/events_cache.go): 25 at once, then one in five minutes; what is beyond that is counted and left
@@ -15,7 +15,6 @@ from nodeagent.agent.cluster.reasons import Notice
 
 BURST = 25
 EVERY = 300.0  # seconds for one more
-MOST = 64  # letters that wait
 OLD = 600.0  # seconds after which nobody wants to know
 
 
@@ -40,6 +39,7 @@ class Outbox:
 
     def add(self, notice: Notice, now: float, delay: float = 0.0) -> bool:
         """Take it; False if it is left out because too much is told."""
+        self._forget(now)
         if not self._token(now):
             self.left_out += 1
             return False
@@ -47,16 +47,12 @@ class Outbox:
         if before is not None:
             self._letters[notice] = before._replace(often=before.often + 1, last=now)
             return True
-        if len(self._letters) >= MOST:
-            del self._letters[next(iter(self._letters))]
-            self.left_out += 1
         self._letters[notice] = Letter(notice, 1, now, now, now + delay)
         return True
 
     def due(self, now: float) -> Letter | None:
         """The oldest that is due; what is too old is dropped."""
-        for letter in [each for each in self._letters.values() if now - each.last > OLD]:
-            self.drop(letter)
+        self._forget(now)
         return next((letter for letter in self._letters.values() if letter.due <= now), None)
 
     @property
@@ -75,6 +71,10 @@ class Outbox:
         """Nobody can be told."""
         self._letters.pop(letter.notice, None)
         self.left_out += letter.often
+
+    def _forget(self, now: float) -> None:
+        for letter in [each for each in self._letters.values() if now - each.last > OLD]:
+            self.drop(letter)
 
     def _token(self, now: float) -> bool:
         self._tokens = min(float(BURST), self._tokens + (now - self._filled) / EVERY)

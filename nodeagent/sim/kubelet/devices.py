@@ -79,12 +79,6 @@ class DeviceTable:
         self.healthy[resource] = set()
         self.stopped[resource] = anyio.current_time()
 
-    def forget(self, resource: str) -> None:
-        """The plugin has been away for five minutes: the resource goes from the table and from the file."""
-        for part in (self.devices, self.healthy, self.unhealthy, self.stopped):
-            part.pop(resource, None)
-        self.save()
-
     def known(self, resource: str) -> bool:
         """True if the resource has sent a list or a pod holds some of it."""
         return resource in self.healthy or any(held.resource == resource for held in self.held)
@@ -140,6 +134,13 @@ class DeviceTable:
             self.lost(resource)
         self.held = [_held(entry) for entry in data["PodDeviceEntries"]]
         self.count_again()
+
+
+def forget(table: DeviceTable, resource: str) -> None:
+    """The plugin has been away for five minutes: the resource goes from the table and from the file."""
+    for part in (table.devices, table.healthy, table.unhealthy, table.stopped):
+        part.pop(resource, None)
+    table.save()
 
 
 def ids_of(table: DeviceTable, pod_uid: str, container: str, resource: str) -> tuple[str, ...]:

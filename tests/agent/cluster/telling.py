@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest of the cluster side with a stand-in API server, and a Status that the test decides on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from nodeagent import config
+from nodeagent.agent import core as cores
+from nodeagent.agent.cluster import record
+from nodeagent.agent.cluster.guests import Api, Guest
+from nodeagent.agent.core import Core
+from nodeagent.base.latest import Latest
+from nodeagent.cluster.watching import Resource
+from nodeagent.config import Sources
+from nodeagent.kernel.root import Root
+from nodeagent.model.status import ClusterStatus, Status
+from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.store import EVENTS, NODES, Object
+from tests.agent.cluster.statuses import status
+from tests.cluster.following import EVEN, followed, served, session
+
+NAME = "node1"
+READY = {"type": "Ready", "status": "True"}
+OWN = record.CONDITION
+OWN_NODE = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", record.of_node)
+
+
+DEFAULTS = config.load(Sources("/nowhere", {}, {}))
+
+
+class Telling:
+    """The server, the guest, and its Core."""
+
+    def __init__(self, server: ApiServer, core: Core, guest: Guest) -> None:
+        self.server = server
+        self.core = core
+        self.guest = guest
+        self.cell: Latest[Status] = Latest(status())
+        core.news.begin(self.cell.get, [self.cell])
+
+    def now(self, told: Status) -> None:
+        """This is the Status now."""
+        self.cell.set(told)
+
+    def configure(self, **cluster: bool) -> None:
+        """Other settings of the section ``cluster``."""
+        settings = self.core.settings.get()
+        self.core.settings.set(replace(settings, cluster=settings.cluster._replace(**cluster)))
+
+    @property
+    def status(self) -> ClusterStatus:
+        """What the guest says of itself."""
+        return self.guest.told(ClusterStatus())
+
+    @property
+    def written(self) -> list[Object]:
+        """The Events on the Node."""
+        return [each for each in self.server.store.all(EVENTS) if each["involvedObject"]["kind"] == "Node"]
+
+    @property
+    def requests(self) -> list[str]:
+        """The methods of all that was asked but for the watch."""
+        return [each.method for each in self.server.statistics.requests if each.method != "GET"]
+
+    @property
+    def condition(self) -> Any:
+        """Ours, as the Node has it."""
+        node = self.server.store.get(NODES, NAME) or {}
+        listed = node.get("status", {}).get("conditions", ())
+        return next((each for each in listed if each["type"] == OWN), None)
+
+    async def until_written(self, number: int, within: float = 5.0) -> None:
+        """Wait until there are so many Events on the Node."""
+        await self.server.until(lambda: len(self.written) == number, within)
+
+
+def put_node(server: ApiServer) -> None:
+    """The Node is there, as a kubelet makes it."""
+    server.store.put(NODES, {"metadata": {"name": NAME}, "status": {"conditions": [READY]}})
+
+
+@asynccontextmanager
+async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: bool) -> AsyncIterator[Telling]:
+    """A guest that runs; it has met its Node and had its first look."""
+    core = cores.build(Root(str(folder)), Latest(DEFAULTS))
+    try:
+        async with served() as server:
+            put_node(server)
+            made = Telling(server, core, make(core))
+            made.configure(**cluster)
+            async with (
+                followed(server, folder, OWN_NODE, EVEN) as watch,
+                session(server, folder) as api,
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(core.news.run)
+                group.start_soon(made.guest.run, Api(api, NAME, watch.known))
+                await anyio.sleep(1.0)
+                yield made
+                group.cancel_scope.cancel()
+    finally:
+        core.watcher.close()

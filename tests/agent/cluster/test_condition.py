@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The condition of the Node says whether something needs a person, and is written only when that differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.agent.cluster import condition
+from nodeagent.agent.cluster.condition import CALM, GOOD, SETTLE, SPREAD, ConditionKeeper
+from nodeagent.agent.cluster.guests import WAIT
+from nodeagent.agent.core import Core
+from nodeagent.base import log
+from nodeagent.model.resource import ReasonCode
+from nodeagent.sim.apiserver.answers import Refusal
+from nodeagent.sim.apiserver.store import NODES
+from tests import virtual
+from tests.agent.cluster.statuses import GPU, GPU_AT, bad, good, status
+from tests.agent.cluster.telling import NAME, OWN, READY, telling
+from tests.conftest import Said
+
+UNHEALTHY = f"{GPU}: {GPU_AT} is Unhealthy: it is driver-changed"
+HELD = f"{GPU}: {GPU_AT} is Unhealthy: it is group-held"
+SILENT = "the cluster is not heard: GET x: 500"
+BROKEN = status(bad(), problems=(UNHEALTHY,))
+BROKEN_MORE = status(bad(), problems=(UNHEALTHY, "who holds what is not known: no answer"))
+MOMENT = SETTLE + 2.0
+
+
+PAGE = Path(__file__).parents[3] / "docs/events.md"
+
+
+def made(core: Core) -> ConditionKeeper:
+    """Without jitter, on the first day of 1970."""
+    return ConditionKeeper(core, clock=anyio.current_time, jitter=lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (status(good()), GOOD),
+        (status(bad(code=ReasonCode.GROUP_HELD), problems=(HELD,)), GOOD),
+        (status(silent="GET x: 500", problems=(SILENT,)), GOOD),
+        (
+            BROKEN,
+            (
+                "False",
+                "SomethingNeedsAPerson",
+                f"nodeagent status on the node says what to do: {UNHEALTHY}",
+                "",
+            ),
+        ),
+    ],
+    ids=["all is well", "held is as it should be", "the silence of the API server", "a device is broken"],
+)
+def test_it_is_false_while_something_needs_a_person(told: object, says: object) -> None:
+    assert condition.condition(told) == says  # type: ignore[arg-type]
+
+
+def test_the_page_has_its_reasons() -> None:
+    page = PAGE.read_text()
+    for told in (GOOD, condition.condition(BROKEN)):
+        assert f"| `{told.status}` | `{told.reason}` |" in page
+
+
+def test_its_text_fits_whatever_is_wrong() -> None:
+    many = status(problems=tuple(f"{UNHEALTHY} \x1b{number}" for number in range(1000)))
+    message = condition.condition(many).message
+    assert message.isprintable()
+    assert len(message.encode()) <= 1024
+
+
+@virtual.TIME
+async def test_it_is_written_after_a_moment_and_only_when_it_differs(tmp_path: Path) -> None:
+    async with telling(tmp_path, made, condition=True) as it:
+        await anyio.sleep(SETTLE - 2.0)
+        assert it.condition is None
+        await anyio.sleep(3.0)
+        assert (it.condition["status"], it.condition["reason"]) == ("True", "NothingNeedsAPerson")
+        since = it.condition["lastTransitionTime"]
+        await anyio.sleep(900.0)
+        assert it.requests == ["PATCH"], "no heartbeat"
+        it.now(BROKEN)
+        await anyio.sleep(MOMENT)
+        assert (it.condition["status"], UNHEALTHY in it.condition["message"]) == ("False", True)
+        assert it.condition["lastTransitionTime"] > since
+        node = it.server.store.get(NODES, NAME)
+        assert node is not None
+        assert READY in node["status"]["conditions"]
+        it.now(status(good()))
+        await anyio.sleep(MOMENT)
+        assert it.condition["status"] == "True"
+        assert it.requests == ["PATCH"] * 3
+
+
+@virtual.TIME
+async def test_another_text_waits_and_leaves_the_time_of_the_transition(tmp_path: Path) -> None:
+    async with telling(tmp_path, made, condition=True) as it:
+        it.now(BROKEN)
+        await anyio.sleep(MOMENT)
+        since = it.condition["lastTransitionTime"]
+        for _ in range(10):
+            it.now(BROKEN_MORE)
+            await anyio.sleep(1.0)
+            it.now(BROKEN)
+            await anyio.sleep(1.0)
+        it.now(BROKEN_MORE)
+        await anyio.sleep(CALM - 15.0)
+        assert it.requests == ["PATCH"]
+        await anyio.sleep(20.0)
+        assert it.requests == ["PATCH"] * 2
+        assert "who holds what" in it.condition["message"]
+        assert it.condition["lastTransitionTime"] == since
+
+
+@virtual.TIME
+async def test_what_is_over_within_the_moment_is_not_written(tmp_path: Path) -> None:
+    async with telling(tmp_path, made, condition=True) as it:
+        await anyio.sleep(MOMENT)
+        for _ in range(20):
+            it.now(BROKEN)
+            await anyio.sleep(SETTLE / 2)
+            it.now(status(good()))
+            await anyio.sleep(SETTLE / 2)
+        assert it.requests == ["PATCH"]
+
+
+@virtual.TIME
+async def test_many_nodes_write_it_over_a_time(tmp_path: Path) -> None:
+    def late(core: Core) -> ConditionKeeper:
+        return ConditionKeeper(core, jitter=lambda: 1.0)
+
+    async with telling(tmp_path, late, condition=True) as it:
+        await anyio.sleep(SETTLE + SPREAD - 2.0)
+        assert it.requests == []
+        await anyio.sleep(2.0)
+        assert it.requests == ["PATCH"]
+
+
+@virtual.TIME
+async def test_a_daemon_that_starts_writes_nothing_if_the_node_says_so_already(tmp_path: Path) -> None:
+    async with telling(tmp_path, made) as it:
+        own = {"type": OWN, "status": "True", "reason": GOOD.reason, "message": GOOD.message}
+        it.server.store.put(NODES, {"metadata": {"name": NAME}, "status": {"conditions": [READY, own]}})
+        it.configure(condition=True)
+        await anyio.sleep(100.0)
+        assert it.requests == []
+        it.server.store.put(NODES, {"metadata": {"name": NAME}, "status": {"conditions": [READY]}})
+        await anyio.sleep(LOOK_AND_MOMENT)
+        assert it.requests == ["PATCH"], "a Node that was made anew gets it again"
+
+
+LOOK_AND_MOMENT = condition.LOOK + MOMENT
+
+
+@virtual.TIME
+async def test_where_it_is_not_wanted_nothing_is_written_and_what_was_is_removed(tmp_path: Path) -> None:
+    async with telling(tmp_path, made) as it:
+        it.now(BROKEN)
+        await anyio.sleep(100.0)
+        assert it.requests == []
+        it.configure(condition=True)
+        await anyio.sleep(LOOK_AND_MOMENT)
+        assert it.condition["status"] == "False"
+        it.configure(condition=False)
+        await anyio.sleep(LOOK_AND_MOMENT)
+        assert it.condition is None
+
+
+@virtual.TIME
+async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: Path, said: Said) -> None:
+    async with telling(tmp_path, made, condition=True) as it:
+        it.server.faults.set("status:nodes", Refusal(403, method="PATCH"))
+        await anyio.sleep(WAIT - 60.0)
+        assert it.requests == ["PATCH"]
+        (line,) = it.status.unwritten
+        assert line.startswith(
+            "the condition DevicesUsable cannot be written: PATCH /api/v1/nodes/node1/status"
+        )
+        assert len(said(log.CLUSTER_REFUSES)) == 1
+        it.server.faults.clear("status:nodes")
+        await anyio.sleep(90.0)
+        assert it.condition["status"] == "True"
+        assert it.status.unwritten == ()
+
+
+@virtual.TIME
+@pytest.mark.parametrize("code", [409, 429, 500])
+async def test_a_server_that_fails_is_asked_ever_less_often(code: int, tmp_path: Path) -> None:
+    async with telling(tmp_path, made, condition=True) as it:
+        it.server.faults.set("status:nodes", Refusal(code, method="PATCH"))
+        await anyio.sleep(300.0)
+        assert 3 <= len(it.requests) <= 30
+        it.server.faults.clear("status:nodes")
+        await anyio.sleep(60.0)
+        assert it.condition["status"] == "True"

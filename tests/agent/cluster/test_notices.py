@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of what is new in a Status: reason, words, and of whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.agent.cluster import notices, reasons
+from nodeagent.agent.cluster.notices import FEW, SETTLED, Notices
+from nodeagent.agent.cluster.reasons import Notice
+from nodeagent.model.resource import ReasonCode
+from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
+from tests.agent.cluster.statuses import (
+    GPU,
+    GPU_AT,
+    OTHER_AT,
+    SOUND_AT,
+    UUID,
+    bad,
+    cards,
+    good,
+    group,
+    status,
+)
+
+HELD = bad(code=ReasonCode.GROUP_HELD)
+CONFLICT = bad(code=ReasonCode.GROUP_NOT_VIABLE)
+WAITING = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm", "remove-mdev")
+FAILING = FailingStatus(
+    "0000:3b:00.0", "nvidia-222", "create mdev x", "Input/output error", "look at dmesg", 1, 1.0
+)
+OBSTACLE = "kubevirt.manageMdevs: virt-handler makes and removes mdevs itself; set it to false"
+ENTRY = "KubeVirt CR: permittedHostDevices.pciHostDevices[0]: pciVendorSelector is empty; write one"
+GONE = "there is no deployed KubeVirt CR any more: what it said last stays in force"
+PAGE = Path(__file__).parents[3] / "docs/events.md"
+
+
+def told(before: Status, now: Status) -> list[tuple[str, str, str]]:
+    """Reason, pod and words."""
+    return [(each.reason.name, each.pod, each.message) for each in notices.notices(before, now)]
+
+
+CASES = {
+    "a stale resource is removed": (
+        status()._replace(cluster=ClusterStatus(stale_removed=("a.b/older",))),
+        status()._replace(cluster=ClusterStatus(stale_removed=("a.b/older", "a.b/old"))),
+        [("StaleResourceRemoved", "", "a.b/old: the Node counted it as 0, and nobody gave it")],
+    ),
+    "a device breaks": (
+        status(good()),
+        status(bad()),
+        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}")],
+    ),
+    "and says something else": (
+        status(bad()),
+        status(bad(code=ReasonCode.GONE)),
+        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is fallen-off-the-bus; mend {GPU_AT}")],
+    ),
+    "it is whole again": (
+        status(bad()),
+        status(good()),
+        [("DeviceHealthy", "", f"{GPU}: {GPU_AT} is Healthy")],
+    ),
+    "it is whole again and held": (
+        status(bad()),
+        status(HELD),
+        [("DeviceHealthy", "", f"{GPU}: {GPU_AT} can be given again later: it is group-held")],
+    ),
+    "it waits for a pod": (status(good()), status(HELD), []),
+    "it waited for a pod": (status(HELD), status(good()), []),
+    "it is new, and fine": (status(), status(good()), []),
+    "it is new, and broken": (
+        status(),
+        status(bad()),
+        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}")],
+    ),
+    "it goes": (status(good()), status(), [("DeviceGone", "", f"{GPU}: {GPU_AT} is no longer listed")]),
+    "an mdev goes": (status(good(UUID)), status(), []),
+    "a pod has the broken one": (
+        status(good(), held={GPU_AT: "ns/vm"}),
+        status(bad(), held={GPU_AT: "ns/vm"}),
+        [
+            ("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}"),
+            ("DeviceUnhealthy", "ns/vm", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}"),
+        ],
+    ),
+    "and a pod without a name": (
+        status(good()),
+        status(bad(), held={GPU_AT: "a pod that the kubelet does not name yet"}),
+        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}")],
+    ),
+    "the pod lets the broken one go": (status(bad(), held={GPU_AT: "ns/vm"}), status(bad()), []),
+    "the pod's device is whole again": (
+        status(bad(), held={GPU_AT: "ns/vm"}),
+        status(good(), held={GPU_AT: "ns/vm"}),
+        [
+            ("DeviceHealthy", "", f"{GPU}: {GPU_AT} is Healthy"),
+            ("DeviceHealthy", "ns/vm", f"{GPU}: {GPU_AT} is Healthy"),
+        ],
+    ),
+    "a host driver takes a part of the group": (
+        status(good()),
+        status(CONFLICT),
+        [("GroupConflict", "", f"{GPU}: {GPU_AT}: it is group-not-viable; mend {GPU_AT}")],
+    ),
+    "two pods have parts of a group": (
+        status(good()),
+        status(HELD, held={GPU_AT: "ns/one", SOUND_AT: "ns/two"}, groups=[group(GPU_AT, SOUND_AT)]),
+        [
+            ("GroupConflict", "", f"{GPU}: {GPU_AT}: it is group-held; mend {GPU_AT}"),
+            ("GroupConflict", "ns/one", f"{GPU}: {GPU_AT}: it is group-held; mend {GPU_AT}"),
+        ],
+    ),
+    "one pod has two parts of a group": (
+        status(good()),
+        status(HELD, held={GPU_AT: "ns/one", SOUND_AT: "ns/one"}, groups=[group(GPU_AT, SOUND_AT)]),
+        [],
+    ),
+    "a change waits": (
+        status(),
+        status(changes=NO_CHANGES._replace(waiting=(WAITING,))),
+        [("ChangeWaiting", "", "0000:3b:00.0: waiting to remove mdev x: held by ns/vm")],
+    ),
+    "a change is refused": (
+        status(),
+        status(changes=NO_CHANGES._replace(failing=(FAILING,))),
+        [("ApplyFailed", "", "0000:3b:00.0: Input/output error; look at dmesg")],
+    ),
+    "it is refused once more": (
+        status(changes=NO_CHANGES._replace(failing=(FAILING,))),
+        status(changes=NO_CHANGES._replace(failing=(FAILING._replace(tries=2, next_try_seconds=4.0),))),
+        [],
+    ),
+    "the kernel does not answer": (
+        status(),
+        status(changes=NO_CHANGES._replace(late=("create mdev x",))),
+        [("ApplyFailed", "", "the kernel does not answer: create mdev x")],
+    ),
+    "a wish cannot be met": (
+        status(),
+        status(changes=NO_CHANGES._replace(problems=("no card has the type x",))),
+        [("WishUnmet", "", "no card has the type x")],
+    ),
+    "virt-handler makes mdevs, too": (
+        status(),
+        status(changes=NO_CHANGES._replace(problems=(OBSTACLE,)), refused=(OBSTACLE,)),
+        [("VirtHandlerConflict", "", OBSTACLE)],
+    ),
+    "the configuration is wrong": (
+        status(),
+        status(error="config.yaml:3: x\nwrite y\nand z"),
+        [("ConfigurationRefused", "", "config.yaml:3: x; write y")],
+    ),
+    "the configuration is right again": (
+        status(error="config.yaml:3: x\nwrite y"),
+        status(),
+        [("ConfigurationAccepted", "", "the configuration is right again")],
+    ),
+    "the CR is gone": (status(), status(doubts=(GONE,)), [("CRNotInForce", "", GONE)]),
+    "another doubt": (status(), status(doubts=("the cluster has no Node of the name x",)), []),
+    "an entry is refused": (status(), status(refused=(ENTRY,)), [("CREntryRefused", "", ENTRY)]),
+    "nothing is new": (status(bad(), refused=(ENTRY,)), status(bad(), refused=(ENTRY,)), []),
+}
+
+
+@pytest.mark.parametrize(("before", "now", "expected"), CASES.values(), ids=CASES)
+def test_what_is_new_is_told(before: Status, now: Status, expected: list[tuple[str, str, str]]) -> None:
+    assert told(before, now) == expected
+
+
+def test_every_reason_is_given_and_its_name_is_one_word() -> None:
+    given = {name for _, _, expected in CASES.values() for name, _, _ in expected}
+    given |= {each.reason.name for each in (*made(4, 4), *made(0, 0, removed=4))}
+    assert given == {each.name for each in reasons.ALL}
+    assert all(each.name.isalnum() and each.name[0].isupper() for each in reasons.ALL)
+
+
+def test_the_page_has_all_reasons_as_they_are() -> None:
+    of_events, _, _ = PAGE.read_text().partition("## The condition")
+    rows = [line for line in of_events.splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{each.name}` | {'Warning' if each.warning else 'Normal'} | {each.means} |"
+        for each in reasons.ALL
+    ]
+
+
+def made(instances: int, number: int, removed: int = 0) -> list[Notice]:
+    before = cards(removed)
+    return notices.made(before, cards(instances, made=number, removed=removed))
+
+
+def test_what_was_made_on_a_card_and_removed_is_told_by_its_number() -> None:
+    assert [each.message for each in made(4, 4)] == ["0000:3b:00.0: 4 x nvidia-222 made"]
+    assert [each.message for each in made(0, 0, removed=4)] == ["0000:3b:00.0: 4 x nvidia-222 removed"]
+    assert made(4, 0) == [], "others have made them"
+
+
+def test_while_a_card_is_worked_on_nothing_is_told_of_it() -> None:
+    memory = Notices()
+    assert memory.of(status(changes=cards(0)), 0.0) == []
+    assert memory.of(status(changes=cards(2, made=2, busy=True)), 1.0) == []
+    (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
+    assert only.message == "0000:3b:00.0: 16 x nvidia-222 made"
+    assert memory.of(status(changes=cards(16, made=16)), 3.0) == []
+
+
+def test_what_stood_at_the_first_look_is_told_when_it_still_stands_after_a_moment() -> None:
+    memory, stood = Notices(), status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,)))
+    assert memory.of(stood, 100.0) == []
+    assert memory.due == 100.0 + SETTLED
+    assert memory.of(stood, 99.0 + SETTLED) == []
+    (only,) = memory.of(status(bad(), good(OTHER_AT)), 100.0 + SETTLED)[-1:]
+    assert (only.reason.name, GPU_AT in only.what) == ("DeviceUnhealthy", True)
+    assert memory.of(status(bad(), good(OTHER_AT)), 500.0) == []
+
+
+def test_what_is_told_at_once_is_not_told_again_after_that_moment() -> None:
+    memory = Notices()
+    memory.of(status(good()), 0.0)
+    assert len(memory.of(status(bad()), 1.0)) == 1
+    assert memory.of(status(bad()), SETTLED + 1.0) == []
+
+
+def test_many_of_one_reason_are_one() -> None:
+    several = [Notice(reasons.DEVICE_UNHEALTHY, f"device {number}", "mend it") for number in range(15)]
+    other = Notice(reasons.DEVICE_GONE, "device x")
+    of_pod = several[0]._replace(pod="ns/vm")
+    assert notices.folded([*several[:FEW], other, of_pod]) == [*several[:FEW], other, of_pod]
+    first, *rest = notices.folded([*several, other, of_pod, other])
+    assert first.what == "device 0; device 1; device 2; and 12 more"
+    assert "nodeagent status" in first.do
+    assert rest == [other, of_pod]
