@@ -356,6 +356,19 @@ EVENTS_LEFT_OUT = Event(
     logging.WARNING,
     "more happens than is told as Events: what they leave out is in this log, and counted in the status",
 )
+STALE_RESOURCE = Event(
+    "stale-resource",
+    "f5d2a6c0b8134b6f9a7c3e51d0e42b96",
+    logging.INFO,
+    "{resource}: the Node still counts it, as 0: it was offered here once, and nobody gives it any more",
+    ("hint",),
+)
+STALE_RESOURCE_REMOVED = Event(
+    "stale-resource-removed",
+    "0c7b9e1d5a2f4e83b6d40f9182a7c35e",
+    logging.INFO,
+    "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
+)
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 

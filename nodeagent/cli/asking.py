@@ -118,6 +118,17 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
     return basis, _unused(config.flags_from(options))
 
 
+def in_force(options: argparse.Namespace, root: Root) -> tuple[config.Settings, str]:
+    """The settings of the daemon, with the flags of this call over them; without one, those of the shell.
+
+    And what to say first, "" for nothing. :raises ConfigError: if they cannot be meant.
+    """
+    basis, first_line = daemon(options, root)
+    if basis is None:
+        return settings(options, root), first_line
+    return config.again(basis.values, config.flags_from(options)), ""
+
+
 def _basis(path: str) -> Basis:
     from nodeagent.base import sockets
 

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent explain vmi``: a machine and a KubeVirt CR out of files, judged by what is in force here."""
+"""``nodeagent explain vmi``: a machine, out of a file or the cluster, judged by what is in force here.
+
+What KubeVirt permits is said by a KubeVirt CR: that of ``--cr``, else that of the API server if it is asked
+anyway, else the one that the daemon goes by.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.cli import bases, output
-from nodeagent.cluster import kubevirt, machines
+from nodeagent.agent.cluster import record
+from nodeagent.base import sockets
+from nodeagent.base.errors import ConfigError
+from nodeagent.cli import asking, bases, output
+from nodeagent.cluster import account, kubevirt, machines
 from nodeagent.config import manifests
+from nodeagent.model.kubevirt import UsedCR
 from nodeagent.policy.offer import machines as judging
 from nodeagent.policy.offer import turn
 from nodeagent.render import machine as rendering
@@ -20,41 +28,95 @@ if TYPE_CHECKING:
 
     from nodeagent.model.kubevirt import KubeVirtCR, VirtualMachine
 
-_IN_CLUSTER = re.compile(r"[a-z0-9.-]+/[a-z0-9.-]+")
+_NAME = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
+_IN_CLUSTER = re.compile(rf"({_NAME})/({_NAME})")
+_FILES = (".yaml", ".yml", ".json")
+_UNLISTED = "these credentials may not list KubeVirt CRs; what is permitted is judged by the daemon's, if any"
+
+
+class _Asked(NamedTuple):
+    """A machine, the KubeVirt CRs that came with it (None: none did), and what to say of that."""
+
+    machine: VirtualMachine
+    crs: Mapping[str, Any] | None = None
+    message: str = ""
 
 
 def explain(options: argparse.Namespace) -> int:
     """Say whether this node can give the machine what it asks for.
 
     :raises ConfigError: if a file is wrong.
+    :raises NodeagentError: if the cluster has no such machine, or does not tell.
     """
-    machine = _machine(options.machine)
-    cr = None if options.cr is None else _cr(options.cr)
-    basis, first_line = bases.chosen(options, cr=cr)
-    told = judging.explain_machine(machine, cr, turn.first(basis.snapshot, basis.matched))
+    asked = _asked(options)
+    used = _used(options, asked.crs)
+    basis, first_line = bases.chosen(options, cr=used.cr)
+    told = judging.explain_machine(asked.machine, used.cr, turn.first(basis.snapshot, basis.matched))
     if options.output == "json":
-        return output.answer(output.json_text(rendering.document(told)), first_line)
-    return output.answer(rendering.text(told), first_line)
+        return output.answer(output.json_text(rendering.document(told, used)), first_line, asked.message)
+    return output.answer(rendering.text(told, used), first_line, asked.message)
 
 
-def _machine(path: str | None) -> VirtualMachine:
-    if path is None:
-        raise ConfigError("explain vmi: no machine is given", "give a file: nodeagent explain vmi FILE")
-    if _IN_CLUSTER.fullmatch(path) and not Path(path).exists():
-        raise NodeagentError(
-            f"{path}: there is no such file, and this version does not ask the cluster for machines",
-            f"save it first: kubectl get vmi -n {' -o yaml '.join(path.split('/'))} > FILE",
+def _asked(options: argparse.Namespace) -> _Asked:
+    given = options.machine
+    if given is None:
+        raise ConfigError(
+            "explain vmi: no machine is given",
+            "give a file or a name: nodeagent explain vmi FILE, or NAMESPACE/NAME",
         )
-    found = [each for each in map(machines.machine, manifests.read(path)) if each is not None]
+    named = _IN_CLUSTER.fullmatch(given)
+    if named is None or given.endswith(_FILES) or Path(given).exists():
+        return _Asked(_only(manifests.read(given), given))
+    from nodeagent.cli import fetching  # here: a file needs no client of the API server
+
+    fetched = fetching.fetch(options, *named.groups())
+    unlisted = _UNLISTED if fetched.crs is None and options.cr is None else ""
+    return _Asked(_only([fetched.machine], given), fetched.crs, unlisted)
+
+
+def _only(documents: Iterable[Any], place: str) -> VirtualMachine:
+    found = [each for each in map(machines.machine, documents) if each is not None]
     if len(found) != 1:
         raise ConfigError(
-            f"{path}: it holds {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
+            f"{place}: it holds {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
             "give one object of kind VirtualMachineInstance or VirtualMachine",
         )
     return found[0]
 
 
-def _cr(path: str) -> KubeVirtCR:
+def _used(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
+    """The CR to judge by. One of the cluster that makes no sense is in force nowhere."""
+    if options.cr is not None:
+        return UsedCR(_of_file(options.cr), "file")
+    chosen = kubevirt.chosen((crs or {}).values())
+    cr = None if chosen is None else kubevirt.cr(chosen)
+    if cr is not None and cr.fault is None:
+        return UsedCR(cr, "api-server")
+    return UsedCR() if options.host is not None else _of_daemon(options)
+
+
+def _of_daemon(options: argparse.Namespace) -> UsedCR:
+    """The CR that the daemon goes by, or would: its record has it, for root alone."""
+    root = asking.root_of(options)
+    heard = record.look(root.path(record.PATH)).kubevirt
+    cr = None if heard is None else kubevirt.cr(heard)
+    try:
+        status = sockets.ask(asking.socket_path(options, root))
+    except (OSError, ValueError):
+        follows = account.reaches(asking.settings(options, root).configuration.following)
+        return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
+    used = UsedCR(cr, "daemon")
+    return used if used.cr is not None and used.name == _in_force(status) else UsedCR()
+
+
+def _in_force(status: Any) -> str:
+    try:
+        return str(status["cluster"]["kubevirt"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def _of_file(path: str) -> KubeVirtCR:
     documents = manifests.read(path)
     chosen = documents[0] if len(documents) == 1 else kubevirt.chosen(documents)
     if chosen is None:

@@ -69,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
         ),
         ("status", verbs.status, _add_common, "ask the running daemon how it is"),
         (
+            "cluster",
+            verbs.cluster,
+            _add_cluster,
+            "check what this node may do at the API server, and what it would find there; change nothing",
+        ),
+        (
             "config",
             verbs.configuration,
             _add_config,
@@ -99,9 +105,15 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "machine",
         metavar="FILE",
         nargs="?",
-        help="after vmi: a VirtualMachineInstance or VirtualMachine as YAML or JSON",
+        help="after vmi: a VirtualMachineInstance or VirtualMachine as YAML or JSON, or NAMESPACE/NAME of "
+        "one in the cluster, asked for with --kubeconfig, $KUBECONFIG, or what the settings name",
     )
-    parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
+    parser.add_argument(
+        "--cr",
+        metavar="FILE",
+        help="after vmi: the KubeVirt CR as YAML or JSON; "
+        "default: the cluster's, if it is asked, or the daemon's",
+    )
     parser.add_argument("--host", metavar="FILE", help="explain on a host saved with: nodeagent scan -o json")
     _add_common(parser)
 
@@ -110,6 +122,13 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="FILE", help="plan for a host saved with: nodeagent scan -o json")
     parser.add_argument(
         "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
+    )
+    _add_common(parser)
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", choices=("check",), help="check: list rights and objects, and what is missing"
     )
     _add_common(parser)
 

@@ -137,6 +137,13 @@ def status(options: argparse.Namespace) -> int:
     return WRONG if value.problems else FINE
 
 
+def cluster(options: argparse.Namespace) -> int:
+    """Check what the API server lets this node do."""
+    from nodeagent.cli import clusters
+
+    return clusters.check(options)
+
+
 def configuration(options: argparse.Namespace) -> int:
     """Show the settings in force, check a file, or print the schema."""
     from nodeagent.render import settings

@@ -22,15 +22,29 @@ _EXECUTED = 30.0  # seconds for a program that a kubeconfig names
 
 
 class Credentials(NamedTuple):
-    """``kubeconfig``: the path of one; "" stands for the service account in that directory."""
+    """``kubeconfig``: the path of one, or of several as kubectl takes them ("a:b").
+
+    "" stands for the service account in that directory.
+    """
 
     kubeconfig: str = ""
     account: Path = account.DIRECTORY
     environ: Mapping[str, str] = os.environ
 
+    def __str__(self) -> str:
+        """In words."""
+        return f"the kubeconfig {self.kubeconfig}" if self.kubeconfig else "the service account of this pod"
+
+    @property
+    def _named(self) -> bool:
+        """False if no file is where it was said to be; the library only warns of that."""
+        return not self.kubeconfig or any(Path(each).exists() for each in self.kubeconfig.split(os.pathsep))
+
     async def load(self, kubernetes: Kubernetes) -> Any:
         """The library's Configuration. :raises ClusterUnavailable: if they cannot be used."""
         configuration = kubernetes.configuration()
+        if not self._named:
+            raise self._useless("there is no such file")
         try:
             with anyio.fail_after(_EXECUTED):
                 await self._read(kubernetes, configuration)

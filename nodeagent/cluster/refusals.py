@@ -12,7 +12,7 @@ import json
 from nodeagent.base.errors import ClusterUnavailable
 
 MOST = 16 * 1024  # bytes of a refusal that are read
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 403, 404, 409, 410, 429
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE, INVALID, TOO_MANY = 401, 403, 404, 409, 410, 422, 429
 _SHOWN = 200  # characters
 _HINTS = {
     UNAUTHORIZED: "renew the credentials: they are read again before each further try",

@@ -24,11 +24,11 @@ from nodeagent.model.desired import Discovery, Following
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nodeagent.config.reader.effective import Effective
     from nodeagent.config.reader.sources import Given, Sources
-    from nodeagent.config.records import Settings
+    from nodeagent.config.records import Settings, Value
     from nodeagent.model.configuration import Configuration
 
 
@@ -70,6 +70,21 @@ def check_file(path: str) -> Settings:
         _must_exist(path)
     effective = _effective(given, problems)
     configuration = _written(effective, f"{directory}{slash}")
+    _check(configuration, effective, problems)
+    return _settings(effective, configuration, merge.warnings(configuration), ())
+
+
+def again(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
+    """The settings whose values these are, as another process has told them, with these flags over them.
+
+    Files of other tools are not read.
+
+    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    """
+    problems = Problems()
+    given = (*sources.told(values, problems), *sources.flags(flags, problems))
+    effective = _effective(given, problems)
+    configuration = _written(effective, "")
     _check(configuration, effective, problems)
     return _settings(effective, configuration, merge.warnings(configuration), ())
 

@@ -52,10 +52,11 @@ class Http(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """What is written to the cluster, where it is followed."""
+    """What is written to the cluster, where it is followed. ``stale_resources``: report, remove, off."""
 
     events: bool = True
     condition: bool = False
+    stale_resources: str = "report"
 
 
 class Cdi(NamedTuple):

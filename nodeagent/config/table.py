@@ -208,6 +208,13 @@ SETTINGS: tuple[Setting, ...] = (
         "make the mdevs that the CR asks for, where virt-handler does not (enabled: false in the CR)",
     ),
     Setting(
+        "cluster.staleResources",
+        scalars.choice("report", "remove", "off"),
+        "report",
+        "extended resources on the Node that were offered here once and that nobody gives any more: "
+        "report them in status, remove them, or leave them alone",
+    ),
+    Setting(
         "kubeconfig",
         scalars.OPTIONAL_FILE,
         "",

@@ -92,6 +92,20 @@ class CheckpointFile:
             return None
 
 
+def known_resources(path: str) -> frozenset[str] | None:
+    """The resources that the kubelet knows; None for a file that cannot be read. Blocks on it.
+
+    It writes the file anew when it forgets one, before it writes its Node (``GetCapacity`` in
+    devicemanager/manager.go).
+    """
+    try:
+        data = json.loads(Path(path).read_bytes())["Data"]
+        registered, pods = data["RegisteredDevices"], data["PodDeviceEntries"]
+        return frozenset(registered or ()) | {pod["ResourceName"] for pod in pods or ()}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def _stamp(path: str) -> Stamp | None:
     try:
         status = Path(path).stat()

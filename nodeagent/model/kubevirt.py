@@ -25,6 +25,21 @@ DISABLE_MDEVS = "DisableMDEVConfiguration"
 HOST_DEVICES = "HostDevices"
 
 
+class UsedCR(NamedTuple):
+    """The KubeVirt CR by which a machine is judged, None if none is known; and where it comes from.
+
+    ``source``: file, api-server, daemon, record (what a daemon has heard last), "" for none.
+    """
+
+    cr: KubeVirtCR | None = None
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """Namespace and name, as far as it has them."""
+        return "" if self.cr is None else "/".join(filter(None, (self.cr.namespace, self.cr.name)))
+
+
 class PermittedPci(NamedTuple):
     """PCI functions of one vendor and device, in lower case ("10de", "1eb8"), and the resource they are."""
 

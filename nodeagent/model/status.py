@@ -304,6 +304,16 @@ class HttpStatus(NamedTuple):
     hint: str | None = None
 
 
+class StaleStatus(NamedTuple):
+    """An extended resource that was offered here once, that nobody gives any more, and that the Node has.
+
+    ``why`` it cannot be taken away; "" if it can be.
+    """
+
+    resource: str
+    why: str = ""
+
+
 class ClusterStatus(NamedTuple):
     """What is followed in the cluster, and how well.
 
@@ -312,6 +322,7 @@ class ClusterStatus(NamedTuple):
     in force ("" for none), ``heard`` when it or the labels were put on disk last. ``doubts`` are lines on
     what stays in force although the cluster says otherwise; ``refused`` on what of the CR is not in force;
     ``unwritten`` on what cannot be written to the cluster. ``events_left_out`` counts Events that were not.
+    ``stale`` are resources that the Node should have no more; ``stale_removed`` those that were taken away.
     """
 
     followed: bool = False
@@ -325,6 +336,8 @@ class ClusterStatus(NamedTuple):
     refused: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
     events_left_out: int = 0
+    stale: tuple[StaleStatus, ...] = ()
+    stale_removed: tuple[str, ...] = ()
 
 
 class Status(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nodeagent.model.kubevirt import VirtualMachine, VmDevice
+from nodeagent.model.kubevirt import UsedCR, VirtualMachine, VmDevice
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
 
 _VERDICTS = {
@@ -17,12 +17,24 @@ _VERDICTS = {
 }
 
 
-def text(told: MachineExplanation) -> str:
-    """The verdict, then what led to it, one line for each thing."""
+NO_CR = UsedCR()
+_SOURCES = {
+    "file": "as --cr has it",
+    "api-server": "as the API server has it now",
+    "daemon": "as it is in force in the daemon",
+    "record": "as a daemon has heard it last",
+}
+
+
+def text(told: MachineExplanation, used: UsedCR = NO_CR) -> str:
+    """The verdict, then what led to it, one line for each thing; ``used``: the CR that it is judged by."""
     verdict = _VERDICTS[told.prospect] if told.asks or told.machine.refused else "it asks for no resource"
     lines = [f"{told.machine.kind} {_name(told.machine)}  {verdict}"]
     for ask in told.asks:
         lines += ["", *_ask(ask)]
+    if used.source:
+        named = f" {used.name}" if used.name else ""
+        lines += ["", f"  cr      the KubeVirt CR{named}, {_SOURCES[used.source]}"]
     if told.notes:
         lines += ["", *(f"  note    {note}" for note in told.notes)]
     return "\n".join(lines)
@@ -49,7 +61,7 @@ def _device(device: VmDevice) -> str:
     return f"{device.listed} {device.name}".strip()
 
 
-def document(told: MachineExplanation) -> dict[str, Any]:
+def document(told: MachineExplanation, used: UsedCR = NO_CR) -> dict[str, Any]:
     """The same as plain data."""
     machine = told.machine
     return {
@@ -59,6 +71,7 @@ def document(told: MachineExplanation) -> dict[str, Any]:
         "prospect": told.prospect,
         "resources": [_plain(ask) for ask in told.asks],
         "notes": list(told.notes),
+        "cr": {"name": used.name, "source": used.source} if used.source else None,
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from nodeagent.model import shares
-from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, Status
+from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, StaleStatus, Status
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD")
@@ -42,6 +42,7 @@ def text(status: Status) -> str:
     lines += [""] if status.holders else []
     lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
     lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
+    lines += [_stale(each) for each in status.cluster.stale]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
     return "\n".join([*lines, *_told(status)])
 
@@ -93,6 +94,12 @@ def _cluster(cluster: ClusterStatus) -> str:
         return f"cluster: answers since {when}; in force: {wishes}{untold}"
     since = f"does not answer since {when}" if cluster.since else "has not answered yet"
     return f"cluster: {since}; in force, as it was heard last: {wishes}{untold}"
+
+
+def _stale(stale: StaleStatus) -> str:
+    """No fault either: pods that ask for it wait as they would without it."""
+    why = stale.why or "it can be taken away: cluster.staleResources: remove"
+    return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
 
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:

@@ -94,7 +94,14 @@ async def test_a_saved_host_is_enough(node: Node) -> None:
     ("arguments", "code", "what", "hint"),
     [
         (("vmi",), 2, "no machine is given", "explain vmi FILE"),
-        (("vmi", "demo/red"), 1, "does not ask the cluster", "kubectl get vmi -n demo -o yaml red > FILE"),
+        (
+            ("vmi", "demo/red", "--kubeconfig", "/none"),
+            1,
+            "/none cannot be used: there is no such file",
+            "kubectl",
+        ),
+        (("vmi", "demo/red.yaml"), 2, "demo/red.yaml: No such file", "kubectl"),
+        (("vmi", "../red"), 2, "../red: No such file", "kubectl"),
         (("vmi", "/none.yaml"), 2, "/none.yaml: No such file", "kubectl"),
         (("vmi", "CR"), 2, "it holds no virtual machine", "VirtualMachineInstance"),
         (("vmi", "VM", "--cr", "VM"), 2, "this is no KubeVirt object", "kind: KubeVirt"),

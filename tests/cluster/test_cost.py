@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 from anyio.abc import SocketStream
 
-from nodeagent.cluster import conditions, events
+from nodeagent.cluster import capacities, conditions, events
 from nodeagent.cluster.conditions import Condition
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.events import Event, Involved, Seen
@@ -28,7 +28,13 @@ from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from tests import virtual
 from tests.cluster.following import RESOURCE, cr, served, until, until_gates
 
-NODE = Resource("/api/v1/nodes", "nodes", "metadata.name=node1", keep=lambda node: node["metadata"]["labels"])
+OFFERED = ("nvidia.com/gpu0", "nvidia.com/gpu1", "nvidia.com/old")
+NODE = Resource(
+    "/api/v1/nodes",
+    "nodes",
+    "metadata.name=node1",
+    keep=lambda node: {"labels": node["metadata"]["labels"]} | capacities.of_node(node, OFFERED),
+)
 HOSTS = [
     {"pciVendorSelector": f"10DE:{number:04X}", "resourceName": f"nvidia.com/gpu{number}"}
     for number in range(20)
@@ -95,7 +101,9 @@ def node(beat: int) -> dict[str, Any]:
         for number in range(50)
     ]
     labels = {f"feature.node.kubernetes.io/cpu-{number}": "true" for number in range(40)}
-    status = {"images": images, "conditions": [{"type": "Ready", "lastHeartbeatTime": beat}]}
+    counts = {"cpu": "64", "memory": f"{beat}Ki", **dict.fromkeys(OFFERED, "0")}
+    conditions = [{"type": "Ready", "lastHeartbeatTime": beat}]
+    status = {"images": images, "conditions": conditions, "capacity": counts, "allocatable": counts}
     return {"metadata": {"name": "node1", "labels": labels}, "status": status}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
+from nodeagent.config.records import Cluster
 from nodeagent.model.configuration import Alias, Configuration
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import Iommufd, Isolation
@@ -84,10 +85,10 @@ def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
 
 
 def test_what_is_written_to_the_cluster_is_set_and_a_condition_without_a_cluster_is_odd(etc: Etc) -> None:
-    assert etc.load().cluster == (True, False)
+    assert etc.load().cluster == Cluster()
     etc.write("config.yaml", "cluster: {events: false, condition: true}\n")
     loaded = etc.load()
-    assert loaded.cluster == (False, True)
+    assert loaded.cluster == Cluster(events=False, condition=True)
     assert loaded.warnings == ()
     (warning,) = etc.load({"kubevirt.enabled": "false"}).warnings
     assert warning.startswith("cluster.condition is true, but the cluster is not followed")
@@ -364,3 +365,34 @@ def test_the_example_in_the_packaged_file_can_be_uncommented_with_and_without_it
     file.write_text(head + re.sub(f"^{sign}", "", f"#resources:\n{example}", flags=re.MULTILINE))
     (rule,) = config.check_file(str(file)).configuration.rules
     assert rule.name == "example.com/gpu"
+
+
+def test_the_values_that_a_daemon_shows_make_its_settings_again(tmp_path: Path) -> None:
+    etc = Etc(tmp_path)
+    etc.write(
+        "config.yaml",
+        """
+apiVersion: nodeagent/v1
+discovery: {naming: id, classes: ["0300"]}
+aliases: {nvidia.com/T4: example.com/t4}
+resources:
+  - {name: example.com/gpu, pci: [{vendors: ["10de"], addresses: ["0000:86:00.*"], numaNodes: [0]}]}
+  - {name: example.com/kvm, node: {path: /dev/kvm, count: 3}}
+mdevs: {manage: true, types: [nvidia-222, {type: GRID T4-1Q, count: 2}]}
+kubevirt: {enabled: true}
+cluster: {staleResources: remove}
+node: {labels: {a: "true"}}
+timing: {settle: 300ms}
+""",
+    )
+    before = etc.load({"kubeconfig": "/etc/kubeconfig"})
+    after = config.again(before.values, {})
+    assert [each._replace(source="") for each in after.values] == [
+        each._replace(source="") for each in before.values
+    ]
+    assert (after.timing, after.cluster) == (before.timing, before.cluster)
+    assert after.configuration.mdevs == before.configuration.mdevs
+    assert [each.name for each in after.configuration.rules] == ["example.com/gpu", "example.com/kvm"]
+    assert (
+        config.again(before.values, {"kubevirt.enabled": "false"}).configuration.kubevirt.enabled == "false"
+    )

@@ -141,12 +141,18 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
 
 READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}
 EVENTS, CONDITION = (("events",), ("create", "patch")), (("nodes/status",), ("patch",))
-WRITES = [({}, {EVENTS}), ({"events": False}, set()), ({"condition": True}, {EVENTS, CONDITION})]
+WRITES: list[tuple[dict[str, object], set[object]]] = [
+    ({}, {EVENTS}),
+    ({"events": False}, set()),
+    ({"condition": True}, {EVENTS, CONDITION}),
+    ({"staleResources": "remove"}, {EVENTS, CONDITION}),
+    ({"staleResources": "report"}, {EVENTS}),
+]
 
 
 @pytest.mark.parametrize(("cluster", "writes"), WRITES)
 def test_of_the_cluster_only_that_can_be_written_which_the_settings_ask_for(
-    cluster: dict[str, bool], writes: set[object]
+    cluster: dict[str, object], writes: set[object]
 ) -> None:
     made = manifests.helm(config={"cluster": cluster})
     rules = manifests.one(made, "ClusterRole")["rules"]

@@ -7,7 +7,7 @@ import json
 
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.configuration import Finding
-from nodeagent.model.kubevirt import DeviceList, VirtualMachine, VmDevice
+from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
 from nodeagent.render import machine
 
@@ -77,3 +77,13 @@ def test_the_same_is_there_for_programs() -> None:
         "cdi": [],
         "why": [],
     }
+    assert document["cr"] is None
+
+
+def test_the_cr_that_a_machine_was_judged_by_is_named() -> None:
+    used = UsedCR(KubeVirtCR("kubevirt", "kv"), "record")
+    line = "  cr      the KubeVirt CR kubevirt/kv, as a daemon has heard it last"
+    assert line in machine.text(TOLD, used).splitlines()
+    assert machine.document(TOLD, used)["cr"] == {"name": "kubevirt/kv", "source": "record"}
+    nameless = UsedCR(KubeVirtCR("", ""), "file")
+    assert "  cr      the KubeVirt CR, as --cr has it" in machine.text(TOLD, nameless).splitlines()

@@ -73,10 +73,15 @@ def all_live() -> Iterator[tuple[str, Class]]:
 
 
 @cache
+def _public() -> Mapping[str, ast.ClassDef]:
+    found = (node for path in sources.PRODUCT for node in sources.classes(path))
+    return {node.name: node for node in found if node.name[0] != "_"}
+
+
+@cache
 def _by_name(heir: Path) -> Mapping[str, ast.ClassDef]:
     """The classes that a class of this module may inherit from: all public ones, and its neighbours."""
-    everywhere = (node for path in sources.PRODUCT for node in sources.classes(path) if node.name[0] != "_")
-    return {node.name: node for node in (*everywhere, *sources.classes(heir))}
+    return {**_public(), **{node.name: node for node in sources.classes(heir)}}
 
 
 def _family(node: ast.ClassDef, path: Path) -> Iterator[ast.ClassDef]:

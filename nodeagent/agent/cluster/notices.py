@@ -72,7 +72,7 @@ def notices(before: Status, now: Status) -> list[Notice]:
     old, new = facts.facts(before), facts.facts(now)
     begun = [notice for key, notice in new.items() if old.get(key) != notice]
     over = (notice for key in old if key not in new for notice in _over(key, now))
-    return [*begun, *over, *_gone(before, now)]
+    return [*begun, *over, *_gone(before, now), *_taken(before, now)]
 
 
 def made(before: ChangesStatus, now: ChangesStatus) -> list[Notice]:
@@ -135,6 +135,13 @@ def _gone(before: Status, now: Status) -> Iterator[Notice]:
         for device in resource.devices:
             if device.id not in listed and pci_address(device.id) is not None:
                 yield Notice(reasons.DEVICE_GONE, f"{resource.name}: {device.id} is no longer listed")
+
+
+def _taken(before: Status, now: Status) -> Iterator[Notice]:
+    """Resources that the Node counts no more, since we have seen to that."""
+    for name in now.cluster.stale_removed:
+        if name not in before.cluster.stale_removed:
+            yield Notice(reasons.STALE_REMOVED, f"{name}: the Node counted it as 0, and nobody gave it")
 
 
 def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:

@@ -95,6 +95,9 @@ VIRT_HANDLER_CONFLICT = EventReason(
     "virt-handler offers, makes or removes what nodeagent is to, so one of the two has to stop",
     everywhere=True,
 )
+STALE_REMOVED = EventReason(
+    "StaleResourceRemoved", False, "a resource that the Node counted as 0 was taken from it; nobody gave it"
+)
 
 ALL = tuple(value for value in globals().values() if isinstance(value, EventReason))
 """In the order of this file."""

@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the cluster said last, on disk: after a reboot the node goes on with it until the API server answers.
 
-The objects stay as they came, as far as they matter, so that one reader understands both. The file is for
-root alone, is written whole, and has a checksum: one that does not fit is set aside, and never believed.
+The objects stay as they came, as far as they matter, so that one reader understands both. How it lies on
+disk is ``sealed``'s.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from nodeagent.base import files, log
+from nodeagent.agent.cluster import sealed
+from nodeagent.agent.cluster.sealed import Broken
+from nodeagent.base import log
 from nodeagent.cluster import conditions
 
 PATH = "/var/lib/nodeagent/cluster.json"
-ASIDE = ".broken"
 CONDITION = "DevicesUsable"  # the type of the condition that this node writes
+_HINT = "without it the node does not know the cluster's wishes after a reboot"
 _METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
 
 
@@ -31,25 +29,24 @@ class Record(NamedTuple):
     at: float = 0.0
 
 
-class Broken(ValueError):
-    """Raised for a file that was not written by us, or not to its end."""
-
-
 def read(path: str) -> Record:
     """What is on record; nothing, if there is no file. Blocks.
 
     :raises Broken: if it is not what was written; it is set aside then.
     """
     try:
-        text = Path(path).read_bytes()
-    except OSError:
-        return Record()
+        return _read(path)
+    except Broken:
+        sealed.set_aside(path)
+        raise
+
+
+def look(path: str) -> Record:
+    """What is on record; nothing, if it is damaged or not ours to read: the file stays as it is. Blocks."""
     try:
-        return _understood(text)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        with contextlib.suppress(OSError):
-            Path(path).replace(path + ASIDE)
-        raise Broken(f"{path} is damaged; it is kept as {path}{ASIDE}") from error
+        return _read(path)
+    except Broken:
+        return Record()
 
 
 def said_before(path: str) -> Record:
@@ -63,9 +60,7 @@ def said_before(path: str) -> Record:
 
 def write(path: str, record: Record) -> None:
     """Replace the file. Blocks. :raises KernelRefused: if it cannot be written."""
-    body = json.dumps(record._asdict(), sort_keys=True)
-    hint = "without it the node does not know the cluster's wishes after a reboot"
-    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), hint, mode=0o600)
+    sealed.write(path, record._asdict(), _HINT)
 
 
 def of_cr(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,13 +85,9 @@ def _named(parts: dict[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def _understood(text: bytes) -> Record:
-    document = json.loads(text)
-    body = document["body"]
-    if document["sha256"] != _sum(body):
-        raise ValueError("the checksum does not fit")
-    return Record(**json.loads(body))
-
-
-def _sum(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+def _read(path: str) -> Record:
+    content = sealed.look(path)
+    try:
+        return Record() if content is None else Record(**content)
+    except TypeError as error:
+        raise Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}") from error

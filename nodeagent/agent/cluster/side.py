@@ -18,6 +18,7 @@ import anyio
 from nodeagent.agent.cluster import heard, record
 from nodeagent.agent.cluster.guests import Api, Guest
 from nodeagent.agent.cluster.heard import Heard
+from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.record import Record
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
@@ -30,9 +31,8 @@ from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.cluster import ClusterWishes
-from nodeagent.model.configuration import Configuration, Finding
+from nodeagent.model.configuration import Configuration
 from nodeagent.model.desired import Following
-from nodeagent.model.kubevirt import SECTIONS
 from nodeagent.model.shares import ClusterShare
 from nodeagent.model.status import ClusterStatus
 from nodeagent.policy import merge
@@ -78,9 +78,10 @@ class ClusterSide:
 
     name = "cluster"
 
-    def __init__(self, core: Core, guests: Sequence[Guest] = ()) -> None:
-        """``guests`` run as long as there is a session, and share it."""
+    def __init__(self, core: Core, offered: Offered, guests: Sequence[Guest] = ()) -> None:
+        """``offered`` says what is kept of the Node. ``guests`` run as long as there is a session."""
         self._core = core
+        self._offered = offered
         self._guests = guests
         self._path = core.root.path(record.PATH)
         self._heard = Heard()
@@ -120,7 +121,7 @@ class ClusterSide:
         judged = self._judged
         if judged is None or judged.configuration is not configuration or judged.wishes != wishes:
             found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
-            judged = self._judged = _Judged(configuration, wishes, tuple(map(_line, found)))
+            judged = self._judged = _Judged(configuration, wishes, tuple(map(heard.line, found)))
         return judged.lines
 
     async def run(self) -> None:
@@ -128,6 +129,7 @@ class ClusterSide:
         self._saved = await threads.call(record.said_before, self._path)
         self._heard = heard.before(self._saved)
         self._core.cluster.set(self._heard.wishes)
+        await self._offered.load()
         while True:
             place = self._place
             async with anyio.create_task_group() as group:
@@ -149,7 +151,7 @@ class ClusterSide:
         credentials = place.credentials
         if credentials is None:
             return
-        own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", record.of_node)
+        own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", self._offered.of_node)
         async with Session(credentials) as session, anyio.create_task_group() as group:
             chance = Chance(0.0 if self._saved == Record() else SPREAD)
             self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, own))
@@ -193,10 +195,3 @@ class ClusterSide:
             self._unsaved = unsaved
         else:
             self._saved, self._unsaved = now, ""
-
-
-def _line(found: Finding) -> str:
-    """On one line: where in the CR, or which setting; what; and what to do."""
-    of_cr = found.place.startswith(SECTIONS)
-    place = f"KubeVirt CR: {found.place}: " if of_cr else f"{found.place}: " if found.place else ""
-    return f"{place}{found.what}; {found.hint}" if found.hint else f"{place}{found.what}"

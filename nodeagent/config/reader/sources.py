@@ -8,8 +8,9 @@ no other way to take one back.
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import table
@@ -20,11 +21,13 @@ from nodeagent.policy import naming
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from nodeagent.config.records import Value
 
 DIRECTORY = "/etc/nodeagent"
 ENV_PREFIX = "NODEAGENT_"
+_TOLD = "the daemon"  # in place of a file
 
 
 class Sources(NamedTuple):
@@ -75,6 +78,20 @@ def file(path: str, short: str, problems: Problems) -> list[Given]:
         problems.add_error(error)
         return []
     return [] if tables is None else list(_split(tables, problems))
+
+
+def told(values: Iterable[Value], problems: Problems) -> Iterator[Given]:
+    """What was given to another process, by the values that it shows: these are as one would write them."""
+    tables: dict[str, dict[str, Any]] = {"": {}}
+    for value in values:
+        setting = table.BY_KEY.get(value.key)
+        if setting is not None and setting.supported:
+            tables.setdefault(setting.section, {})[setting.name] = value.value
+    document = tables.pop("") | tables
+    from nodeagent.config.reader import document as reader  # here: as above
+
+    text = json.dumps(document, ensure_ascii=False)  # all JSON is YAML, but for escapes of surrogates
+    yield from _split(reader.parse(text.encode(), _TOLD, _TOLD), problems)
 
 
 def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tuple[str, str]]:

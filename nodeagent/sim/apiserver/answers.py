@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 from aiohttp import web
 
-from nodeagent.sim.apiserver import patches
+from nodeagent.sim.apiserver import patches, reviews
 from nodeagent.sim.apiserver.requests import Asked, Failure
 from nodeagent.sim.apiserver.store import Object, Store
 from nodeagent.sim.apiserver.streams import Stream
@@ -71,11 +71,16 @@ class Refusal:
 
 
 class Answers:
-    """``tokens``: who may ask; nobody is refused if it is empty."""
+    """``tokens``: who may ask; nobody is refused if it is empty.
+
+    ``denied``: what all of them may not do. ``absent``: groups of the API that nobody has installed.
+    """
 
     def __init__(self, store: Store, faults: Faults) -> None:
         self.statistics = Statistics()
         self.tokens: set[str] = set()
+        self.denied: set[reviews.Denied] = set()
+        self.absent: set[str] = set()
         self._store = store
         self._faults = faults
 
@@ -97,6 +102,12 @@ class Answers:
         await anyio.sleep(self._faults.get("slow", plural) or 0)
         if self.tokens and authorization.removeprefix("Bearer ") not in self.tokens:
             raise Failure(401)
+        body = await request.json() if request.can_read_body else None
+        itself = reviews.about_itself(request.method, request.path, body, self.denied, self.absent)
+        if itself is not None:
+            self._fail(plural, request.method)
+            itself |= self._faults.get("review", plural) or {}
+            return self._json(itself, 201 if request.method == "POST" else 200)
         asked = Asked.of(request.path, request.query)
         self._refuse(asked, request.method)
         if self._faults.get("drop", asked.kind.plural) and request.transport is not None:
@@ -111,14 +122,22 @@ class Answers:
             case "GET", False:
                 return self._json(self._list(asked))
             case "POST", False:
-                return self._json(self._created(asked, await request.json()), 201)
+                return self._json(self._created(asked, body), 201)
             case "PATCH", True:
-                return self._json(self._patched(asked, request.content_type, await request.json()))
+                return self._json(self._patched(asked, request.content_type, body))
         raise Failure(405)
 
     def _refuse(self, asked: Asked, method: str) -> None:
-        refusal = self._faults.get("status", asked.kind.plural)
-        if refusal is not None and refusal.meets(method, asked.namespace):
+        verb, resource = asked.right(method)
+        if (verb, resource) in self.denied:
+            raise Failure(403, f'{resource} is forbidden: User "{reviews.USER}" cannot {verb} them')
+        if reviews.is_absent(asked.kind, self.absent):
+            raise Failure(404, "the server could not find the requested resource")
+        self._fail(asked.kind.plural, method, asked.namespace)
+
+    def _fail(self, plural: str, method: str, namespace: str = "") -> None:
+        refusal = self._faults.get("status", plural)
+        if refusal is not None and refusal.meets(method, namespace):
             refusal.times -= 1
             raise Failure(refusal.code, refusal.message, after=refusal.after)
 
@@ -158,7 +177,7 @@ class Answers:
             "items": items,
         }
 
-    def _created(self, asked: Asked, given: Object) -> Object:
+    def _created(self, asked: Asked, given: Any) -> Object:
         metadata = given["metadata"] | ({"namespace": asked.namespace} if asked.namespace else {})
         if (
             "name" not in metadata

@@ -69,6 +69,14 @@ class Asked(NamedTuple):
             raise Failure(404, "the server could not find the requested resource")
         return Asked(kind, found["namespace"] or "", found["name"] or "", bool(found["status"]), query)
 
+    def right(self, method: str) -> tuple[str, str]:
+        """Verb and resource, as rules of RBAC name them ("nodes/status")."""
+        if method == "GET":
+            verb = "get" if self.name else "watch" if self.query.get("watch") == "true" else "list"
+        else:
+            verb = {"POST": "create", "PATCH": "patch"}.get(method, method.lower())
+        return verb, self.kind.plural + ("/status" if self.of_status else "")
+
     def selects(self, given: Object) -> bool:
         """True if the object is in that namespace and has the values of the field selector."""
         namespace = given["metadata"].get("namespace", "")

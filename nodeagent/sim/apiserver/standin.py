@@ -27,10 +27,13 @@ _END = 0.05  # seconds that handlers get when it stops: it is killed rather than
 class ApiServer:
     """The stand-in; an async context manager that listens from entry to exit.
 
-    ``tokens``: who may ask; nobody is refused if it is empty. ``faults`` are switched on and off, each for
-    all kinds (``name``) or for one (``name:plural``): ``status`` (a ``Refusal``), ``garbage``, ``drop`` (the
-    connection closes without an answer), ``slow`` (seconds before each answer); of watches alone: ``eof`` (at
-    once), ``half-line``, ``expired`` (an ERROR event of 410), ``hang`` (nothing more is said).
+    ``tokens``: who may ask; nobody is refused if it is empty. ``denied``: verbs and resources that none of
+    them may use ("patch", "nodes/status"). ``absent``: groups of the API that are not installed.
+
+    ``faults`` are switched on and off, each for all kinds (``name``) or for one (``name:plural``): ``status``
+    (a ``Refusal``), ``garbage``, ``drop`` (the connection closes without an answer), ``slow`` (seconds before
+    each answer); of watches alone: ``eof`` (at once), ``half-line``, ``expired`` (an ERROR event of 410),
+    ``hang`` (nothing more is said); of reviews: ``review`` (fields that replace those of the answer).
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
@@ -39,6 +42,8 @@ class ApiServer:
         self._answers = Answers(self.store, self.faults)
         self.statistics = self._answers.statistics
         self.tokens = self._answers.tokens
+        self.denied = self._answers.denied
+        self.absent = self._answers.absent
         self._tls = tls
         self._port = 0
         self._runner: web.ServerRunner | None = None

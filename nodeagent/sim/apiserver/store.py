@@ -33,10 +33,11 @@ class Kind(NamedTuple):
 
 KUBEVIRTS = Kind("kubevirt.io/v1", "KubeVirt", "kubevirts", True)
 VMIS = Kind("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", True)
+VMS = Kind("kubevirt.io/v1", "VirtualMachine", "virtualmachines", True)
 NODES = Kind("v1", "Node", "nodes", False)
 EVENTS = Kind("v1", "Event", "events", True)
 KINDS: Mapping[tuple[str, str], Kind] = {
-    (kind.root, kind.plural): kind for kind in (KUBEVIRTS, VMIS, NODES, EVENTS)
+    (kind.root, kind.plural): kind for kind in (KUBEVIRTS, VMIS, VMS, NODES, EVENTS)
 }
 
 

@@ -136,6 +136,13 @@ class DeviceTable:
         self.count_again()
 
 
+def forget(table: DeviceTable, resource: str) -> None:
+    """The plugin has been away for five minutes: the resource goes from the table and from the file."""
+    for part in (table.devices, table.healthy, table.unhealthy, table.stopped):
+        part.pop(resource, None)
+    table.save()
+
+
 def ids_of(table: DeviceTable, pod_uid: str, container: str, resource: str) -> tuple[str, ...]:
     """What this container has of the resource."""
     wanted = (pod_uid, container, resource)

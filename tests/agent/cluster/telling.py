@@ -49,7 +49,7 @@ class Telling:
         """This is the Status now."""
         self.cell.set(told)
 
-    def configure(self, **cluster: bool) -> None:
+    def configure(self, **cluster: Any) -> None:
         """Other settings of the section ``cluster``."""
         settings = self.core.settings.get()
         self.core.settings.set(replace(settings, cluster=settings.cluster._replace(**cluster)))

@@ -11,7 +11,7 @@ from nodeagent.agent.cluster import notices, reasons
 from nodeagent.agent.cluster.notices import FEW, SETTLED, Notices
 from nodeagent.agent.cluster.reasons import Notice
 from nodeagent.model.resource import ReasonCode
-from nodeagent.model.status import NO_CHANGES, FailingStatus, Status, WaitingStatus
+from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
 from tests.agent.cluster.statuses import (
     GPU,
     GPU_AT,
@@ -44,6 +44,11 @@ def told(before: Status, now: Status) -> list[tuple[str, str, str]]:
 
 
 CASES = {
+    "a stale resource is removed": (
+        status()._replace(cluster=ClusterStatus(stale_removed=("a.b/older",))),
+        status()._replace(cluster=ClusterStatus(stale_removed=("a.b/older", "a.b/old"))),
+        [("StaleResourceRemoved", "", "a.b/old: the Node counted it as 0, and nobody gave it")],
+    ),
     "a device breaks": (
         status(good()),
         status(bad()),

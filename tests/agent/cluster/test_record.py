@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.agent.cluster.record import ASIDE, Broken, Record, of_cr, of_node, read, write
+from nodeagent.agent.cluster.record import Record, look, of_cr, of_node, read, write
+from nodeagent.agent.cluster.sealed import ASIDE, Broken
 from nodeagent.base.errors import KernelRefused
 
 CR = {"metadata": {"name": "kubevirt", "managedFields": [1]}, "spec": {"configuration": {"ä": ["1"]}}}
@@ -23,7 +24,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert read(str(path)) == Record()
     for said in (SAID, Record(None, {}, 2.0), Record()):
         write(str(path), said)
-        assert read(str(path)) == said
+        assert read(str(path)) == look(str(path)) == said
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["cluster.json"]
 
@@ -43,6 +44,8 @@ def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path, change: str) -> No
         "deep": "[" * 100_000,
     }[change]
     path.write_text(damaged)
+    assert look(str(path)) == Record()
+    assert path.read_text() == damaged, "who only looks changes nothing"
     with pytest.raises(Broken, match=r"is damaged; it is kept as .*cluster\.json\.broken"):
         read(str(path))
     assert Path(f"{path}{ASIDE}").read_text() == damaged

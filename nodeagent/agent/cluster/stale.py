@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stale resources: what the Node still counts, although nobody gives it any more since we offered it.
+
+They are told, and taken away where ``cluster.staleResources`` says so: only if both counts are 0, the kubelet
+has forgotten the name, and some time has passed; each name once, for who writes it again knows why. The API
+server is asked nothing for that: the Node is followed anyway. The kubelet's file gives no event here, so it
+is read now and then as long as it matters.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from nodeagent.agent.cluster.guests import Api, Right, forbidden
+from nodeagent.agent.cluster.offered import Offered
+from nodeagent.agent.core import Core
+from nodeagent.base import log, threads
+from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.cluster import capacities, pauses, refusals
+from nodeagent.kubelet import checkpoint
+from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
+from nodeagent.model.status import ClusterStatus, StaleStatus
+from nodeagent.policy import stale
+
+SETTLE = 2.0  # seconds after a name was first seen to be forgotten
+SPREAD = 30.0  # seconds over which many nodes remove what all of them have ceased to offer
+HEARD = 5.0  # seconds after a removal in which the Node is told of without it
+SHOWN = 16  # names of removed resources
+_HINT = "to have it taken away, set cluster.staleResources: remove"
+
+
+class StaleResources:
+    """A guest of the cluster side."""
+
+    name = "stale resources"
+
+    def __init__(self, core: Core, offered: Offered, jitter: Callable[[], float] = random.random) -> None:
+        self._core = core
+        self._offered = offered
+        self._jitter = jitter
+        self._right = Right("the counts of stale resources")
+        self._stale: tuple[StaleStatus, ...] = ()
+        self._removed: tuple[str, ...] = ()
+        self._taken: set[str] = set()  # removed, and not offered since
+        self._unseen: dict[str, float] = {}  # removed, until when the Node may be known with it all the same
+        self._due: dict[str, float] = {}  # what can be removed, and from when on
+        self._failures = 0
+
+    def told(self, status: ClusterStatus) -> ClusterStatus:
+        """With what is stale, what was removed, and the right that is missing."""
+        lines = (self._right.line,) if self._right.line else ()
+        return status._replace(
+            unwritten=(*status.unwritten, *lines), stale=self._stale, stale_removed=self._removed
+        )
+
+    async def run(self, api: Api) -> None:
+        """Look whenever something of it may be different, for ever."""
+        bell: Latest[None] = Latest(None)
+        async with anyio.create_task_group() as group:
+            for follow in (
+                api.own.follow,
+                self._core.offering.resources.follow,
+                self._core.settings.follow,
+            ):
+                group.start_soon(follow, lambda _: bell.touch(), name="what may be stale")
+            while True:
+                seen = bell.version
+                pause = await self._turn(api)
+                with anyio.move_on_after(pause):
+                    await bell.newer(seen)
+
+    async def _turn(self, api: Api) -> float:
+        """Look, remove what is due; seconds until the next look without an event."""
+        offered = self._core.offering.resources.get()
+        self._taken.difference_update(offered)
+        await self._offered.learn(offered)
+        document = api.document
+        wanted = document is not None and self._offered.mode != "off"
+        self._show(await self._found(capacities.empty(document or {}, self._offered.names) if wanted else ()))
+        if not self._stale:
+            return self._resync if self._unseen else math.inf
+        if self._offered.mode != "remove" or self._right.missing:
+            return self._resync
+        try:
+            return await self._remove(api)
+        except ClusterUnavailable as error:
+            return self._failed(error)
+
+    async def _found(self, empty: tuple[str, ...]) -> tuple[StaleStatus, ...]:
+        now = anyio.current_time()
+        self._unseen = {name: until for name, until in self._unseen.items() if name in empty and now < until}
+        resources = self._core.offering.resources
+        empty = tuple(name for name in empty if name not in self._unseen and name not in resources.get())
+        if not empty:
+            return ()
+        directory = Path(self._core.root.path(self._core.settings.get().kubelet.device_plugin_dir))
+        known = await threads.call(checkpoint.known_resources, str(directory / CHECKPOINT))
+        offered = resources.get()  # as it is after the wait
+        return tuple(stale.stale(empty, offered, known, self._taken))
+
+    def _show(self, found: tuple[StaleStatus, ...]) -> None:
+        """Say what is new of it, once the kubelet has had its time to forget."""
+        before = {each.resource for each in self._stale if each.why != stale.KNOWN}
+        hint = None if self._offered.mode == "remove" else _HINT
+        for each in found:
+            if each.why != stale.KNOWN and each.resource not in before:
+                log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.why or hint)
+        if found != self._stale:
+            self._stale = found
+            self._core.news.bell.touch()
+        now = anyio.current_time()
+        self._due = {
+            each.resource: self._due.get(each.resource, now + SETTLE + SPREAD * self._jitter())
+            for each in found
+            if not each.why
+        }
+
+    async def _remove(self, api: Api) -> float:
+        """Take away what is due. :raises ClusterUnavailable: if one was not taken, as far as is known."""
+        now = anyio.current_time()
+        for name, due in self._due.items():
+            document = api.document
+            if due <= now and document is not None and name not in self._unseen:
+                await capacities.remove(api.session, document, name)
+                self._gone(name)
+        waiting = (due - now for name, due in self._due.items() if name not in self._unseen)
+        return min(waiting, default=self._resync)
+
+    def _gone(self, name: str) -> None:
+        self._failures = 0
+        self._right.given()
+        self._removed = (*self._removed, name)[-SHOWN:]
+        self._taken.add(name)
+        self._unseen[name] = anyio.current_time() + HEARD
+        log.event(log.STALE_RESOURCE_REMOVED, resource=name)
+        self._core.news.bell.touch()
+
+    def _failed(self, error: ClusterUnavailable) -> float:
+        """How long to wait; a Node that is not as it was is looked at again when it is told of."""
+        if forbidden(error):
+            self._right.refused(error)
+        if forbidden(error) or error.status in (refusals.INVALID, refusals.NOT_FOUND):
+            return self._resync
+        attempt, self._failures = self._failures, self._failures + 1
+        return pauses.after(error, attempt, self._jitter())
+
+    @property
+    def _resync(self) -> float:
+        return self._core.settings.get().timing.resync

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent cluster check``, and asking the API server as whoever calls.
+
+The settings are those of the daemon where one answers, and flags of the call go over them: so what would come
+of another kubeconfig can be seen before it is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from nodeagent.agent.cluster import inspection
+from nodeagent.agent.cluster.side import Place
+from nodeagent.cli import asking, output
+from nodeagent.cluster.credentials import Credentials
+from nodeagent.cluster.session import Session
+from nodeagent.render import access as rendering
+
+if TYPE_CHECKING:
+    import argparse
+
+T = TypeVar("T")
+
+
+def check(options: argparse.Namespace) -> int:
+    """List what is allowed, what is there, and what is missing.
+
+    :raises NodeagentError: if the API server cannot be asked.
+    """
+    root = asking.root_of(options)
+    settings, first_line = asking.in_force(options, root)
+    place = Place.of(settings, root)
+    credentials = place.credentials
+    report = None
+    if credentials is not None:
+        report = ask(credentials, lambda session: inspection.inspect(session, settings, place.node))
+    if options.output == "json":
+        text = output.json_text(rendering.document(report, str(credentials)))
+    elif report is None:
+        text = rendering.nothing(settings.configuration.kubevirt.enabled)
+    else:
+        text = rendering.text(report, str(credentials))
+    output.answer(text, first_line)
+    return output.FINE if report is None or report.well else output.WRONG
+
+
+def ask(credentials: Credentials, question: Callable[[Session], Awaitable[T]]) -> T:
+    """What comes of a question. :raises ClusterUnavailable: if the API server cannot be asked."""
+
+    async def asked() -> T:
+        async with Session(credentials) as session:
+            return await question(session)
+
+    return anyio.run(asked)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API server lets nodeagent do, and what a look at it has shown. Frozen values, no I/O."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Uses(NamedTuple):
+    """What the settings want of the API server, for the Node of that name."""
+
+    node: str
+    follow: bool = False
+    events: bool = False
+    condition: bool = False
+    remove_stale: bool = False
+
+
+class Right(NamedTuple):
+    """One verb on one resource of the API; ``namespace`` and ``name`` "": on all of them."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def object(self) -> str:
+        """Its resource as kubectl writes it: "kubevirts.kubevirt.io", "nodes/status"."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f"{resource}.{self.group}" if self.group else resource
+
+    @property
+    def rule(self) -> str:
+        """The rule of a Role or ClusterRole that gives it."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f'{{apiGroups: ["{self.group}"], resources: ["{resource}"], verbs: ["{self.verb}"]}}'
+
+
+class Need(NamedTuple):
+    """A right, what it is for, and whether the daemon has a use for it (else a person who asks has)."""
+
+    right: Right
+    purpose: str
+    required: bool = True
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. ``kind``: right, object, entry. ``hint``: what to do if it is not well.
+
+    What is not ``required`` may be missing.
+    """
+
+    kind: str
+    what: str
+    well: bool
+    why: str = ""
+    hint: str = ""
+    required: bool = True
+
+
+class AccessReport(NamedTuple):
+    """All of it, and as whom it was asked for ("" where the API server does not tell)."""
+
+    user: str = ""
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def well(self) -> bool:
+        """True if nothing is missing that is required."""
+        return all(check.well for check in self.checks if check.required)

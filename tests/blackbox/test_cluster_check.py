@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent cluster check``: rights, objects and entries, each with what to do; nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from nodeagent.sim.apiserver.reviews import USER
+from nodeagent.sim.apiserver.standin import ApiServer
+from tests.blackbox.harness import Node
+from tests.blackbox.test_cluster import ENTRY, FLAGS, NAME, followed, put, server_of
+
+MACHINES = "get virtualmachineinstances.kubevirt.io"
+
+
+@pytest.fixture
+async def server(node: Node) -> AsyncIterator[ApiServer]:
+    async with server_of(node) as server:
+        yield server
+
+
+async def checked(node: Node, code: int, *flags: str) -> dict[str, Any]:
+    """The answer as JSON, by what was looked at."""
+    done = await node.command("cluster", "check", "-o", "json", *(flags or FLAGS))
+    assert done.returncode == code, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told | {"by": {each["what"]: each for each in told.get("checks", ())}}
+
+
+async def test_all_that_a_node_needs_is_there(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY)
+    before = server.store.version
+    told = await checked(node, 0)
+    assert told["well"]
+    assert told["user"] == USER
+    assert {what for what, each in told["by"].items() if each["required"]} == {
+        "list kubevirts.kubevirt.io",
+        "watch kubevirts.kubevirt.io",
+        "list nodes",
+        "watch nodes",
+        "create events",
+        "patch events",
+        "the kind kubevirts.kubevirt.io",
+        f"the Node {NAME}",
+        "the KubeVirt CR kubevirt/kubevirt",
+    }
+    assert server.store.version == before, "nothing was changed"
+
+
+async def test_each_right_that_is_missing_has_the_rule_that_gives_it(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY)
+    server.denied.update({("watch", "nodes"), ("list", "kubevirts")})
+    done = await node.command("cluster", "check", *FLAGS)
+    assert done.returncode == 3
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[0].startswith(f"the API server answers as {USER}, with the kubeconfig ")
+    for right, rule in (
+        ("watch nodes", '{apiGroups: [""], resources: ["nodes"], verbs: ["watch"]}'),
+        (
+            "list kubevirts.kubevirt.io",
+            '{apiGroups: ["kubevirt.io"], resources: ["kubevirts"], verbs: ["list"]}',
+        ),
+    ):
+        at = next(number for number, line in enumerate(lines) if right in line)
+        assert lines[at].startswith("NO ")
+        assert rule in lines[at + 1]
+    assert lines[-1] == "to look at: 2"
+
+
+async def test_a_right_that_only_a_person_needs_may_be_missing(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY)
+    server.denied.add(("get", "virtualmachineinstances"))
+    told = await checked(node, 0)
+    assert not told["by"][MACHINES]["well"]
+    assert "explain vmi" in told["by"][MACHINES]["why"]
+
+
+async def test_the_status_of_nodes_is_patched_only_where_that_is_asked_for(
+    node: Node, server: ApiServer
+) -> None:
+    put(server, ENTRY)
+    server.denied.add(("patch", "nodes/status"))
+    assert "patch nodes/status" not in (await checked(node, 0))["by"]
+    told = await checked(node, 3, *FLAGS, "--cluster-stale-resources", "remove")
+    assert not told["by"]["patch nodes/status"]["well"]
+
+
+async def test_objects_that_are_missing_are_told(node: Node, server: ApiServer) -> None:
+    told = await checked(node, 3, *FLAGS, "--node-name", "other")
+    assert "node.name" in told["by"]["the Node other"]["hint"]
+    assert told["by"]["a KubeVirt CR"]["why"] == "there is none"
+    server.absent.add("kubevirt.io")
+    told = await checked(node, 3)
+    assert "install KubeVirt" in told["by"]["the kind kubevirts.kubevirt.io"]["hint"]
+    assert "a KubeVirt CR" not in told["by"]
+
+
+async def test_what_of_the_cr_would_not_be_in_force_is_told(node: Node, server: ApiServer) -> None:
+    put(server, ENTRY | {"pciVendorSelector": "all"}, ENTRY)
+    told = await checked(node, 3)
+    (entry,) = (each for each in told["checks"] if each["kind"] == "entry")
+    assert entry["what"].startswith("KubeVirt CR: permittedHostDevices.pciHostDevices[0]")
+    assert entry["why"]
+    assert entry["hint"]
+
+
+async def test_a_daemon_is_spoken_of_with_its_own_settings_and_flags_go_over_them(
+    node: Node, server: ApiServer
+) -> None:
+    put(server, ENTRY)
+    async with followed(node):
+        told = await checked(node, 0, "-o", "json")
+        assert "patch nodes/status" not in told["by"]
+        assert told["by"][f"the Node {NAME}"]["well"]
+        more = await checked(node, 0, "--cluster-stale-resources", "remove")
+        assert more["by"]["patch nodes/status"]["well"]
+
+
+async def test_settings_that_follow_no_cluster_need_nothing(node: Node, server: ApiServer) -> None:
+    done = await node.command("cluster", "check")
+    assert done.returncode == 0
+    assert "kubevirt.enabled is false" in done.stdout
+    assert not (await checked(node, 0, "-o", "json"))["followed"]
+    assert server.statistics.requests == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "what"),
+    [
+        ((*FLAGS, "--kubeconfig", "/etc/none"), 1, "the kubeconfig"),
+        ((*FLAGS, "--kubevirt-enabled", "perhaps"), 2, "perhaps"),
+        ((*FLAGS,), 1, "401"),
+    ],
+)
+async def test_what_cannot_be_asked_is_two_lines(
+    node: Node, server: ApiServer, flags: tuple[str, ...], code: int, what: str
+) -> None:
+    server.tokens.add("another")
+    done = await node.command("cluster", "check", *flags)
+    assert (done.returncode, done.stdout) == (code, "")
+    first, second = done.stderr.splitlines()
+    assert what in first
+    assert second
