@@ -183,7 +183,8 @@ class Observer:
             raise
         self._scans = self._scans.and_one(anyio.current_time() - began)
         self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
-        self._snapshots.publish(replace(self._snapshots.now, host=host, names=names))
+        looked_for = before.looked_for if error else frozenset(nodes)
+        self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
         self.scanned.set(Scanned(number, error))
 
 

@@ -8,6 +8,7 @@ overlap, and with nothing new it costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
@@ -73,8 +74,10 @@ class Offering:
             await self._snapshots.newer(seen)
 
     def one_turn(self) -> Decision:
-        """Decide anew what has changed."""
+        """Decide anew what has changed; other wishes count once the nodes that they name were looked for."""
         snapshot = self._snapshots.now
+        if not snapshot.seen:
+            snapshot = replace(snapshot, desired=self._decision.snapshot.desired)
         if not _same(snapshot, self._decision.snapshot):
             self._decision = turn.following(self._decision, snapshot)
             self.resources.set(self._decision.resources)

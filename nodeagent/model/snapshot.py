@@ -27,7 +27,8 @@ class Snapshot:
     ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
     is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
     ``machine_id`` is "" while it is not known. ``strays`` are ids that pods hold and that have left the host,
-    by the group that they were in: the turn finds them, and hands them on.
+    by the group that they were in: the turn finds them, and hands them on. ``looked_for`` are the device
+    nodes besides those of VFIO that the Host has if they exist; None: whichever rules name.
     """
 
     host: Host = field(default_factory=Host)
@@ -40,6 +41,12 @@ class Snapshot:
     failures: Mapping[str, str] = field(default_factory=dict)
     machine_id: str = ""
     strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)
+    looked_for: frozenset[str] | None = None
+
+    @property
+    def seen(self) -> bool:
+        """True if the Host tells of each device node that a rule names whether it exists."""
+        return self.looked_for is None or self.looked_for.issuperset(self.desired.node_paths)
 
     def holder(self, device_id: str) -> Holder | None:
         """Who has it: what an Allocate has given since is newer than the kubelet's answer."""

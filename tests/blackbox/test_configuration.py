@@ -201,6 +201,17 @@ async def test_a_device_node_that_a_new_file_names_is_watched_from_then_on(node:
             await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (1, 0), PATIENCE)
 
 
+async def test_a_device_node_that_is_there_when_a_new_file_names_it_is_never_said_to_be_missing(
+    node: Node,
+) -> None:
+    node.add_gpus(1)
+    node.host.node("/dev/net/tun")
+    async with node.running(listed={T4: 1}) as (daemon, kubelet):
+        node.configure("resources: [{name: example.com/tun, node: {path: /dev/net/tun, count: 3}}]")
+        await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (3, 3), PATIENCE)
+        assert daemon.lines("device-unhealthy") == []
+
+
 @pytest.mark.shows("KV-17")
 async def test_other_times_count_at_once(node: Node) -> None:
     (address,) = node.add_gpus(1)
