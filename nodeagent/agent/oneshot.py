@@ -60,13 +60,18 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
 
 
 async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
-    """The same with the costly facts of one function read in addition, as far as they come in time."""
+    """The same with the costly facts of one function read in addition, as far as they come in time.
+
+    Its name is one of them: a daemon searches for the names of what may be offered only.
+    """
     function = before.host.functions.get(address)
     if function is None:
         return before
+    names = await threads.call(_names, root, Host({address: function}))
     with anyio.move_on_after(HINTS_LIMIT):
         function = function._replace(hints=await threads.call(hints.read, root, address))
-    return replace(before, host=replace(before.host, functions={**before.host.functions, address: function}))
+    host = replace(before.host, functions={**before.host.functions, address: function})
+    return replace(before, host=host, names={**names, **before.names})
 
 
 def _names(root: Root, host: Host) -> Mapping[str, str]:

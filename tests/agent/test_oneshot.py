@@ -79,5 +79,16 @@ async def test_hints_are_read_for_one_function_only(host: SimulatedHost, root: R
     assert functions[PciAddress(nodes.address(1))].hints is None
 
 
+async def test_the_name_of_a_function_that_a_daemon_does_not_offer_is_searched_too(
+    host: SimulatedHost, root: Root
+) -> None:
+    host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
+    of_daemon = Snapshot(
+        (await oneshot.snapshot(root, Desired())).host, names={"10de": "as the daemon has it"}
+    )
+    names = (await oneshot.with_hints(root, of_daemon, ONE)).names
+    assert names == {"10de": "as the daemon has it", "10de:1000": "Made-up Card"}
+
+
 async def test_an_unknown_function_has_no_hints(root: Root) -> None:
     assert await oneshot.with_hints(root, Snapshot(), PciAddress("0000:ff:00.0")) == Snapshot()
