@@ -88,6 +88,11 @@ def test_a_cause_makes_its_reason_and_takes_it_away_again(
     assert reason(CARD) is None
 
 
+def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter() -> None:
+    hints = [told.hint for on in (True, False) if (told := reason(CARD, group=None, iommu=on))]
+    assert ["firmware" in hint for hint in hints] == [False, True]
+
+
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
     elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere

@@ -12,12 +12,18 @@ from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
 
 def no_group(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     """Without an IOMMU group there is no isolation, so VFIO gives the function to nobody."""
-    if unit.group is None:
-        why = "no IOMMU group" if unit.iommu else "no IOMMU group: this host has no active IOMMU"
+    if unit.group is None and unit.iommu:
         return Reason(
             ReasonCode.NO_GROUP,
-            why,
-            "switch the IOMMU on in the firmware and on the kernel command line (intel_iommu=on)",
+            "it has no IOMMU group, although an IOMMU is active on this host",
+            "look at the kernel log for what keeps the IOMMU from it, unless it is just being removed",
+        )
+    if unit.group is None:
+        return Reason(
+            ReasonCode.NO_GROUP,
+            "no IOMMU group: this host has no active IOMMU",
+            "switch VT-d or AMD-Vi on in the firmware, on Intel also intel_iommu=on on the kernel command "
+            "line, and reboot when the node is drained",
         )
     if unit.group.no_iommu:
         return Reason(
