@@ -74,8 +74,9 @@ class KubeletSide:
         return (self.directory,) if self.registry is None else (self.directory, self.registry)
 
     def status(self) -> DirectoryShare:
-        """The kubelet's socket, and whether it is there."""
-        return DirectoryShare(self.directory.kubelet_path, self.directory.kubelet.get() is not None)
+        """The kubelet's socket, and whether somebody is there: a kubelet that ends leaves its socket."""
+        there = self.directory.kubelet.get() is not None and not self.registrar.refused
+        return DirectoryShare(self.directory.kubelet_path, there)
 
     def open(self) -> None:
         """Lock the directories and clear own leftovers.

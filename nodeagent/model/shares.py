@@ -100,7 +100,7 @@ class WatchesShare(NamedTuple):
 
 
 class DirectoryShare(NamedTuple):
-    """The kubelet's socket, and whether it is there."""
+    """The kubelet's socket, and whether somebody is there."""
 
     socket: str
     present: bool
@@ -238,7 +238,7 @@ def unheard(error: str) -> str:
 
 def away(socket: str) -> str:
     """The line of a kubelet that is not there."""
-    return f"the kubelet is away: no {socket}"
+    return f"the kubelet is away: nobody is at {socket}"
 
 
 def _of_changes(changes: ChangesStatus) -> Iterator[str]:

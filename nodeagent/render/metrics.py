@@ -140,7 +140,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_kubelet_present",
         "gauge",
-        "1 if the kubelet's socket is there.",
+        "1 if the kubelet's socket is there and nobody was refused at it.",
         _one(lambda status: status.kubelet.present),
     ),
     Metric(

@@ -107,6 +107,17 @@ async def test_a_kubelet_killed_between_bind_and_listen_or_slow_there_is_met_as_
         assert daemon.alive
 
 
+async def test_a_kubelet_that_has_ended_is_away_although_its_socket_stays(two: Node) -> None:
+    async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
+        await kubelet.stop()
+        await daemon.logged("kubelet-gone")
+        told = await two.until_told(lambda told: not told["kubelet"]["present"])
+        assert kubelet.socket.exists()
+        assert not any("not registered" in problem for problem in told["problems"])
+        await kubelet.start()
+        await two.until_told(lambda told: told["kubelet"]["present"] and not told["problems"])
+
+
 async def test_a_socket_that_is_bound_and_never_listened_on_harms_nothing(two: Node) -> None:
     async with two.running(listed={A: 2}) as (daemon, kubelet):
         await kubelet.stop()

@@ -166,7 +166,7 @@ def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None
         "the kernel does not answer: set the number of VFs",
         f"{ONE}: no room",
         f"{ONE}: other",
-        "the kubelet is away: no /k.sock",
+        "the kubelet is away: nobody is at /k.sock",
         f"{GPU}: not registered: the name is taken",
         f"{GPU}: {TWO} is Unhealthy: no node",
     )

@@ -55,11 +55,11 @@ class Standing:
         if not self._complained:
             log.event(log.REGISTER_FAILING, resource=self._resource, error=error)
         self._complained = True
-        self.unreachable(error)
-
-    def unreachable(self, error: str) -> None:
-        """Note that nobody answers; the Registrar says it, once for all resources."""
         self._set(self.registration._replace(last_error=error))
+
+    def unreachable(self) -> None:
+        """Note that nobody answers: no fault of this resource. The Registrar says it, once for all."""
+        self._set(self.registration._replace(last_error=None))
 
     def ended(self) -> None:
         """Note that what was registered is not served any more."""

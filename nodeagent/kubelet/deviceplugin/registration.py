@@ -71,6 +71,7 @@ class Registrar:
     """
 
     def __init__(self, path: str) -> None:
+        self.refused = False  # whether nobody answers at the socket that is there now
         self._path = path
         self._away = False
 
@@ -86,12 +87,14 @@ class Registrar:
             async with open_channel(self._path) as channel:
                 await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
         except KubeletAway:
+            self.refused = True
             self.away()
             raise
         self.back()
 
     def seen(self, kubelet: Identity | None) -> None:
         """Who is at the kubelet's path now; where nobody is, nobody can be reached."""
+        self.refused = False
         if kubelet is None:
             self.away()
 
@@ -103,6 +106,7 @@ class Registrar:
 
     def back(self) -> None:
         """Note that the kubelet has answered, or has come by itself."""
+        self.refused = False
         if self._away:
             log.event(log.KUBELET_BACK, socket=self._path)
         self._away = False
@@ -156,8 +160,8 @@ class RegisterWay:
     async def _accepted(self, life: Life) -> bool:
         try:
             await self._registrar.register(life.resource, life.server.path.name, life.plugin.options)
-        except KubeletAway as error:
-            life.standing.unreachable(error.what)  # said once for all resources, by the registrar
+        except KubeletAway:
+            life.standing.unreachable()
         except KubeletUnavailable as error:
             life.standing.refused(error.what)
         else:

@@ -99,18 +99,21 @@ async def test_holders_are_named(still: Still) -> None:
     assert still.status.holders == {"x": HolderStatus("ns/p", GPU)}
 
 
-async def test_a_resource_that_is_not_registered_says_why(still: Still, host: SimulatedHost) -> None:
+async def test_where_nobody_answers_the_kubelet_is_away_and_no_resource_is_to_blame(
+    still: Still, host: SimulatedHost
+) -> None:
     os.unlink(still.daemon.kubelet.directory.kubelet_path)
     host.write_file(KUBELET, "")  # nobody listens there
     still.daemon.kubelet.directory.scan()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(still.daemon.kubelet.plugins.run)
         with anyio.fail_after(5):
-            while still.status.resources[0].error is None:
+            while still.status.kubelet.present:
                 await anyio.lowlevel.checkpoint()
         status = still.status
         tasks.cancel_scope.cancel()
-    assert f"{GPU}: not registered: {status.resources[0].error}" in status.problems
+    assert f"the kubelet is away: nobody is at {status.kubelet.socket}" in status.problems
+    assert not any("not registered" in problem for problem in status.problems)
 
 
 async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: SimulatedHost) -> None:
@@ -129,4 +132,4 @@ async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: S
     assert first == "inotify: no instance"
     assert second.startswith("the new configuration is not in force: ")
     assert third == f"who holds what is not known: {status.kubelet.pod_resources}"
-    assert fourth == f"the kubelet is away: no {daemon.kubelet.directory.kubelet_path}"
+    assert fourth == f"the kubelet is away: nobody is at {daemon.kubelet.directory.kubelet_path}"
