@@ -86,6 +86,25 @@ def refused(options: argparse.Namespace, root: Root) -> str:
     return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
+def listed(options: argparse.Namespace, root: Root, device_id: str) -> tuple[str, str] | None:
+    """How the running daemon lists an id that is Unhealthy, and what to do; None if it does not.
+
+    The device may have gone: what a pod holds stays listed until that ends.
+    """
+    from nodeagent.base import sockets
+
+    try:
+        resources = sockets.ask(socket_path(options, root))["resources"]
+        found = [(each["name"], device) for each in resources for device in each["devices"]]
+        return next(
+            (f"{device_id} is listed as {name}, Unhealthy: {device['what']}", device["hint"])
+            for name, device in found
+            if device["id"] == device_id and not device["healthy"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
 def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
     """What is in force in the daemon, None if there is none; and what to say first, "" for nothing."""
     path = socket_path(options, root)

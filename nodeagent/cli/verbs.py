@@ -94,16 +94,26 @@ def explain(options: argparse.Namespace) -> int:
     device = address or mdev_uuid(options.device)
     basis, first_line = bases.chosen(options, address)
     explanation = explain.explain(device or options.device, turn.first(basis.snapshot, basis.matched))
-    if explanation is None and device is None:
-        raise ConfigError(
-            f"{options.device} is neither a PCI address nor a UUID",
-            "give one such as 0000:3b:00.0; nodeagent scan lists them",
-        )
     if explanation is None:
-        raise NodeagentError(f"there is no device {device} on this host", "nodeagent scan lists all devices")
+        raise _unknown(options, device)
     if options.output == "json":
         return output.answer(output.json_text(rendering.document(explanation)), first_line)
     return output.answer(rendering.text(explanation), first_line)
+
+
+def _unknown(options: argparse.Namespace, device: str | None) -> NodeagentError:
+    """Why nothing can be said of what was asked for; the daemon may list it all the same."""
+    listed = (
+        None if options.host else asking.listed(options, asking.root_of(options), device or options.device)
+    )
+    if listed is not None:
+        return NodeagentError(*listed)
+    if device is None:
+        return ConfigError(
+            f"{options.device} is neither a PCI address nor a UUID",
+            "give one such as 0000:3b:00.0; nodeagent scan lists them",
+        )
+    return NodeagentError(f"there is no device {device} on this host", "nodeagent scan lists all devices")
 
 
 def status(options: argparse.Namespace) -> int:

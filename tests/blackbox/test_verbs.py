@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.harness import T4, Node, eventually, health
 
 OFF = ("--discovery-enabled", "false")
@@ -156,6 +157,25 @@ async def test_what_stays_listed_is_explained_as_the_daemon_lists_it(node: Node)
         told = await answer(node, "explain", address)
         assert told["reason"]["what"] == listed_as(status)
         assert told["rules"][-1]["rule"] == "memory"
+
+
+async def test_what_has_gone_and_stays_listed_for_its_pod_is_explained_as_the_daemon_lists_it(
+    node: Node,
+) -> None:
+    (address,) = node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (_, kubelet):
+        await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
+        await node.until_told(lambda status: address in status["holders"])
+        node.host.unplug(address)
+        await node.until_told(lambda status: "no longer on this machine" in listed_as(status))
+        done = await node.command("explain", address)
+    assert done.returncode == 1
+    what, hint = done.stderr.splitlines()
+    assert what == (
+        f"nodeagent: {address} is listed as {T4}, Unhealthy: "
+        "it is no longer on this machine, and ns/vm still has it"
+    )
+    assert hint.startswith("stop ns/vm")
 
 
 async def test_a_rule_of_the_daemon_is_named_with_its_place(node: Node) -> None:
