@@ -89,19 +89,23 @@ def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
         f"{PLUGINS}/nodeagent.lock",
         "/var/lib/nodeagent",
     ]
+    empty.write("/run/cdi/nodeagent-0123456789.json", "{}")  # as one for a pod that has a device stays
     empty.run("dpkg --purge nodeagent-demo nodeagent")
     assert empty.files() == before
     helpers = empty.says("find /var/lib/systemd/deb-systemd-helper-*").splitlines()
     assert [path for path in helpers if "nodeagent" in path] == []
 
 
-def test_a_purge_leaves_the_lock_of_another_nodeagent_on_the_node(installed: Machine) -> None:
-    lock = f"{PLUGINS}/nodeagent.lock"
+def test_a_purge_leaves_the_lock_and_the_cdi_files_of_another_nodeagent_on_the_node(
+    installed: Machine,
+) -> None:
+    lock, cdi = f"{PLUGINS}/nodeagent.lock", "/run/cdi/nodeagent-0123456789.json"
+    installed.write(cdi, "{}")
     installed.run(f"dpkg --remove nodeagent && mkdir -p {PLUGINS}")
     installed.run(f"systemd-run --quiet --unit=pod flock {lock} sleep infinity")
     until(lambda: installed.run(f"flock -n {lock} true", check=False).returncode, "the other one has it")
     installed.run("dpkg --purge nodeagent")
-    assert installed.says(f"ls {lock}") == lock
+    assert installed.says(f"ls {cdi} {lock}").split() == [cdi, lock]
 
 
 def test_a_stopped_daemon_is_killed_by_the_watchdog_and_comes_back(installed: Machine) -> None:
