@@ -59,12 +59,12 @@ def chosen(style: str, environ: Mapping[str, str], stream: TextIO) -> str:
     """The style that ``auto`` comes to: journald, text or json; any other is what it is."""
     if style != "auto":
         return style
-    if _is_journal(environ, stream):
+    if is_journal(environ, stream):
         return "journald"
     return "text" if stream.isatty() else "json"
 
 
-def _is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
+def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
     """True if the stream is the one that systemd connected to the journal, not one put in its place."""
     wanted = environ.get("JOURNAL_STREAM")
     if not wanted:
@@ -80,7 +80,7 @@ def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -
     picked = chosen(style, environ, stream)
     if picked == "json":
         return _Json(stream)
-    plain = _Text(stream, prefixed=_is_journal(environ, stream))
+    plain = _Text(stream, prefixed=is_journal(environ, stream))
     if picked == "text":
         return plain
     from nodeagent.base import journald  # here: a container's log goes elsewhere

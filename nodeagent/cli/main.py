@@ -33,7 +33,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _complain(error: NodeagentError, code: int) -> int:
-    print(f"nodeagent: {error.lines()}", file=sys.stderr)
+    """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
+    from nodeagent.base import logsinks  # here: only an error needs it
+
+    prefix = "<3>" if logsinks.is_journal(os.environ, sys.stderr) else ""
+    for line in f"nodeagent: {error.lines()}".splitlines():
+        print(f"{prefix}{line}", file=sys.stderr)
     return code
 
 

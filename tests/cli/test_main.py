@@ -282,3 +282,20 @@ def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, notice(host))
     assert "T4\\xe9" in done.stdout
+
+
+def test_an_error_below_systemd_has_the_priority_of_one(host: SimulatedHost, tmp_path: Path) -> None:
+    configure(host, "nonsense: 1")
+    with (tmp_path / "journal").open("w+") as stream:
+        info = os.fstat(stream.fileno())
+        subprocess.run(
+            [sys.executable, "-m", "nodeagent", "--root", host.directory, "run"],
+            env=os.environ | {"JOURNAL_STREAM": f"{info.st_dev}:{info.st_ino}"},
+            stderr=stream,
+            check=False,
+        )
+        stream.seek(0)
+        what, *hint = stream.read().splitlines()
+    assert what.startswith("<3>nodeagent: ")
+    assert "nonsense: unknown key" in what
+    assert [line[:3] for line in hint] == ["<3>"]

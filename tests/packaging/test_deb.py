@@ -58,7 +58,7 @@ def test_a_downgrade_keeps_the_configuration_and_a_key_that_only_the_newer_versi
     assert installed.run(f"apt-get install -y {older}", check=False).returncode, "apt wants to be told"
     installed.run(f"apt-get install -y --allow-downgrades {older}")
     assert installed.says("nodeagent --version") == "nodeagent 0.1.0"
-    until(lambda: "tomorrow: unknown key" in installed.journal(), "the journal says what is wrong")
+    until(lambda: "tomorrow: unknown key" in installed.journal("-p err"), "the journal says what is wrong")
     assert "mend the configuration first" in installed.run("nodeagent status", check=False).stderr
     installed.write(CONFIG, EDITED)
     installed.until_active()
