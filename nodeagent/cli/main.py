@@ -76,7 +76,9 @@ def parser() -> argparse.ArgumentParser:
         ),
         ("demo", verbs.demo, _add_demo, "run the daemon on a made-up host with a stand-in kubelet"),
     ):
-        verb_parser = known.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        verb_parser = known.add_parser(
+            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
+        )
         verb_parser.set_defaults(run=verb)
         add_arguments(verb_parser)
     return top
@@ -84,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
-    config.add_flags(parser)
+    config.add_flags(parser, "a daemon that answers goes by its own; else, and with --host, these count: ")
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:

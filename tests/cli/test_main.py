@@ -265,6 +265,18 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"nodeagent {verb}" in capsys.readouterr().out
 
 
+def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["plan", "--help"])
+    usage, about, *_ = capsys.readouterr().out.split("\n\n")
+    assert " ".join(usage.split()) == (
+        "usage: nodeagent plan [-h] [--host FILE] [--machine-id ID] [-o {text,json}] [--SETTING VALUE ...]"
+    )
+    assert " ".join(about.split()) == (
+        "Show what would be done to mdevs, vGPUs and VFs, and why; change nothing."
+    )
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["dance"], ["scan", "--no-such-flag"], ["scan", "-o", "xml"]], ids=str
 )

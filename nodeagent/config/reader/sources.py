@@ -165,9 +165,14 @@ def _given(setting: table.Setting, text: str, place: Place, problems: Problems) 
         problems.add(place, setting.key, wrong.what, wrong.hint)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting that can be one; values stay text until ``load``."""
-    group = parser.add_argument_group("settings", "they win over the environment and the files")
+def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
+    """Add a flag for every setting that can be one; values stay text until ``load``.
+
+    There are dozens, so the usage has one word for all of them. ``note`` is said first in the help.
+    """
+    usage = " ".join(parser.format_usage().removeprefix("usage:").split())
+    parser.usage = f"{usage} [--SETTING VALUE ...]"
+    group = parser.add_argument_group("settings", f"{note}they win over the environment and the files")
     for setting in table.SETTINGS:
         if setting.flag is not None and setting.supported:
             group.add_argument(
