@@ -28,7 +28,11 @@ COMPLETIONS = {
 }
 DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
-    f"{page}.md.gz": f"{page}.md" for page in ("configuration", "logs", "metrics", "packaging", "vgpu")
+    f"{page}.md.gz": f"{page}.md"
+    for page in (
+        *("architecture", "configuration", "kubernetes", "kubevirt"),
+        *("logs", "metrics", "packaging", "vgpu"),
+    )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"
 MAN_PAGE = "usr/share/man/man8/nodeagent.8.gz"

@@ -137,6 +137,13 @@ def test_every_library_is_named_among_the_notices(unpacked: Path) -> None:
     assert [pin for pin in pins if f"\n{pin} (" not in f"\n{notices}"] == []
 
 
+def test_a_page_in_the_package_links_only_to_pages_in_the_package(unpacked: Path) -> None:
+    pages = list((unpacked / "usr/share/doc/nodeagent").glob("*.md.gz"))
+    links = {link for page in pages for link in re.findall(r"\]\((\w+\.md)", content(page).decode())}
+    assert "packaging.md" in links
+    assert links - {page.name.removesuffix(".gz") for page in pages} == set()
+
+
 def test_the_man_page_has_every_verb_and_setting_and_is_well_formed(unpacked: Path) -> None:
     page = unpacked / "usr/share/man/man8/nodeagent.8.gz"
     command = ["man", "--warnings", "--encoding=UTF-8", "--local-file", str(page)]
