@@ -6,6 +6,7 @@ Knows nothing of what is in them. What was not finished has a name that ends in 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,12 +21,17 @@ def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
     at = Path(path)
     aside = at.with_suffix(".new")
     at.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with open(aside, "w", encoding="utf-8", opener=_private) as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(at)
+    try:
+        with open(aside, "w", encoding="utf-8", opener=_private) as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(at)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink()  # a full disk has room for the name, and who looks through a directory finds it
+        raise
 
 
 def put(path: str | Path, text: str, hint: str, *, what: str = "", mode: int = 0o644) -> None:

@@ -268,8 +268,8 @@ CDI_FAILED = Event(
     "cdi-failed",
     "812ce234d1c74a0f8479d6beefd9c925",
     logging.ERROR,
-    "cannot write the CDI specification {path}: {error}",
-    ("resource",),
+    "{resource}: {error}",
+    ("path",),
 )
 ACTION_DONE = Event(
     "action-done",

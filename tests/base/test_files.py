@@ -54,6 +54,13 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_text() == "old"
 
 
+def test_of_what_cannot_be_written_nothing_stays_behind(tmp_path: Path) -> None:
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.replace(tmp_path / "a.json", "new")
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
 def test_what_cannot_be_written_is_told_with_its_path_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelRefused, match=r"^the list .*file/a\.json cannot be written: ") as caught:
