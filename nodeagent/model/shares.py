@@ -78,7 +78,7 @@ class HoldersShare(NamedTuple):
     @property
     def problems(self) -> tuple[str, ...]:
         """That the kubelet does not answer."""
-        return (f"who holds what is not known: {self.error}",) if self.error else ()
+        return (unasked(self.error),) if self.error else ()
 
 
 class WatchesShare(NamedTuple):
@@ -215,7 +215,7 @@ def _problems(shares: Shares) -> Iterator[str]:
 
 def _of_resource(resource: ResourceStatus) -> Iterator[str]:
     if resource.error:
-        yield f"{resource.name}: not registered: {resource.error}"
+        yield unregistered(resource)
     for device in resource.devices:
         if not device.healthy:
             yield unhealthy(resource.name, device)
@@ -224,6 +224,16 @@ def _of_resource(resource: ResourceStatus) -> Iterator[str]:
 def unhealthy(resource: str, device: DeviceStatus) -> str:
     """The line of a device that cannot be given."""
     return f"{resource}: {device.id} is Unhealthy: {device.what}"
+
+
+def unregistered(resource: ResourceStatus) -> str:
+    """The line of a resource that the kubelet does not take."""
+    return f"{resource.name}: not registered: {resource.error}"
+
+
+def unasked(error: str) -> str:
+    """The line on holders that nobody tells."""
+    return f"who holds what is not known: {error}"
 
 
 def not_in_force(error: str) -> str:

@@ -14,6 +14,15 @@ from nodeagent.render.table import table
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD")
 
 
+_KUBELET_LOG = "look for its reason in the kubelet's log: journalctl -u kubelet --since -10min"
+_NOT_ASKED = (
+    "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
+)
+_NOT_MEANT = (
+    "change the configuration (nodeagent scan lists what is there), or leave it if it is for other nodes"
+)
+
+
 def text(status: Status) -> str:
     """The resources, who holds what, and what needs a person."""
     kubelet, host = status.kubelet, status.host
@@ -49,7 +58,10 @@ def _told(status: Status) -> Iterator[str]:
 def _hints(status: Status) -> dict[str, str]:
     """Problem → what to do. A refused configuration has more lines than the first, all of them needed."""
     error, http = status.configuration.error, status.http
-    hints = {
+    hints = {shares.unregistered(resource): _KUBELET_LOG for resource in status.resources}
+    hints[shares.unasked(status.kubelet.pod_resources)] = _NOT_ASKED
+    hints |= dict.fromkeys(status.changes.problems, _NOT_MEANT)
+    hints |= {
         shares.unhealthy(resource.name, device): device.hint or ""
         for resource in status.resources
         for device in resource.devices

@@ -74,6 +74,26 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
     ]
 
 
+def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what_to_do() -> None:
+    (gpu,) = WELL.resources
+    refused = gpu._replace(registered=False, error="the name is taken")
+    found = lines(
+        resources=(refused,),
+        kubelet=KUBELET._replace(pod_resources="no answer in time"),
+        changes=NO_CHANGES._replace(problems=("no card offers x",)),
+        problems=(
+            "who holds what is not known: no answer in time",
+            "no card offers x",
+            "nvidia.com/gpu: not registered: the name is taken",
+        ),
+    )
+    told = found[found.index("to look at:") + 1 :]
+    assert [line.split(":")[0].strip() for line in told[1::2]] == ["to do"] * 3
+    assert "podResources" in told[1]
+    assert "nodeagent scan" in told[3]
+    assert "journalctl -u kubelet" in told[5]
+
+
 def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
     waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
     text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
