@@ -9,7 +9,7 @@ from typing import Any
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.policy import classes
 from nodeagent.policy.offer import kinds
-from nodeagent.policy.offer.explain import Explanation
+from nodeagent.policy.offer.explain import Explanation, Member
 from nodeagent.render.table import table
 
 
@@ -22,7 +22,8 @@ def text(explanation: Explanation) -> str:
     lines += [f"  {key:<7} {value}" for key, value in _facts(explanation.host_device)]
     lines += ["", f"  group   {_group(explanation)}"]
     if explanation.host_device.group is not None and explanation.members:
-        rows = [(member.address, member.driver or "-", _ROLES[member.role]) for member in explanation.members]
+        own = explanation.host_device.id
+        rows = [(each.address, each.driver or "-", _means(each, own)) for each in explanation.members]
         lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
     if explanation.env is not None and explanation.reason is None:
@@ -51,6 +52,13 @@ _ROLES = {
     "friendly": "may stay beside VFIO",
     "blocks": "BLOCKS the group: a host driver has it",
 }
+
+
+def _means(member: Member, own: str) -> str:
+    """What a member means for the group; ``own`` is the one that is explained, to which a driver matters."""
+    if member.address == own and member.role == "unbound":
+        return "no driver, so VFIO cannot give it"
+    return _ROLES[member.role]
 
 
 def _group(explanation: Explanation) -> str:

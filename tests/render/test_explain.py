@@ -28,7 +28,7 @@ def test_the_story_begins_with_the_verdict_and_tells_all_that_led_to_it() -> Non
     hints = Hints(reset_methods=("flr", "bus"), aer_fatal=2)
     text = explain.text(told(function(A, enable=1, power_state="D0", hints=hints)))
     assert text.splitlines() == [
-        f"{A}  offered as {GPU}, Healthy",
+        f"{A}  offered as {GPU}, Healthy, held by ns/vm",
         "",
         "  device  10de:1eb8  NVIDIA Corporation TU104GL [Tesla T4]",
         "  class   030200  a display controller",
@@ -61,6 +61,12 @@ def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
     assert second == "  to do: bind 0000:65:00.1 to vfio-pci as well, or unbind it"
     assert any("NOT viable" in line for line in rest)
     assert any(line.endswith("BLOCKS the group: a host driver has it") for line in rest)
+
+
+def test_a_driver_matters_to_the_device_itself_although_it_does_not_to_its_group() -> None:
+    text = explain.text(told(function(A, driver=None), function("0000:65:00.1", driver=None)))
+    assert f"{A}  -       no driver, so VFIO cannot give it" in text
+    assert "0000:65:00.1  -       no driver, does not matter" in text
 
 
 def test_a_device_of_which_nothing_is_known_has_a_story_too() -> None:

@@ -47,11 +47,11 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """One sentence: offered and Healthy, offered and Unhealthy, or not offered."""
+        """One sentence: offered and Healthy, and then who has it; offered and Unhealthy; or not offered."""
         if self.resource is None:
             return f"not offered: {self.left_out[0]}"
         if self.reason is None:
-            return f"offered as {self.resource}, Healthy"
+            return f"offered as {self.resource}, Healthy{f', held by {self.holder}' if self.holder else ''}"
         return f"offered as {self.resource}, Unhealthy: {self.reason.what}"
 
     @property

@@ -143,7 +143,7 @@ def test_the_holder_is_named() -> None:
     found = explain.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
     assert found.holder == "ns/vm"
-    assert found.verdict.endswith("Healthy")
+    assert found.verdict == f"offered as {GPU}, Healthy, held by ns/vm"
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
