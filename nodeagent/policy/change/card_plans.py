@@ -123,7 +123,7 @@ def _obstacle(existing: Existing, state: CardState, action: Action, snapshot: Sn
     if holder is not None:
         return f"held by {holder}"
     if existing.instance.id in snapshot.open:
-        return "something on this host has it open"
+        return "something on this host has it open, or that cannot be seen"
     refused = snapshot.failures.get(action.attempt)
     return None if refused is None else f"{refused}; it is tried again later"
 
