@@ -82,7 +82,7 @@ def refused(resource: Resource, ids: Sequence[str], why: Refused, snapshot: Snap
         log.ALLOCATE_REFUSED,
         resource=resource.name,
         device=tuple(ids),
-        why=why.what,
+        why=why.what.removeprefix(f"{resource.name}: "),
         reason=next(reasons, None),
         group=groups_of(ids, snapshot),
         pod=pods_with(_neighbours(ids, snapshot), snapshot),

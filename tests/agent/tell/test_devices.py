@@ -67,10 +67,11 @@ def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) ->
 
 def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) -> None:
     now = resource(healthy(SOUND), Device(DeviceId(CARD), HELD))
-    devices.refused(now, [SOUND, CARD], Refused("no"), snapshot(sound=Holder("ns", "p", GPU)))
+    devices.refused(now, [SOUND, CARD], Refused(f"{GPU}: {CARD}: no"), snapshot(sound=Holder("ns", "p", GPU)))
     (event,) = said(log.ALLOCATE_REFUSED)
     assert (event["reason"], event["group"], event["pod"]) == ("group-held", ("7",), ("ns/p",))
     assert event["device"] == (SOUND, CARD)
+    assert event["why"] == f"{CARD}: no", "the line begins with the resource"
 
 
 def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> None:
