@@ -20,7 +20,6 @@ from tests.blackbox import wakeups
 from tests.blackbox.harness import PATIENCE, T4, Node
 
 WATCHDOG = 2.0  # seconds
-KVM = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 5}}]\n"
 
 
 class Systemd:
@@ -107,7 +106,7 @@ async def test_components_that_stand_still_starve_the_watchdog_while_the_loop_tu
         await systemd.hears("WATCHDOG=1")
         daemon.send(signal.SIGUSR1)
         await anyio.sleep(0.5)
-        node.configure(KVM)
+        node.configure(f"aliases: {{{T4}: nvidia.com/t4}}")
         assert "a scan of the host does not begin" in await systemd.hears("STATUS=does not go on", 60)
         for stuck in ("observe", "plugins"):
             assert (await daemon.logged("subsystem-stuck", subsystem=stuck))["level"] == "error"
