@@ -10,6 +10,7 @@ import pytest
 from nodeagent.agent.cluster import notices, reasons
 from nodeagent.agent.cluster.notices import FEW, SETTLED, Notices
 from nodeagent.agent.cluster.reasons import Notice
+from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
 from tests.agent.cluster.statuses import (
@@ -190,6 +191,11 @@ def test_the_page_has_all_reasons_as_they_are() -> None:
         f"| `{each.name}` | {'Warning' if each.warning else 'Normal'} | {each.means} |"
         for each in reasons.ALL
     ]
+
+
+def test_the_kinds_of_changes_are_those_that_there_are() -> None:
+    assert {CreateMdev.kind, SetVgpuType.kind} == notices.MAKES
+    assert {RemoveMdev.kind, ClearVgpuType.kind} == notices.REMOVES
 
 
 def made(instances: int, number: int, removed: int = 0) -> list[Notice]:
