@@ -85,6 +85,17 @@ class Stage:
         )
         return str(served["address"])
 
+    async def hears(self, *, answers: bool) -> None:
+        """Wait until the daemon says that the cluster answers it, or that it does not."""
+        await self._said(
+            lambda document: [
+                cluster
+                for cluster in (document.get("cluster", {}),)
+                if cluster.get("followed") and bool(cluster.get("answers")) is answers
+            ],
+            f"the cluster is not said {'' if answers else 'not '}to answer",
+        )
+
     async def _said(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
         """The first of what is selected from the daemon's status, as soon as there is one."""
         end = time.monotonic() + self.patience
