@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 from grpclib.exceptions import GRPCError
 
+from nodeagent.base import supervise
 from nodeagent.demo.daemon import Daemon, DemoFailed
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import SocketChannel
@@ -156,11 +157,17 @@ async def opened(
     ``page``: the daemon is to serve its status page.
     """
     host = make(directory)
-    async with Kubelet(directory) as kubelet:
-        stage = Stage(host, kubelet, patience, page)
-        stage.configure(CONFIG)
-        try:
-            yield stage
-        finally:
-            with anyio.CancelScope(shield=True):
-                await stage.daemon.end()
+    try:
+        async with Kubelet(directory) as kubelet:
+            stage = Stage(host, kubelet, patience, page)
+            stage.configure(CONFIG)
+            try:
+                yield stage
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await stage.daemon.end()
+    except BaseExceptionGroup as group:  # whatever leaves the kubelet's task group is one
+        for kind in (DemoFailed, BrokenPipeError):
+            if (one := supervise.alone(group, kind)) is not None:
+                raise one from group
+        raise

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import anyio.to_thread
 import pytest
 
 from nodeagent.base import sockets
-from nodeagent.demo import daemon, stage
+from nodeagent.demo import cluster, daemon, stage, vgpus
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, TESLA, USB, Stage
@@ -107,6 +107,14 @@ def test_what_does_not_happen_fails_loudly(tmp_path: Path) -> None:
     assert "FAILED in step 1, expected: three resources are registered with the kubelet" in done.stderr
     assert "it did not happen within 0 s" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("play", [vgpus.play, cluster.play])
+async def test_what_does_not_happen_on_another_node_is_the_same_failure(
+    play: Callable[[Screen, float], Awaitable[None]],
+) -> None:
+    with pytest.raises(DemoFailed, match="it did not happen within 0 s"):
+        await play(Screen(io.StringIO(), Paint(coloured=False)), 0.0)
 
 
 @contextmanager
