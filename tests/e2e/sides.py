@@ -26,6 +26,7 @@ from nodeagent.agent.cluster import feature
 from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.core import Core
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.tell.news import News
 from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import jsonserver
 from nodeagent.base.latest import Latest
@@ -105,7 +106,12 @@ class Sides:
 
 
 def _settings(root: Path, node: str) -> config.Settings:
-    flags = {"kubevirt.enabled": "true", "kubeconfig": "/etc/kubeconfig", "node.name": node}
+    flags = {
+        "kubevirt.enabled": "true",
+        "kubeconfig": "/etc/kubeconfig",
+        "node.name": node,
+        "cluster.events": "false",  # they tell what happens to devices, and there are none
+    }
     return config.load(Sources(str(root), flags, {}))
 
 
@@ -118,6 +124,7 @@ def _core(first: Core, place: Path) -> Core:
         cluster=Latest(ClusterWishes()),
         supervisor=Supervisor(),
         snapshots=Snapshots(Snapshot()),
+        news=News(),
     )
 
 
