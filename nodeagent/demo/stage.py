@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 from grpclib.exceptions import GRPCError
 
+from nodeagent.base import supervise
 from nodeagent.demo.daemon import Daemon, DemoFailed
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import SocketChannel
@@ -85,6 +86,17 @@ class Stage:
         )
         return str(served["address"])
 
+    async def hears(self, *, answers: bool) -> None:
+        """Wait until the daemon says that the cluster answers it, or that it does not."""
+        await self._said(
+            lambda document: [
+                cluster
+                for cluster in (document.get("cluster", {}),)
+                if cluster.get("followed") and bool(cluster.get("answers")) is answers
+            ],
+            f"the cluster is not said {'' if answers else 'not '}to answer",
+        )
+
     async def _said(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
         """The first of what is selected from the daemon's status, as soon as there is one."""
         end = time.monotonic() + self.patience
@@ -145,11 +157,17 @@ async def opened(
     ``page``: the daemon is to serve its status page.
     """
     host = make(directory)
-    async with Kubelet(directory) as kubelet:
-        stage = Stage(host, kubelet, patience, page)
-        stage.configure(CONFIG)
-        try:
-            yield stage
-        finally:
-            with anyio.CancelScope(shield=True):
-                await stage.daemon.end()
+    try:
+        async with Kubelet(directory) as kubelet:
+            stage = Stage(host, kubelet, patience, page)
+            stage.configure(CONFIG)
+            try:
+                yield stage
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await stage.daemon.end()
+    except BaseExceptionGroup as group:  # whatever leaves the kubelet's task group is one
+        for kind in (DemoFailed, BrokenPipeError):
+            if (one := supervise.alone(group, kind)) is not None:
+                raise one from group
+        raise

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.demo import daemon, passthrough, stage, vgpus
+from nodeagent.demo import cluster, daemon, passthrough, stage, vgpus
 from nodeagent.demo.acting import Act
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
@@ -80,7 +80,8 @@ async def _play(act: Act, keep: bool, outcome: _Outcome) -> None:
         for step in passthrough.STEPS:
             act.screen.step(step.title)
             await step.play(act)
-        await vgpus.play(act.screen, act.stage.patience)
+        for node in (vgpus, cluster):
+            await node.play(act.screen, act.stage.patience)
         await (_keep(act, outcome) if keep else _end(act))
     except DemoFailed as failure:
         print(f"\nTHE DEMO HAS FAILED in {act.screen.where}\n{failure.lines()}", file=sys.stderr)

@@ -23,7 +23,8 @@ door.kubernetes()
 AT_START = """
 import sys
 import nodeagent.app
-print([name for name in ("aiohttp", "kubernetes_asyncio", "nodeagent.cluster") if name in sys.modules])
+roots = ("aiohttp", "kubernetes_asyncio", "nodeagent.cluster.", "nodeagent.agent.cluster")
+print([name for name in sys.modules if name.startswith(roots)])
 """
 
 
@@ -45,5 +46,5 @@ def test_an_import_past_the_door_is_an_error() -> None:
     assert "imported past its door" in run(PAST_IT).stderr
 
 
-def test_the_daemon_starts_without_any_of_it() -> None:
-    assert run(AT_START).stdout == "[]\n"
+def test_of_all_that_the_daemon_loads_at_its_start_what_tells_whether_there_is_an_account() -> None:
+    assert run(AT_START).stdout == "['nodeagent.cluster.account']\n"

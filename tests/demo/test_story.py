@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import anyio.to_thread
 import pytest
 
 from nodeagent.base import sockets
-from nodeagent.demo import daemon, stage
+from nodeagent.demo import cluster, daemon, stage, vgpus
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, TESLA, USB, Stage
@@ -40,7 +40,9 @@ STEPS = [
     "8. The list of types changes while a pod holds one vGPU",
     "9. A card whose vGPUs cannot be made delays no other",
     "10. A label of the node overrides the list",
-    "11. The daemon ends",
+    "11. A third node follows its cluster: one edit of the KubeVirt CR",
+    "12. The API server goes away, and what it said stays in force",
+    "13. The daemon ends",
 ]
 NUMBERS = {GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}
 
@@ -105,6 +107,14 @@ def test_what_does_not_happen_fails_loudly(tmp_path: Path) -> None:
     assert "FAILED in step 1, expected: three resources are registered with the kubelet" in done.stderr
     assert "it did not happen within 0 s" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("play", [vgpus.play, cluster.play])
+async def test_what_does_not_happen_on_another_node_is_the_same_failure(
+    play: Callable[[Screen, float], Awaitable[None]],
+) -> None:
+    with pytest.raises(DemoFailed, match="it did not happen within 0 s"):
+        await play(Screen(io.StringIO(), Paint(coloured=False)), 0.0)
 
 
 @contextmanager
@@ -211,6 +221,15 @@ async def test_a_reason_that_is_not_given_is_a_failure(tmp_path: Path) -> None:
         opened.patience = 0.2
         with pytest.raises(DemoFailed, match=r"0000:86:00\.0 is not said to be Unhealthy by group-held"):
             await opened.reason("0000:86:00.0", "group-held")
+
+
+async def test_a_cluster_that_is_not_followed_is_not_heard(tmp_path: Path) -> None:
+    async with _ready(tmp_path) as opened:
+        opened.patience = 0.2
+        with pytest.raises(DemoFailed, match="the cluster is not said to answer"):
+            await opened.hears(answers=True)
+        with pytest.raises(DemoFailed, match="the cluster is not said not to answer"):
+            await opened.hears(answers=False)
 
 
 async def test_only_a_refusal_counts_as_one(tmp_path: Path) -> None:

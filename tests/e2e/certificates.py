@@ -43,23 +43,19 @@ class Certificates:
         """The path of one of the files."""
         return str(self.directory / name)
 
-    def kubeconfig(self, name: str, server: str) -> str:
-        """The path of a kubeconfig for that client certificate."""
+    def kubeconfig(self, name: str, server: str, token: str = "") -> str:
+        """The path of a kubeconfig for that client certificate, or for a token."""
+        certificate = {
+            "client-certificate": self.path(f"{name}.crt"),
+            "client-key": self.path(f"{name}.key"),
+        }
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [
                 {"name": "e2e", "cluster": {"server": server, "certificate-authority": self.path("ca.crt")}}
             ],
-            "users": [
-                {
-                    "name": name,
-                    "user": {
-                        "client-certificate": self.path(f"{name}.crt"),
-                        "client-key": self.path(f"{name}.key"),
-                    },
-                }
-            ],
+            "users": [{"name": name, "user": {"token": token} if token else certificate}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": name}}],
             "current-context": "e2e",
         }

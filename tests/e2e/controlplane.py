@@ -32,10 +32,14 @@ class ControlPlane:
         self.api = Api(port, certificates)
         self._port = port
 
-    def start(self) -> None:
-        """Start all programs; returns when the API server is ready."""
+    def serve(self) -> None:
+        """Start etcd and the API server; returns when that is ready."""
         self._start("kube-apiserver", *self._apiserver(self._start_etcd(), self._port))
         waiting.until(self._ready, "the API server is ready", 60.0)
+
+    def start(self) -> None:
+        """Start all programs; returns when the API server is ready."""
+        self.serve()
         client = f"--kubeconfig={self.certificates.kubeconfig('admin', self.url)}"
         for name in ("kube-controller-manager", "kube-scheduler"):
             secure = f"--secure-port={processes.free_port()}"
@@ -89,10 +93,15 @@ class ControlPlane:
         except Answer:
             return False
 
+    def process(self, name: str) -> Process:
+        """The program of that name, which has been started."""
+        (found,) = (process for process in self._processes if process.log.stem == name)
+        return found
+
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
         """The API server stands still: whoever asks it gets no answer."""
-        (server,) = (process for process in self._processes if process.log.stem == "kube-apiserver")
+        server = self.process("kube-apiserver")
         server.send(signal.SIGSTOP)
         try:
             yield

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.base import sockets as jsonsocket
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import kubevirt, waiting
 from tests.e2e.cluster import NODE, Cluster
@@ -18,7 +19,8 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, GPU
 
-SERVED, OTHER = "example.com/served", "example.com/other"
+SERVED, OTHER, LAST = "example.com/served", "example.com/other", "example.com/last"
+LABEL = "example.com/zone"
 RULES = [
     {"apiGroups": ["kubevirt.io"], "resources": ["kubevirts"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
@@ -76,6 +78,12 @@ def heard(daemon: Daemon, key: str) -> Any:
     return daemon.status().get("cluster", {}).get(key)
 
 
+def labelled(daemon: Daemon, value: str | None) -> bool:
+    """True if the label of the Node is known to decisions with this value."""
+    basis = jsonsocket.ask(f"{daemon.host}/run/nodeagent/status.sock.snapshot")
+    return dict(basis["snapshot"]["desired"].get("labels", ())).get(LABEL) == value
+
+
 def devices(daemon: Daemon, resource: str) -> int:
     """How many devices the resource has; none if it is not served."""
     return sum(len(each["devices"]) for each in daemon.status()["resources"] if each["name"] == resource)
@@ -103,6 +111,43 @@ def test_an_edit_of_the_cr_reaches_the_node_within_a_second(running: Cluster, fo
     kubevirt.delete(running.api)
     waiting.until(lambda: bool(heard(follower, "doubts")), "the deletion is told")
     running.await_counts(OTHER, 4, 4)
+
+
+def test_a_cr_that_comes_again_and_a_label_of_the_node_are_followed_within_a_second(
+    running: Cluster, follower: Daemon
+) -> None:
+    kubevirt.create(running.api, permitted(SERVED))
+    follower.start()
+    running.await_counts(SERVED, 4, 4)
+    took = {}
+    began = time.monotonic()
+    kubevirt.delete(running.api)
+    waiting.until(lambda: bool(heard(follower, "doubts")), "the deletion is told")
+    took["deletion"] = time.monotonic() - began
+    began = time.monotonic()
+    kubevirt.create(running.api, permitted(OTHER))
+    waiting.until(partial(served, follower, OTHER), "the new CR is in force")
+    took["new CR"] = time.monotonic() - began
+    assert heard(follower, "doubts") is None
+    for value in ("edge", None):
+        began = time.monotonic()
+        running.api.patch(NODE, {"metadata": {"labels": {LABEL: value}}})
+        waiting.until(partial(labelled, follower, value), f"the label is {value}")
+        took[f"label {value}"] = time.monotonic() - began
+    print("\n" + ", ".join(f"{what} {seconds * 1000:.0f} ms" for what, seconds in took.items()))
+    assert max(took.values()) < 1
+
+
+def test_many_edits_in_a_row_end_in_the_state_of_the_last(running: Cluster, follower: Daemon) -> None:
+    kubevirt.create(running.api, permitted(SERVED))
+    follower.start()
+    for number in range(499):
+        configure(running, permitted((OTHER, SERVED)[number % 2]))
+    edited = configure(running, permitted(LAST))
+    waiting.until(partial(served, follower, LAST), "the last is in force")
+    print(f"\nlast of 500 edits to registered: {(time.monotonic() - edited) * 1000:.0f} ms")
+    running.await_counts(LAST, 4, 4)
+    assert (devices(follower, SERVED), devices(follower, OTHER)) == (0, 0)
 
 
 def test_what_virt_handler_provides_is_not_offered(running: Cluster, follower: Daemon) -> None:
