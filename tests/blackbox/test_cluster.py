@@ -177,6 +177,18 @@ async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
         assert (await node.status()).get("problems", []) == []
 
 
+async def test_nobody_waits_for_a_disk_that_hangs(node: Node, server: ApiServer) -> None:
+    """A pipe without a reader: whoever opens it to write, waits."""
+    kept = node.root / "var/lib/nodeagent"
+    kept.mkdir(parents=True)
+    os.mkfifo(kept / "cluster.new")
+    async with followed(node) as (_, kubelet):
+        put(server, ENTRY)
+        await kubelet.until_listed(GPU, 1, SOON)
+        put(server, ENTRY | {"resourceName": OTHER})
+        await kubelet.until_listed(OTHER, 1, SOON)
+
+
 async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiServer) -> None:
     kept = node.root / "var/lib/nodeagent/cluster.json"
     kept.parent.mkdir(parents=True)

@@ -8,7 +8,6 @@ over a reboot (``record``). Two watches, one connection each, and no polling.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import NamedTuple
@@ -18,11 +17,11 @@ import anyio
 from nodeagent.agent.cluster import heard, record
 from nodeagent.agent.cluster.guests import Api, Guest
 from nodeagent.agent.cluster.heard import Heard
+from nodeagent.agent.cluster.keeping import Keeper
 from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.record import Record
 from nodeagent.agent.core import Core
-from nodeagent.base import log, threads
-from nodeagent.base.errors import KernelRefused
+from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.cluster import account
 from nodeagent.cluster.credentials import Credentials
@@ -40,7 +39,6 @@ from nodeagent.policy import merge
 SPREAD = (
     10.0  # seconds over which the first questions of many nodes are spread; who knows nothing asks at once
 )
-AGAIN = 60.0  # seconds until what could not be put on disk is tried again
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=record.of_cr)
 
 
@@ -74,7 +72,7 @@ class _Judged(NamedTuple):
 
 
 class ClusterSide:
-    """The one writer of ``core.cluster`` once it runs, and of the file."""
+    """The one writer of ``core.cluster`` once it runs."""
 
     name = "cluster"
 
@@ -83,12 +81,10 @@ class ClusterSide:
         self._core = core
         self._offered = offered
         self._guests = guests
-        self._path = core.root.path(record.PATH)
+        self._keeper = Keeper(core.root.path(record.PATH), core.news.bell.touch)
         self._heard = Heard()
         self._watches: tuple[Watch, ...] = ()
         self._wake: Latest[None] = Latest(None)
-        self._saved = Record()  # what is on disk
-        self._unsaved = ""  # why what was heard since is not
         self._judged: _Judged | None = None
 
     def status(self) -> ClusterShare:
@@ -102,7 +98,7 @@ class ClusterSide:
             answers=bool(known) and silent is None,
             since=since,
             kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
-            heard=self._saved.at,
+            heard=self._keeper.saved.at,
             error=silent.error if silent is not None else "",
             hint=silent.hint if silent is not None else "",
             doubts=self._doubts,
@@ -112,7 +108,8 @@ class ClusterSide:
 
     @property
     def _doubts(self) -> tuple[str, ...]:
-        return (*self._heard.doubts, *([self._unsaved] if self._unsaved else []))
+        unsaved = self._keeper.unsaved
+        return (*self._heard.doubts, *([unsaved] if unsaved else []))
 
     @property
     def _objections(self) -> tuple[str, ...]:
@@ -126,10 +123,14 @@ class ClusterSide:
 
     async def run(self) -> None:
         """Follow whom the settings name, for ever; begin anew when they name another one."""
-        self._saved = await threads.call(record.said_before, self._path)
-        self._heard = heard.before(self._saved)
+        self._heard = heard.before(await self._keeper.load())
         self._core.cluster.set(self._heard.wishes)
         await self._offered.load()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keeper.run, name="record of the cluster")
+            await self._follow_settings()
+
+    async def _follow_settings(self) -> None:
         while True:
             place = self._place
             async with anyio.create_task_group() as group:
@@ -153,7 +154,7 @@ class ClusterSide:
             return
         own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", self._offered.of_node)
         async with Session(credentials) as session, anyio.create_task_group() as group:
-            chance = Chance(0.0 if self._saved == Record() else SPREAD)
+            chance = Chance(0.0 if self._keeper.saved == Record() else SPREAD)
             self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, own))
             for watch in self._watches:
                 group.start_soon(watch.run, name=watch.name)
@@ -163,10 +164,8 @@ class ClusterSide:
                 group.start_soon(self._core.supervisor.keep, guest.name, partial(guest.run, api))
             seen = -1
             while True:
-                with anyio.move_on_after(AGAIN if self._unsaved else None):
-                    seen, _ = await self._wake.newer(seen)
+                seen, _ = await self._wake.newer(seen)
                 self._hear(place)
-                await self._save()
 
     def _hear(self, place: Place) -> None:
         crs, nodes = (watch.known.get().objects for watch in self._watches)
@@ -176,22 +175,5 @@ class ClusterSide:
         for line in (*self._heard.doubts, *self._objections):
             if line not in said:
                 log.event(log.CONFIG_WARNING, text=line)
+        self._keeper.keep(self._heard.kubevirt, self._heard.labels)
         self._core.news.bell.touch()
-
-    async def _save(self) -> None:
-        """What has changed is put on disk, after it is in force: nobody waits for the disk.
-
-        Where that fails it is tried again.
-        """
-        if (self._heard.kubevirt, self._heard.labels) == (self._saved.kubevirt, self._saved.labels):
-            return
-        now = Record(self._heard.kubevirt, self._heard.labels, time.time())
-        try:
-            await threads.call(record.write, self._path, now)
-        except KernelRefused as error:
-            unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
-            if unsaved != self._unsaved:
-                log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
-            self._unsaved = unsaved
-        else:
-            self._saved, self._unsaved = now, ""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts on disk what was heard of the cluster, after it is in force: nobody waits for the disk.
+
+A write that fails is tried again; one that hangs holds up the next write, and nothing else. Does not know what
+it keeps means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+
+from nodeagent.agent.cluster import record
+from nodeagent.agent.cluster.record import Record
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
+
+AGAIN = 60.0  # seconds until what could not be put on disk is tried again
+
+
+class Keeper:
+    """The one writer of the file. ``saved`` is what is in it, ``unsaved`` why what was heard since is not."""
+
+    def __init__(self, path: str, changed: Callable[[], None]) -> None:
+        """``changed`` is told when ``saved`` or ``unsaved`` is another one."""
+        self.saved = Record()
+        self.unsaved = ""
+        self._path = path
+        self._changed = changed
+        self._wanted: Latest[Record] = Latest(self.saved)
+
+    async def load(self) -> Record:
+        """What a daemon before this one has heard."""
+        self.saved = await threads.call(record.said_before, self._path)
+        return self.saved
+
+    def keep(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str] | None) -> None:
+        """Have this on disk soon, if it is not there."""
+        wanted = self._wanted.get()
+        if (kubevirt, labels) != (wanted.kubevirt, wanted.labels):
+            self._wanted.set(Record(kubevirt, labels, time.time()))
+
+    async def run(self) -> None:
+        """Write whatever is to be kept, for ever."""
+        seen = self._wanted.version
+        while True:
+            with anyio.move_on_after(AGAIN if self.unsaved else None):
+                seen, _ = await self._wanted.newer(seen)
+            await self._write(self._wanted.get())
+
+    async def _write(self, now: Record) -> None:
+        if (now.kubevirt, now.labels) == (self.saved.kubevirt, self.saved.labels):
+            return
+        try:
+            await threads.call(record.write, self._path, now)
+        except KernelRefused as error:
+            unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
+            if unsaved != self.unsaved:
+                log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
+            self.unsaved = unsaved
+        else:
+            self.saved, self.unsaved = now, ""
+        self._changed()
