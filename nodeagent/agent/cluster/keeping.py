@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts on disk what was heard of the cluster, after it is in force: nobody waits for the disk.
 
-A write that fails is tried again; one that hangs holds up the next write, and nothing else. Does not know what
-it keeps means.
+A write that fails is tried again; one that hangs holds up the next write, and nothing else. What it keeps it
+does not read.
 """
 
 from __future__ import annotations
