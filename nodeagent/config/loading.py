@@ -152,6 +152,7 @@ def _settings(
     effective: Effective, built: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> records.Settings:
     """The Settings: the configuration, and what the daemon needs besides it."""
+    cluster = _section(effective, "cluster", records.Cluster)
     return records.Settings(
         configuration=built,
         kubelet=_section(effective, "kubelet", records.Kubelet),
@@ -160,10 +161,23 @@ def _settings(
         status=_section(effective, "status", records.Status),
         http=_section(effective, "http", records.Http),
         cdi=_section(effective, "cdi", records.Cdi),
-        cluster=_section(effective, "cluster", records.Cluster),
+        cluster=cluster,
         values=effective.shown(),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *_unfollowed(cluster, built)),
         watched=tuple(watched),
+    )
+
+
+def _unfollowed(cluster: records.Cluster, built: Configuration) -> tuple[str, ...]:
+    """A warning for each thing that is to be written to a cluster that nobody follows."""
+    wanted = {
+        "cluster.condition is true": cluster.condition,
+        "cluster.staleResources is remove": cluster.stale_resources == "remove",
+    }
+    return tuple(
+        f"{what}, but the cluster is not followed; set kubevirt.enabled"
+        for what, on in wanted.items()
+        if on and not built.kubevirt.wanted
     )
 
 

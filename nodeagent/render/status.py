@@ -77,15 +77,16 @@ def _cluster(cluster: ClusterStatus) -> str:
     """Whether the cluster answers, and whose wishes are in force."""
     when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
+    untold = f"; Events left out: {cluster.events_left_out}" if cluster.events_left_out else ""
     if cluster.answers:
-        return f"cluster: answers since {when}; in force: {wishes}"
+        return f"cluster: answers since {when}; in force: {wishes}{untold}"
     since = f"does not answer since {when}" if cluster.since else "has not answered yet"
-    return f"cluster: {since}; in force, as it was heard last: {wishes}"
+    return f"cluster: {since}; in force, as it was heard last: {wishes}{untold}"
 
 
 def _stale(stale: StaleStatus) -> str:
     """No fault either: pods that ask for it wait as they would without it."""
-    why = stale.why or "it can be taken away: cluster.staleResources: remove"
+    why = stale.why or "cluster.staleResources: remove takes it away"
     return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
 
 

@@ -131,7 +131,7 @@ async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
         assert any(f"{FIRST}: 16 x nvidia-222 made" in each["message"] for each in written(server))
         vm = await kubelet.admit(pod("vm", {"nvidia.com/GRID_T4-1B": 1}))
         assert vm.phase == "Running"
-        await node.until_told(lambda told: told.get("holders"))
+        await node.until_told(lambda told: bool(told.get("holders")))
         node.configure("mdevs: {manage: true, types: [nvidia-228]}")
         await server.until(lambda: bool(written(server, "ChangeWaiting")), PATIENCE)
         await server.until(lambda: bool(written(server, "MdevRemoved")), PATIENCE)

@@ -83,6 +83,17 @@ def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
     assert loaded.warnings == ()
 
 
+def test_what_is_written_to_the_cluster_is_set_and_a_condition_without_a_cluster_is_odd(etc: Etc) -> None:
+    assert etc.load().cluster == (True, False, "report")
+    etc.write("config.yaml", "cluster: {events: false, condition: true, staleResources: remove}\n")
+    loaded = etc.load()
+    assert loaded.cluster == (False, True, "remove")
+    first, second = loaded.warnings
+    assert first.startswith("cluster.condition is true, but the cluster is not followed")
+    assert second.startswith("cluster.staleResources is remove, but the cluster is not followed")
+    assert etc.load({"kubevirt.enabled": "auto"}).warnings == ()
+
+
 def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:
     etc.write("config.yaml", FULL)
     loaded = etc.load()

@@ -137,8 +137,13 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
 
 READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}
 EVENTS, CONDITION = (("events",), ("create", "patch")), (("nodes/status",), ("patch",))
-WRITES = [({}, {EVENTS}), ({"events": False}, set()), ({"condition": True}, {EVENTS, CONDITION})]
-WRITES += [({"staleResources": "remove"}, {EVENTS, CONDITION}), ({"staleResources": "report"}, {EVENTS})]
+WRITES: list[tuple[dict[str, object], set[object]]] = [
+    ({}, {EVENTS}),
+    ({"events": False}, set()),
+    ({"condition": True}, {EVENTS, CONDITION}),
+    ({"staleResources": "remove"}, {EVENTS, CONDITION}),
+    ({"staleResources": "report"}, {EVENTS}),
+]
 
 
 @pytest.mark.parametrize(("cluster", "writes"), WRITES)

@@ -8,10 +8,12 @@ from typing import Any
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.status import (
     NO_CHANGES,
+    ClusterStatus,
     ConfigurationStatus,
     DeviceStatus,
     HolderStatus,
     HttpStatus,
+    StaleStatus,
     WaitingStatus,
 )
 from nodeagent.render import status
@@ -96,6 +98,14 @@ def test_where_metrics_are_served_is_told_if_they_are() -> None:
     assert lines(http=HttpStatus("http://[::1]:9481/"))[4] == "metrics and health at http://[::1]:9481/"
 
 
+def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> None:
+    assert not any("cluster" in line for line in lines())
+    heard = ClusterStatus(followed=True, answers=True, kubevirt="kubevirt/kubevirt")
+    line = "cluster: answers since 1970-01-01 00:00:00 UTC; in force: KubeVirt CR kubevirt/kubevirt"
+    assert lines(cluster=heard)[4] == line
+    assert lines(cluster=heard._replace(events_left_out=7))[4] == f"{line}; Events left out: 7"
+
+
 def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None:
     (gpu,) = WELL.resources
     text = lines(resources=(gpu._replace(devices=(), healthy=0),), holders={})
@@ -104,3 +114,12 @@ def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None
         "",
         "all is well",
     ]
+
+
+def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
+    stale = (StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still knows it"))
+    text = lines(cluster=ClusterStatus(followed=True, answers=True, stale=stale))
+    told = "the Node counts it as 0, and nobody gives it any more"
+    assert f"a.b/old: {told}; cluster.staleResources: remove takes it away" in text
+    assert f"a.b/known: {told}; the kubelet still knows it" in text
+    assert text[-1] == "all is well"

@@ -77,7 +77,10 @@ def _rivals(status: Status) -> Mapping[str, frozenset[str]]:
 
 def _changes(status: Status) -> Iterator[tuple[Key, Notice]]:
     changes = status.changes
+    refused = {(failing.card, failing.action) for failing in changes.failing}
     for waiting in changes.waiting:
+        if (waiting.card, waiting.action) in refused:
+            continue  # it waits for its next try
         what = f"{waiting.card}: waiting to {waiting.action}: {waiting.why}"
         yield ("waiting", waiting.card, waiting.action), Notice(reasons.CHANGE_WAITING, what)
     for failing in changes.failing:

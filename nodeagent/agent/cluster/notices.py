@@ -15,14 +15,15 @@ from collections.abc import Iterable, Iterator
 from nodeagent.agent.cluster import facts, reasons
 from nodeagent.agent.cluster.facts import Facts, Key
 from nodeagent.agent.cluster.reasons import Notice
-from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.ids import pci_address
 from nodeagent.model.status import CardStatus, ChangesStatus, Status
 
 SETTLED = 30.0  # seconds after which what stood at the first look is told, at the earliest
 FEW = 3  # notices of one reason that are told one by one
-_MAKES = frozenset({CreateMdev.kind, SetVgpuType.kind})
-_REMOVES = frozenset({RemoveMdev.kind, ClearVgpuType.kind})
+MAKES = frozenset(
+    {"create-mdev", "set-vgpu-type"}
+)  # of model.action, which only nodes load that change things
+REMOVES = frozenset({"remove-mdev", "clear-vgpu-type"})
 _MORE = "nodeagent status on the node lists all of them, with what to do"
 
 
@@ -78,13 +79,13 @@ def notices(before: Status, now: Status) -> list[Notice]:
 def made(before: ChangesStatus, now: ChangesStatus) -> list[Notice]:
     """What nodeagent has made on cards and removed from them."""
     found: list[Notice] = []
-    if _count(now, _REMOVES) > _count(before, _REMOVES):
+    if _count(now, REMOVES) > _count(before, REMOVES):
         gone = _differences(now.cards, before.cards)
         found += (
             Notice(reasons.MDEV_REMOVED, f"{card}: {number} x {type_} removed")
             for card, type_, number in gone
         )
-    if _count(now, _MAKES) > _count(before, _MAKES):
+    if _count(now, MAKES) > _count(before, MAKES):
         more = _differences(before.cards, now.cards)
         found += (
             Notice(reasons.MDEV_CREATED, f"{card}: {number} x {type_} made") for card, type_, number in more

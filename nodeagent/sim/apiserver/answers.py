@@ -55,14 +55,19 @@ class Statistics:
 class Refusal:
     """The fault ``status``: that code for the next requests, with Retry-After if it has seconds.
 
-    ``method``: only for requests of that method; ``message``: what it says.
+    ``method``, ``namespace``: only for requests of that method, or there; ``message``: what it says.
     """
 
     code: int
     times: float = float("inf")
     after: int = 0
     method: str = ""
+    namespace: str = ""
     message: str = ""
+
+    def meets(self, method: str, namespace: str) -> bool:
+        """True if it is for such a request, and not for more of them already."""
+        return self.times > 0 and self.method in ("", method) and self.namespace in ("", namespace)
 
 
 class Answers:
@@ -128,11 +133,11 @@ class Answers:
             raise Failure(403, f'{resource} is forbidden: User "{reviews.USER}" cannot {verb} them')
         if reviews.is_absent(asked.kind, self.absent):
             raise Failure(404, "the server could not find the requested resource")
-        self._fail(asked.kind.plural, method)
+        self._fail(asked.kind.plural, method, asked.namespace)
 
-    def _fail(self, plural: str, method: str) -> None:
+    def _fail(self, plural: str, method: str, namespace: str = "") -> None:
         refusal = self._faults.get("status", plural)
-        if refusal is not None and refusal.times > 0 and refusal.method in ("", method):
+        if refusal is not None and refusal.meets(method, namespace):
             refusal.times -= 1
             raise Failure(refusal.code, refusal.message, after=refusal.after)
 

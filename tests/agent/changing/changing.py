@@ -20,6 +20,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Backoff, Supervisor
 from nodeagent.base.watching import Watcher
@@ -97,6 +98,7 @@ class Changing:
             ReservationBook(eyes.snapshots),
             releases,
             Offering(eyes.snapshots, releases),
+            News(),
         )
 
     def _changes(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:

@@ -49,7 +49,7 @@ class Telling:
         """This is the Status now."""
         self.cell.set(told)
 
-    def configure(self, **cluster: bool) -> None:
+    def configure(self, **cluster: Any) -> None:
         """Other settings of the section ``cluster``."""
         settings = self.core.settings.get()
         self.core.settings.set(replace(settings, cluster=settings.cluster._replace(**cluster)))
@@ -69,7 +69,6 @@ class Telling:
         """The methods of all that was asked but for the watch."""
         return [each.method for each in self.server.statistics.requests if each.method != "GET"]
 
-    @property
     def condition(self) -> Any:
         """Ours, as the Node has it."""
         node = self.server.store.get(NODES, NAME) or {}
@@ -87,7 +86,7 @@ def put_node(server: ApiServer) -> None:
 
 
 @asynccontextmanager
-async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: bool) -> AsyncIterator[Telling]:
+async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: Any) -> AsyncIterator[Telling]:
     """A guest that runs; it has met its Node and had its first look."""
     core = cores.build(Root(str(folder)), Latest(DEFAULTS))
     try:

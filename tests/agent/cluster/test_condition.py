@@ -76,22 +76,22 @@ def test_its_text_fits_whatever_is_wrong() -> None:
 async def test_it_is_written_after_a_moment_and_only_when_it_differs(tmp_path: Path) -> None:
     async with telling(tmp_path, made, condition=True) as it:
         await anyio.sleep(SETTLE - 2.0)
-        assert it.condition is None
+        assert it.condition() is None
         await anyio.sleep(3.0)
-        assert (it.condition["status"], it.condition["reason"]) == ("True", "NothingNeedsAPerson")
-        since = it.condition["lastTransitionTime"]
+        assert (it.condition()["status"], it.condition()["reason"]) == ("True", "NothingNeedsAPerson")
+        since = it.condition()["lastTransitionTime"]
         await anyio.sleep(900.0)
         assert it.requests == ["PATCH"], "no heartbeat"
         it.now(BROKEN)
         await anyio.sleep(MOMENT)
-        assert (it.condition["status"], UNHEALTHY in it.condition["message"]) == ("False", True)
-        assert it.condition["lastTransitionTime"] > since
+        assert (it.condition()["status"], UNHEALTHY in it.condition()["message"]) == ("False", True)
+        assert it.condition()["lastTransitionTime"] > since
         node = it.server.store.get(NODES, NAME)
         assert node is not None
         assert READY in node["status"]["conditions"]
         it.now(status(good()))
         await anyio.sleep(MOMENT)
-        assert it.condition["status"] == "True"
+        assert it.condition()["status"] == "True"
         assert it.requests == ["PATCH"] * 3
 
 
@@ -100,7 +100,7 @@ async def test_another_text_waits_and_leaves_the_time_of_the_transition(tmp_path
     async with telling(tmp_path, made, condition=True) as it:
         it.now(BROKEN)
         await anyio.sleep(MOMENT)
-        since = it.condition["lastTransitionTime"]
+        since = it.condition()["lastTransitionTime"]
         for _ in range(10):
             it.now(BROKEN_MORE)
             await anyio.sleep(1.0)
@@ -111,8 +111,8 @@ async def test_another_text_waits_and_leaves_the_time_of_the_transition(tmp_path
         assert it.requests == ["PATCH"]
         await anyio.sleep(20.0)
         assert it.requests == ["PATCH"] * 2
-        assert "who holds what" in it.condition["message"]
-        assert it.condition["lastTransitionTime"] == since
+        assert "who holds what" in it.condition()["message"]
+        assert it.condition()["lastTransitionTime"] == since
 
 
 @virtual.TIME
@@ -163,10 +163,10 @@ async def test_where_it_is_not_wanted_nothing_is_written_and_what_was_is_removed
         assert it.requests == []
         it.configure(condition=True)
         await anyio.sleep(LOOK_AND_MOMENT)
-        assert it.condition["status"] == "False"
+        assert it.condition()["status"] == "False"
         it.configure(condition=False)
         await anyio.sleep(LOOK_AND_MOMENT)
-        assert it.condition is None
+        assert it.condition() is None
 
 
 @virtual.TIME
@@ -182,7 +182,7 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
         assert len(said(log.CLUSTER_REFUSES)) == 1
         it.server.faults.clear("status:nodes")
         await anyio.sleep(90.0)
-        assert it.condition["status"] == "True"
+        assert it.condition()["status"] == "True"
         assert it.status.unwritten == ()
 
 
@@ -195,4 +195,4 @@ async def test_a_server_that_fails_is_asked_ever_less_often(code: int, tmp_path:
         assert 3 <= len(it.requests) <= 30
         it.server.faults.clear("status:nodes")
         await anyio.sleep(60.0)
-        assert it.condition["status"] == "True"
+        assert it.condition()["status"] == "True"

@@ -10,6 +10,7 @@ import pytest
 from nodeagent.agent.cluster import notices, reasons
 from nodeagent.agent.cluster.notices import FEW, SETTLED, Notices
 from nodeagent.agent.cluster.reasons import Notice
+from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
 from tests.agent.cluster.statuses import (
@@ -28,6 +29,7 @@ from tests.agent.cluster.statuses import (
 HELD = bad(code=ReasonCode.GROUP_HELD)
 CONFLICT = bad(code=ReasonCode.GROUP_NOT_VIABLE)
 WAITING = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm", "remove-mdev")
+REFUSED = WaitingStatus("0000:3b:00.0", "create mdev x", "it was refused", "create-mdev")
 FAILING = FailingStatus(
     "0000:3b:00.0", "nvidia-222", "create mdev x", "Input/output error", "look at dmesg", 1, 1.0
 )
@@ -128,6 +130,11 @@ CASES = {
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
         [("ApplyFailed", "", "0000:3b:00.0: Input/output error; look at dmesg")],
     ),
+    "a change that was refused waits for its next try": (
+        status(changes=NO_CHANGES._replace(failing=(FAILING,))),
+        status(changes=NO_CHANGES._replace(failing=(FAILING,), waiting=(REFUSED,))),
+        [],
+    ),
     "it is refused once more": (
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
         status(changes=NO_CHANGES._replace(failing=(FAILING._replace(tries=2, next_try_seconds=4.0),))),
@@ -184,6 +191,11 @@ def test_the_page_has_all_reasons_as_they_are() -> None:
         f"| `{each.name}` | {'Warning' if each.warning else 'Normal'} | {each.means} |"
         for each in reasons.ALL
     ]
+
+
+def test_the_kinds_of_changes_are_those_that_there_are() -> None:
+    assert {CreateMdev.kind, SetVgpuType.kind} == notices.MAKES
+    assert {RemoveMdev.kind, ClearVgpuType.kind} == notices.REMOVES
 
 
 def made(instances: int, number: int, removed: int = 0) -> list[Notice]:
