@@ -169,10 +169,16 @@ def _settings(
 
 
 def _unfollowed(cluster: records.Cluster, built: Configuration) -> tuple[str, ...]:
-    """A warning where something is to be written to a cluster that nobody follows."""
-    if not cluster.condition or built.following is not Following.NO:
-        return ()
-    return ("cluster.condition is true, but the cluster is not followed; set kubevirt.enabled: auto",)
+    """A warning for each thing that is to be written to a cluster that nobody follows."""
+    wanted = {
+        "cluster.condition is true": cluster.condition,
+        "cluster.staleResources is remove": cluster.stale_resources == "remove",
+    }
+    return tuple(
+        f"{what}, but the cluster is not followed; set kubevirt.enabled: auto"
+        for what, on in wanted.items()
+        if on and built.following is Following.NO
+    )
 
 
 def _section(effective: Effective, name: str, record: type[R]) -> R:

@@ -98,7 +98,7 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 def _stale(stale: StaleStatus) -> str:
     """No fault either: pods that ask for it wait as they would without it."""
-    why = stale.why or "it can be taken away: cluster.staleResources: remove"
+    why = stale.why or "cluster.staleResources: remove takes it away"
     return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
 
 

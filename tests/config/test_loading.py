@@ -86,12 +86,13 @@ def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
 
 def test_what_is_written_to_the_cluster_is_set_and_a_condition_without_a_cluster_is_odd(etc: Etc) -> None:
     assert etc.load().cluster == Cluster()
-    etc.write("config.yaml", "cluster: {events: false, condition: true}\n")
+    etc.write("config.yaml", "cluster: {events: false, condition: true, staleResources: remove}\n")
     loaded = etc.load()
-    assert loaded.cluster == Cluster(events=False, condition=True)
+    assert loaded.cluster == Cluster(events=False, condition=True, stale_resources="remove")
     assert loaded.warnings == ()
-    (warning,) = etc.load({"kubevirt.enabled": "false"}).warnings
-    assert warning.startswith("cluster.condition is true, but the cluster is not followed")
+    first, second = etc.load({"kubevirt.enabled": "false"}).warnings
+    assert first.startswith("cluster.condition is true, but the cluster is not followed")
+    assert second.startswith("cluster.staleResources is remove, but the cluster is not followed")
 
 
 def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:

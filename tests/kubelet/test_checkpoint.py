@@ -6,12 +6,13 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
+from nodeagent.kubelet.checkpoint import CheckpointFile, Entry, known_resources
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod
@@ -94,3 +95,25 @@ def test_what_a_pod_has_that_is_still_being_admitted_is_not_settled(tmp_path: Pa
     assert checkpoint.read().possessions == {(R, "a")}
     (pods / "u").mkdir()
     assert checkpoint.read().settled == {(R, "a")}
+
+
+@pytest.mark.parametrize(
+    ("data", "known"),
+    [
+        ({"RegisteredDevices": {"a.b/c": [], "a.b/d": ["0"]}, "PodDeviceEntries": None}, {"a.b/c", "a.b/d"}),
+        ({"RegisteredDevices": None, "PodDeviceEntries": [{"ResourceName": "a.b/held"}]}, {"a.b/held"}),
+        ({"RegisteredDevices": {}, "PodDeviceEntries": []}, set()),
+        ({"PodDeviceEntries": []}, None),
+        ({"RegisteredDevices": {}, "PodDeviceEntries": [{}]}, None),
+        ([], None),
+    ],
+)
+def test_the_kubelet_knows_what_is_registered_and_what_pods_hold(
+    tmp_path: Path, data: Any, known: set[str] | None
+) -> None:
+    path = tmp_path / "kubelet_internal_checkpoint"
+    assert known_resources(str(path)) is None
+    path.write_text(json.dumps({"Data": data}))
+    assert known_resources(str(path)) == known
+    path.write_text("{")
+    assert known_resources(str(path)) is None

@@ -13,6 +13,7 @@ from nodeagent.model.status import (
     DeviceStatus,
     HolderStatus,
     HttpStatus,
+    StaleStatus,
     WaitingStatus,
 )
 from nodeagent.render import status
@@ -133,3 +134,12 @@ def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None
         "",
         "all is well",
     ]
+
+
+def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
+    stale = (StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still knows it"))
+    text = lines(cluster=ClusterStatus(followed=True, answers=True, stale=stale))
+    told = "the Node counts it as 0, and nobody gives it any more"
+    assert f"a.b/old: {told}; cluster.staleResources: remove takes it away" in text
+    assert f"a.b/known: {told}; the kubelet still knows it" in text
+    assert text[-1] == "all is well"

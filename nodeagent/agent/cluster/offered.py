@@ -8,6 +8,7 @@ until the daemon ends.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -51,10 +52,8 @@ class Offered:
         await self.load()
         self.names = merged(self.names, now)
         if self.names != self._saved:
-            try:
+            with suppress(KernelRefused):  # said of the record beside it, which is written as well
                 await threads.call(sealed.write, self._path, {"names": self.names}, _HINT)
-            except KernelRefused as error:
-                log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
             self._saved = self.names
 
     def of_node(self, document: Object) -> dict[str, Any]:

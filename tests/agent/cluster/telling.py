@@ -86,7 +86,7 @@ def put_node(server: ApiServer) -> None:
 
 
 @asynccontextmanager
-async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: bool) -> AsyncIterator[Telling]:
+async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: Any) -> AsyncIterator[Telling]:
     """A guest that runs; it has met its Node and had its first look."""
     core = cores.build(Root(str(folder)), Latest(DEFAULTS))
     try:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stale resources by a stand-in API server that fails in each way, in virtual time: when, and how often."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.agent import core as cores
+from nodeagent.agent.cluster.guests import Api
+from nodeagent.agent.cluster.offered import Offered
+from nodeagent.agent.cluster.stale import SETTLE, SPREAD, StaleResources
+from nodeagent.base.latest import Latest
+from nodeagent.cluster.watching import Resource
+from nodeagent.kernel.root import Root
+from nodeagent.model.status import ClusterStatus, StaleStatus
+from nodeagent.policy import stale
+from nodeagent.sim.apiserver.answers import Refusal
+from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.store import NODES
+from tests import virtual
+from tests.agent.cluster.telling import DEFAULTS, NAME
+from tests.cluster.following import EVEN, followed, served, session
+
+OLD, OTHER = "example.com/old", "example.com/other"
+MINUTES = 40 * 60.0
+DUE = SETTLE + SPREAD / 2
+
+
+class Standing:
+    """The server, the guest, and the kubelet's file."""
+
+    def __init__(self, server: ApiServer, guest: StaleResources, file: Path) -> None:
+        self.server = server
+        self.guest = guest
+        self._file = file
+        file.parent.mkdir(parents=True)
+
+    def knows(self, *names: str) -> None:
+        """The kubelet knows these resources."""
+        data: dict[str, object] = {
+            "RegisteredDevices": {name: [] for name in names},
+            "PodDeviceEntries": None,
+        }
+        self._file.write_text(json.dumps({"Data": data}))
+
+    def count(self, **more: str) -> None:
+        """The Node counts what was offered as 0, and more."""
+        counts = {OLD: "0", OTHER: "0"} | more
+        status = {"capacity": counts, "allocatable": dict(counts)}
+        self.server.store.put(NODES, {"metadata": {"name": NAME}, "status": status})
+
+    @property
+    def counted(self) -> set[str]:
+        """What the Node counts."""
+        return set((self.server.store.get(NODES, NAME) or {})["status"]["capacity"])
+
+    @property
+    def patches(self) -> int:
+        """How often something was patched."""
+        return sum(each.method == "PATCH" for each in self.server.statistics.requests)
+
+    @property
+    def told(self) -> ClusterStatus:
+        """What the guest says of itself."""
+        return self.guest.told(ClusterStatus())
+
+
+@asynccontextmanager
+async def standing(folder: Path) -> AsyncIterator[Standing]:
+    """A guest that removes: OLD and OTHER were offered here once, and the kubelet knows both."""
+    settings = replace(DEFAULTS, cluster=DEFAULTS.cluster._replace(stale_resources="remove"))
+    core = cores.build(Root(str(folder)), Latest(settings))
+    offered = Offered(core)
+    await offered.learn((OLD, OTHER))
+    node = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", offered.of_node)
+    try:
+        async with served() as server:
+            file = folder / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+            made = Standing(server, StaleResources(core, offered, lambda: 0.5), file)
+            made.knows(OLD, OTHER)
+            made.count()
+            async with (
+                followed(server, folder, node, EVEN) as watch,
+                session(server, folder) as api,
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(made.guest.run, Api(api, NAME, watch.known))
+                await anyio.sleep(1.0)
+                yield made
+                group.cancel_scope.cancel()
+    finally:
+        core.watcher.close()
+
+
+@virtual.TIME
+async def test_what_the_kubelet_knows_is_never_touched(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        await anyio.sleep(MINUTES)
+        assert {each.why for each in made.told.stale} == {stale.KNOWN}
+        assert (made.counted, made.patches) == ({OLD, OTHER}, 0)
+
+
+@virtual.TIME
+async def test_what_it_has_forgotten_goes_after_a_moment_and_once(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        made.knows(OTHER)
+        await anyio.sleep(65.0)  # until the file is read again
+        assert made.counted == {OLD, OTHER}
+        assert StaleStatus(OLD) in made.told.stale
+        await anyio.sleep(DUE)
+        assert made.counted == {OTHER}
+        assert made.told.stale_removed == (OLD,)
+        made.count()
+        await anyio.sleep(MINUTES)
+        assert StaleStatus(OLD, stale.BACK) in made.told.stale
+        assert made.patches == 1
+
+
+@virtual.TIME
+async def test_a_name_that_gets_devices_meanwhile_stays(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        await anyio.sleep(65.0)
+        made.count(**{OLD: "2"})
+        await anyio.sleep(MINUTES)
+        assert made.counted == {OLD}, "the other one went"
+        assert made.told.stale_removed == (OTHER,)
+
+
+@virtual.TIME
+async def test_a_file_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        (tmp_path / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").write_text("{")
+        await anyio.sleep(MINUTES)
+        assert {each.why for each in made.told.stale} == {stale.UNKNOWN}
+        assert made.patches == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "most"), [(401, 120), (403, 6), (404, 45), (409, 120), (422, 45), (429, 120), (500, 120)]
+)
+@virtual.TIME
+async def test_a_server_that_refuses_is_not_asked_often(tmp_path: Path, code: int, most: int) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        made.server.faults.set("status:nodes", Refusal(code, method="PATCH"))
+        await anyio.sleep(MINUTES)
+        print(f"{code}: {made.patches} in {MINUTES / 60:.0f} minutes")
+        assert 1 <= made.patches <= most
+        assert made.counted == {OLD, OTHER}
+        assert bool(made.told.unwritten) == (code == 403)
+        made.server.faults.clear("status:nodes")
+        await anyio.sleep(700.0)
+        assert made.counted == set()
+        assert made.told.unwritten == ()
