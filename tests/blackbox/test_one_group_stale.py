@@ -2,9 +2,9 @@
 """The kubelet's file may be older than the time at which it was written.
 
 ``writeCheckpoint`` in pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and
-writes it under another (``CreateCheckpoint`` in pkg/kubelet/checkpointmanager/checkpoint_manager.go). So of two
-that write at the same time, one for a list and one for what a container got, the list's may be the last one,
-with nothing of that container in it: until the next list or the next container.
+writes it under another (``CreateCheckpoint`` in pkg/kubelet/checkpointmanager/checkpoint_manager.go). So of
+two that write at the same time, one for a list and one for what a container got, the list's may be the last
+one, with nothing of that container in it: until the next list or the next container.
 """
 
 from __future__ import annotations
