@@ -43,8 +43,10 @@ class Asking:
         depends = depends or grants.contended(resource, device_ids, decision)
         admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
         behind = grants.behind(resource, device_ids, self._offering.decision)
-        beside = self._reservations.given.beside(admission).keys()
-        if admission.pods is not None and not beside.isdisjoint(behind):
+        given = self._reservations.given
+        for others in (given.beside, given.missed):
+            if admission.pods is None or others(admission).keys().isdisjoint(behind):
+                break
             await self._inquiry.written_anew()  # nobody shows what only a plain init container had
             admission = await self._inquiry.who_asks()
         if admission.pods is None:

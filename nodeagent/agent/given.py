@@ -6,12 +6,13 @@ Knows what one answer of the kubelet says of each of them. Times are those of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.agent.admission import UNFINISHED, Admission, Admissions
-from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
+from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
+from nodeagent.kubelet.checkpoint import Checkpoint, Stamp
+from nodeagent.model.allocation import Holder, PodList, unnamed
 
 
 class _Given(NamedTuple):
@@ -21,6 +22,21 @@ class _Given(NamedTuple):
     at: float
     due: float
     pods: frozenset[str] = frozenset()  # the names of whom one has it
+    missed_by: Stamp | None = None  # the file that did not have it first, when it should have had it
+    struck: bool = False  # a later one has not got it either
+
+    def looked_up(self, file: Stamp | None, *, missing: bool, due: bool) -> _Given:
+        """The same, with what the kubelet's file says of it; ``due``: it should be entered by now.
+
+        One file is not enough: of two that are written at the same time the older may be the last
+        (``writeCheckpoint`` in pkg/kubelet/cm/devicemanager/manager.go). Of a kubelet that has ended the file
+        has all that containers were started with.
+        """
+        if not missing:
+            return self._replace(missed_by=None, struck=False)
+        if self.missed_by is None:
+            return self._replace(missed_by=file) if due else self
+        return self._replace(struck=self.struck or self.missed_by != file)
 
 
 class GivenIds:
@@ -35,6 +51,11 @@ class GivenIds:
         """Who has them."""
         return {device_id: given.holder for device_id, given in self._given.items()}
 
+    @property
+    def missing(self) -> bool:
+        """True if the kubelet's file lacks some of it, and should have it: the next one decides."""
+        return any(given.missed_by is not None and not given.struck for given in self._given.values())
+
     def beside(self, admission: Admission) -> dict[str, Holder]:
         """What this kubelet has given to other pods than the one of the admission.
 
@@ -44,8 +65,13 @@ class GivenIds:
         others = self._admissions.ours.keys() - admission.given
         return {each: holder for each, holder in self.holders.items() if (holder.resource, each) in others}
 
+    def missed(self, admission: Admission) -> dict[str, Holder]:
+        """Of that, what one of the kubelet's files lacked: the next one decides."""
+        beside = self.beside(admission)
+        return {each: beside[each] for each in beside if self._given[each].missed_by is not None}
+
     def to_others(self, admission: Admission) -> dict[str, Holder]:
-        """Of that, what the one that asks cannot have: a pod may ask for what it has."""
+        """Of what is beside it, what the one that asks cannot have: a pod may ask for what it has."""
         beside = self.beside(admission)
         return {each: beside[each] for each in beside if not _alone(self._given[each].pods, admission)}
 
@@ -78,25 +104,22 @@ class GivenIds:
                 self._given[device_id] = given._replace(due=0.0)
 
     def named(
-        self,
-        answer: PodList,
-        asked: float,
-        since: float,
-        asker: Admission | None,
-        entered: Collection[Possession] | None,
+        self, answer: PodList, asked: float, since: float, asker: Admission | None, file: Checkpoint = NOTHING
     ) -> None:
         """Forget what the kubelet names, and what is over, by its answer to a question of that time.
 
         What came with an id is never named: it goes with that.
         """
-        names = _names(self._given, answer)
+        names, entered = _names(self._given, answer), file.possessions
         kept: dict[str, _Given] = {}
-        for device_id, given in self._given.items():
-            if given.holder.brought or _shown(device_id, given.holder, answer):
+        for device_id, before in self._given.items():
+            if before.holder.brought or _shown(device_id, before.holder, answer):
                 continue
-            released = self._released(device_id, given, answer, asked, asker, entered)
-            doubted = given.at < since and not _struck(device_id, given.holder, entered)
-            if doubted or given.at >= asked or not released:
+            over = before.at < asked and self._over(device_id, before, asked, asker)
+            missing = file.written is not None and (before.holder.resource, device_id) not in entered
+            given = before.looked_up(file.written, missing=missing, due=over)
+            doubted = given.at < since and not given.struck
+            if doubted or given.at >= asked or not self._released(given, over, answer, asker, file):
                 kept[device_id] = given
         for device_id, given in self._given.items():
             by = given.holder.brought
@@ -104,27 +127,29 @@ class GivenIds:
                 kept[device_id] = given
         self._given = {device_id: _with_name(given, names) for device_id, given in kept.items()}
 
+    def _over(self, device_id: str, given: _Given, asked: float, asker: Admission | None) -> bool:
+        """True if the admission of whoever got an id that nobody is named with is over."""
+        now = self._admissions.now
+        if asker is now:
+            return (given.holder.resource, device_id) not in now.given
+        # the one before is over, if the kubelet was heard then: else it may be the one that asks now
+        another = asker is not None and now.pods is not None
+        return another or (asked >= given.due and device_id not in self._admissions.settling)
+
     def _released(
         self,
-        device_id: str,
         given: _Given,
+        over: bool,
         answer: PodList,
-        asked: float,
         asker: Admission | None,
-        entered: Collection[Possession] | None,
+        file: Checkpoint,
     ) -> bool:
         """True if whoever got an id that nobody is named with has let go of it."""
-        possession = (given.holder.resource, device_id)
-        now = self._admissions.now
-        if asker is now and possession in asker.given:
+        if asker is self._admissions.now and not over:
             return False
-        # the one before is over, if the kubelet was heard then: else it may be the one that asks now
-        another = asker is not None and asker is not now and now.pods is not None
-        over = another or (asked >= given.due and device_id not in self._admissions.settling)
         if len(given.pods) == 1:
-            struck = _struck(device_id, given.holder, entered)
-            return _gone(given.pods, answer, asker) or (over and struck)
-        unheard_of = (asker is now or over) and (entered is None or possession not in entered)
+            return _gone(given.pods, answer, asker) or (over and given.struck)
+        unheard_of = over and (given.struck or file.written is None)
         return unheard_of or (bool(given.pods) and _gone(given.pods, answer, None))
 
 
@@ -136,14 +161,6 @@ def _alone(pods: frozenset[str], admission: Admission) -> bool:
 def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:
     """True if they have all ended, also if another pod asks under the one name."""
     return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
-
-
-def _struck(device_id: str, holder: Holder, entered: Collection[Possession] | None) -> bool:
-    """True if the kubelet's file has been read, and does not have it.
-
-    Of a kubelet that has ended it has all that containers were started with.
-    """
-    return entered is not None and (holder.resource, device_id) not in entered
 
 
 def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Rewrites:
         self._number = 0
 
     def asked(self, now: float, *, hinted: bool) -> None:
-        """The kubelet was asked; ``hinted``: the file still says more than it did."""
+        """The kubelet was asked; ``hinted``: the file still says what it did not."""
         if not hinted:
             self.due, self._number = None, 0
         elif self.due is None or now >= self.due:
@@ -152,9 +152,14 @@ class Holders:
                 hints, asked = self.hints.get(), anyio.current_time()
                 self._asked = asked, hints
                 await self._inquiry.ask()
-                self.rewrites.asked(asked, hinted=self._inquiry.known.hinted)
+                self.rewrites.asked(asked, hinted=self._hinted)
                 await anyio.sleep(SPACING)
                 await self._until_due(asked, hints)
+
+    @property
+    def _hinted(self) -> bool:
+        """True if the kubelet's file alone says who has something, or that nobody has."""
+        return self._inquiry.known.hinted or self._reservations.given.missing
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint."""

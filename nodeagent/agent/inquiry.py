@@ -207,8 +207,7 @@ class Inquiry:
         self._taken = asked
         asker = self._reservations.admissions.asker(answer.pods, checkpoint) if inside else None
         since = self.doubt.began if doubtful else 0.0
-        entered = checkpoint.possessions if checkpoint.written else None
-        self._reservations.named(answer, asked, since, asker, entered)
+        self._reservations.named(answer, asked, since, asker, checkpoint)
         self._take(Allocations(holders, self.doubt.knowledge(asked)), asked, checkpoint)
         return asker
 

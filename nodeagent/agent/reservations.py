@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from nodeagent.agent.admission import Admission, Admissions
+from nodeagent.agent.admission import NOTHING, Admission, Admissions
 from nodeagent.agent.given import GivenIds
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
+from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, PodList, Possession, Reservations
 
 
@@ -71,17 +72,17 @@ class ReservationBook:
         asked: float,
         since: float = 0.0,
         asker: Admission | None = None,
-        entered: Collection[Possession] | None = None,
+        file: Checkpoint = NOTHING,
     ) -> None:
         """The kubelet, asked at that time, names these holders; it knows of what was given ``since``.
 
         Asked inside an Allocate (of ``asker``) it names all that the ones before have given, but what plain
-        init containers got. Otherwise an answer of ours may still be on its way until it is due. ``entered``
-        has what the kubelet has entered, all of it once an admission is over; None: not known.
+        init containers got. Otherwise an answer of ours may still be on its way until it is due. ``file`` has
+        what the kubelet has entered, all of it once an admission is over.
         """
         if self.admissions.named(answer.pods, inside=asker is not None) and asker is None:
             self.given.all_due()
-        self.given.named(answer, asked, since, asker, entered)
+        self.given.named(answer, asked, since, asker, file)
         self._publish(held=answer.holders)
 
     def refuse(self, ids: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from nodeagent.agent.admission import Admission
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, PodList, Pods, Reservations, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
@@ -160,6 +161,27 @@ def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_
     shown: Pods = {"ns/one": frozenset({(A, "b")})}
     reservations.named(PodList({"b": POD}, shown), asked=3.0, asker=reservations.admissions.asker(shown))
     assert snapshots.now.reservations.given == {"a": POD}, "what the kubelet says of one says it of both"
+
+
+def test_what_the_kubelet_s_file_lacks_is_held_until_the_next_one_lacks_it_too() -> None:
+    snapshots = Snapshots(Snapshot())
+    reservations = ReservationBook(snapshots)
+    nothing: Pods = {"ns/one": frozenset()}
+    reservations.admit(reservations.admissions.asker(nothing), 1.5)
+    reservations.give(pods("a"), 1.0, 1.5)
+    reservations.settle(1.5)
+    before, late, last = ((number, 0, 0) for number in range(3))
+    entered = Checkpoint(late, (Entry("uid", A, "a", None),))
+    files = (Checkpoint(before), Checkpoint(before), entered, Checkpoint(before))
+    seconds = []
+    for asked, file in enumerate(files, start=2):
+        reservations.named(PodList({}, nothing), asked, file=file)
+        assert snapshots.now.reservations.given.keys() == {"a"}
+        seconds.append(reservations.given.missing)
+    assert seconds == [True, True, False, True], "when a second file is asked for"
+    reservations.named(PodList({}, nothing), asked=6.0, file=Checkpoint(last))
+    assert snapshots.now.reservations.given == {}
+    assert not reservations.given.missing
 
 
 def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet() -> None:

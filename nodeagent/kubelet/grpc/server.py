@@ -94,7 +94,8 @@ class SocketServer:
         assert self._file is not None
         server = _Server(self._calls, self._handlers)
         try:
-            await server.start(sock=self._file.socket, backlog=BACKLOG)
+            with CancelScope(shield=True):  # a cancelled start loses the server, and its reader stays
+                await server.start(sock=self._file.socket, backlog=BACKLOG)
             self._file.rename(self._name)
         except BaseException as error:
             server.close_listener()

@@ -328,3 +328,17 @@ async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
         gc.collect()
         alive = sum(isinstance(thing, grpclib.server.Handler) for thing in gc.get_objects())
     assert alive <= 4
+
+
+async def test_a_start_that_is_cancelled_makes_no_later_socket_deaf(tmp_path: Path) -> None:
+    """The next one has the number of its descriptor, which the event loop must not take for served."""
+    first = server.SocketServer(tmp_path, "first.sock", [Plugin()])
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await first.start()
+        finally:
+            await first.stop(0)
+    async with serving(tmp_path) as (served, _):
+        with anyio.fail_after(5):
+            assert (await options(served.path)).get_preferred_allocation_available
