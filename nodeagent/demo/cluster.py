@@ -18,7 +18,6 @@ from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 SHARED = "example.com/gpu"
 _NAME = "node3"
 _SETTINGS = f"""\
-kubevirt: {{enabled: true}}
 kubeconfig: /etc/kubeconfig
 node: {{name: {_NAME}}}
 """

@@ -60,4 +60,4 @@ def test_settings_that_follow_no_cluster_need_no_right(running: Cluster, daemon:
     daemon.configure({})
     done = check(running)
     assert done.returncode == 0
-    assert "kubevirt.enabled is false" in done.stdout
+    assert "kubevirt.enabled is auto, and there are no credentials" in done.stdout

@@ -29,7 +29,6 @@ RULES = [
 ]
 """Those of the chart: packaging/helm/nodeagent/templates/clusterrole.yaml."""
 SETTINGS = {
-    "kubevirt": {"enabled": True},
     "kubeconfig": "/etc/kubeconfig",
     "node": {"name": NODE.rpartition("/")[2]},
     "discovery": {"classes": ["0300"]},
