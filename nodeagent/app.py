@@ -14,6 +14,7 @@ from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
@@ -116,6 +117,7 @@ class Daemon:
         line = StatusLine(self.notifier, self.core.news, pulse)
         for_systemd = (systemd.Watchdog(self.notifier, pulse), line)
         self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
+        await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
         tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 

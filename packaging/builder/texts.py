@@ -30,7 +30,7 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *("architecture", "configuration", "kubernetes", "kubevirt"),
+        *("architecture", "configuration", "events", "kubernetes", "kubevirt"),
         *("logs", "metrics", "packaging", "vgpu"),
     )
 }

@@ -60,6 +60,12 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
     made.socket.close()
 
 
+async def test_who_starts_it_can_ask_it_as_soon_as_it_is_ready(node: Node, systemd: Systemd) -> None:
+    async with node.daemon(environ=systemd.environ, ready=False):
+        await systemd.hears("READY=1")
+        assert (node.root / "run/nodeagent/status.sock").is_socket()
+
+
 async def test_the_status_line_follows_and_a_reload_ends_with_ready(node: Node, systemd: Systemd) -> None:
     first, _ = node.add_gpus(2)
     async with node.daemon(environ=systemd.environ) as daemon:

@@ -64,32 +64,26 @@ def _usages(programs: Mapping[str, Process]) -> dict[str, Usage]:
 
 
 class Counters(NamedTuple):
-    """``requests`` that have ended, ``streams`` that are open by resource, and what fairness has rejected."""
+    """``requests`` that have ended, and ``streams`` that are open by resource."""
 
     requests: Requests
     streams: Counter[str]
-    rejected: int
 
     @classmethod
     def of(cls, api: Api) -> Counters:
         """As they are now."""
         requests: Requests = Counter()
         streams: Counter[str] = Counter()
-        rejected = 0
         for name, labels, value in _samples(api.ask("GET", "/metrics")):
             if name == "apiserver_request_total":
                 requests[labels["verb"], labels["resource"], labels["code"]] += value
             elif name == "apiserver_longrunning_requests" and labels["verb"] == "WATCH":
                 streams[labels["resource"]] += value
-            elif name == "apiserver_flowcontrol_rejected_requests_total":
-                rejected += value
-        return cls(requests, streams, rejected)
+        return cls(requests, streams)
 
     def since(self, before: Counters) -> Counters:
         """What has come since, without what has gone."""
-        return Counters(
-            self.requests - before.requests, self.streams - before.streams, self.rejected - before.rejected
-        )
+        return Counters(self.requests - before.requests, self.streams - before.streams)
 
 
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], int]]:
