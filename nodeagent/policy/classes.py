@@ -27,7 +27,8 @@ _WORDS = {
 }
 """The beginning of a code → what such a function is; a longer one goes before a shorter one."""
 
-_MISSED_BY_NOBODY = ("03", "04", "12")  # what a host runs on is never one of these
+_MISSED_BY_NOBODY = ("04",)  # no host lives on one of these, nor computes on it
+DISPLAY, AUDIO = "03", "0403"
 
 
 def words(function: PciFunction) -> str:
@@ -40,15 +41,17 @@ def words(function: PciFunction) -> str:
 def bind(function: PciFunction, also: str = "", mdevs: int = 0) -> str:
     """The advice to give the function to VFIO: ``also`` ends it, ``mdevs`` is how many it carries.
 
-    A node may live on a network, storage or USB controller, and on what we do not know: there is an "if". And
-    with its driver a function loses its mdevs and VFs, whoever uses them: they have to go first.
+    A node may live on a network, storage or USB controller, and on what we do not know; it may show or
+    compute on a GPU that its own driver has: there is an "if". And with its driver a function loses its
+    mdevs and VFs, whoever uses them: they have to go first.
     """
     if parts := carried(function, mdevs):
         return (
             f"remove its {parts} first, once nobody uses them: binding {function.address} to "
             f"vfio-pci takes them away"
         )
-    if (function.pci_class or "").startswith(_MISSED_BY_NOBODY) or function.driver is None:
+    unused = function.driver is None or function.vfio
+    if unused or (function.pci_class or "").startswith(_MISSED_BY_NOBODY):
         return f"bind {function.address} to vfio-pci{also}"
     return (
         f"if this host can do without {function.address} ({words(function)}), "
