@@ -7,7 +7,7 @@ neither rules nor groups.
 
 from __future__ import annotations
 
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import Host, PciFunction
 
 _WORDS = {
     "0108": "an NVMe controller",
@@ -28,7 +28,7 @@ _WORDS = {
 """The beginning of a code → what such a function is; a longer one goes before a shorter one."""
 
 _MISSED_BY_NOBODY = ("04",)  # no host lives on one of these, nor computes on it
-DISPLAY, AUDIO = "03", "0403"
+_DISPLAY, _AUDIO = "03", "0403"
 
 
 def words(function: PciFunction) -> str:
@@ -57,6 +57,18 @@ def bind(function: PciFunction, also: str = "", mdevs: int = 0) -> str:
         f"if this host can do without {function.address} ({words(function)}), "
         f"bind it to vfio-pci{also}; otherwise leave it as it is"
     )
+
+
+def card_of(audio: PciFunction, host: Host) -> PciFunction | None:
+    """The display function in the slot and group of an audio function, with which that goes; None for others.
+
+    In a group of its own it goes with nothing: it is given if a rule names it.
+    """
+    if not (audio.pci_class or "").startswith(_AUDIO):
+        return None
+    slot = audio.address.rpartition(".")[0]
+    beside = (each for each in host.members(audio.group) if each.address.rpartition(".")[0] == slot)
+    return next((each for each in beside if (each.pci_class or "").startswith(_DISPLAY)), None)
 
 
 def carried(function: PciFunction, mdevs: int) -> str:
