@@ -8,6 +8,7 @@ from functools import partial
 
 from nodeagent.agent.core import Core
 from nodeagent.agent.kubelet_side import KubeletSide
+from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base.supervise import Component, Task
 
 
@@ -28,6 +29,7 @@ def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
             "doubted checkpoint",
             partial(doubted.follow, lambda _: kubelet.plugins.send_again(), doubted.version),
         ),
+        HolderLines(core.snapshots, core.offering),
         Task("device nodes", partial(_follow_nodes, core)),
         Task("settings", partial(_follow_settings, core, kubelet)),
     )

@@ -165,6 +165,20 @@ ALLOCATE_REFUSED = Event(
     "{resource}: refused {device}: {why}",
     ("group", "pod", "reason"),
 )
+DEVICE_HELD = Event(
+    "device-held",
+    "042b89b91b224c98abe8956ff9607365",
+    logging.INFO,
+    "{resource}: {text}",
+    ("device", "group", "pod"),
+)
+DEVICE_RELEASED = Event(
+    "device-released",
+    "b16d194181124b88bae9cabba61fd823",
+    logging.INFO,
+    "{resource}: {text}",
+    ("device", "group", "pod"),
+)
 HOLDERS_UNKNOWN = Event(
     "holders-unknown",
     "0bccc10d7c7446f4a8c63626e8e638b4",

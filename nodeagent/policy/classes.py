@@ -7,7 +7,7 @@ neither rules nor groups.
 
 from __future__ import annotations
 
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import Host, PciFunction
 
 _WORDS = {
     "0108": "an NVMe controller",
@@ -27,7 +27,8 @@ _WORDS = {
 }
 """The beginning of a code → what such a function is; a longer one goes before a shorter one."""
 
-_MISSED_BY_NOBODY = ("03", "04", "12")  # what a host runs on is never one of these
+_MISSED_BY_NOBODY = ("04",)  # no host lives on one of these, nor computes on it
+_DISPLAY, _AUDIO = "03", "0403"
 
 
 def words(function: PciFunction) -> str:
@@ -40,20 +41,34 @@ def words(function: PciFunction) -> str:
 def bind(function: PciFunction, also: str = "", mdevs: int = 0) -> str:
     """The advice to give the function to VFIO: ``also`` ends it, ``mdevs`` is how many it carries.
 
-    A node may live on a network, storage or USB controller, and on what we do not know: there is an "if". And
-    with its driver a function loses its mdevs and VFs, whoever uses them: they have to go first.
+    A node may live on a network, storage or USB controller, and on what we do not know; it may show or
+    compute on a GPU that its own driver has: there is an "if". And with its driver a function loses its
+    mdevs and VFs, whoever uses them: they have to go first.
     """
     if parts := carried(function, mdevs):
         return (
             f"remove its {parts} first, once nobody uses them: binding {function.address} to "
             f"vfio-pci takes them away"
         )
-    if (function.pci_class or "").startswith(_MISSED_BY_NOBODY) or function.driver is None:
+    unused = function.driver is None or function.vfio
+    if unused or (function.pci_class or "").startswith(_MISSED_BY_NOBODY):
         return f"bind {function.address} to vfio-pci{also}"
     return (
         f"if this host can do without {function.address} ({words(function)}), "
         f"bind it to vfio-pci{also}; otherwise leave it as it is"
     )
+
+
+def card_of(audio: PciFunction, host: Host) -> PciFunction | None:
+    """The display function in the slot and group of an audio function, with which that goes; None for others.
+
+    In a group of its own it goes with nothing: it is given if a rule names it.
+    """
+    if not (audio.pci_class or "").startswith(_AUDIO):
+        return None
+    slot = audio.address.rpartition(".")[0]
+    beside = (each for each in host.members(audio.group) if each.address.rpartition(".")[0] == slot)
+    return next((each for each in beside if (each.pci_class or "").startswith(_DISPLAY)), None)
 
 
 def carried(function: PciFunction, mdevs: int) -> str:

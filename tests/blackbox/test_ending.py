@@ -48,6 +48,21 @@ def sysfs(node: Node) -> dict[str, tuple[int, str]]:
     return {str(path): (path.lstat().st_mtime_ns, os.path.realpath(path)) for path in paths}
 
 
+async def test_the_log_names_who_has_a_device_and_when_it_was_let_go_also_after_a_restart(node: Node) -> None:
+    node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (daemon, kubelet):
+        vm = await kubelet.admit(pod("vm", {T4: 1}))
+        (device,) = vm.result.ids[T4]
+        held = await daemon.logged("device-held")
+        assert (held["device"], held["pod"]) == ([device], [f"{vm.namespace}/{vm.name}"])
+        assert await daemon.end() == 0
+        async with node.daemon() as again:
+            assert (await again.logged("device-held"))["device"] == [device]
+            kubelet.delete(vm)
+            assert (await again.logged("device-released"))["device"] == [device]
+            assert [line["device"] for line in again.lines("device-held")] == [[device]]
+
+
 @pytest.mark.shows("kubelet-39", "NG-16", "KV-22", "PM-1", "HP-4")
 async def test_sigterm_when_idle_ends_streams_removes_sockets_and_exits_with_zero(node: Node) -> None:
     addresses = node.add_gpus(2)

@@ -81,7 +81,7 @@ async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab, tmp_
         assert tab.complaints == []
         assert set(tab.requests) == {url, f"{url}events"}
     assert f"{GPU}: {stages.REBOUND} is Unhealthy: its driver is nvidia, not a VFIO driver" in trouble
-    assert f"bind {stages.REBOUND} to vfio-pci" in trouble
+    assert f"if this host can do without {stages.REBOUND} (a display controller)" in trouble
     assert f"nodeagent explain {stages.REBOUND}" in trouble
     assert "1 device waits for a pod to end" in trouble
     assert text.index("Needs a person (3)") < text.index("Resources") < text.index("Devices by IOMMU group")

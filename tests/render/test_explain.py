@@ -54,7 +54,7 @@ def test_the_story_begins_with_the_verdict_and_tells_all_that_led_to_it() -> Non
 
 
 def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
-    blocker = function("0000:65:00.1", driver="snd_hda_intel", vendor="1022")
+    blocker = function("0000:65:00.1", driver="snd_hda_intel", vendor="1022", pci_class="040300")
     first, second, *rest = explain.text(told(function(A), blocker)).splitlines()
     assert "Unhealthy: IOMMU group 1 is not viable" in first
     assert not any("a pod would get" in line for line in rest), "it would get nothing"

@@ -140,6 +140,9 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
         return f"it carries {parts}, each of which is a device of its own", classes.bind(
             host_device, mdevs=mdevs
         )
+    card = classes.card_of(host_device, snapshot.host)
+    if snapshot.desired.discovery.enabled and card is not None:
+        return f"it is an audio device that goes with its card {card.address}", _with_card(host_device, card)
     steps = []
     if not _discoverable_class(host_device, snapshot):
         steps = [f'name it in a rule: pci: [{{addresses: ["{host_device.address}"]}}]']
@@ -149,6 +152,13 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     if not groups.ready(host_device) and not groups.takes_vgpu(host_device):
         steps.append(classes.bind(host_device))
     return _nobody(why), "; and ".join(steps)
+
+
+def _with_card(audio: PciFunction, card: PciFunction) -> str:
+    """What to do for the audio function of a card: as long as the host has the card, that is the question."""
+    if not groups.ready(card):
+        return f"ask for its card: nodeagent explain {card.address}"
+    return classes.bind(audio, f" as well as {card.address}") if groups.blockers((audio,)) else ""
 
 
 def _nobody(why: str) -> str:

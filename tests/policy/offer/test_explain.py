@@ -74,7 +74,10 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
     assert found.verdict == (
         "not offered: no rule takes it, and discovery does not: its driver is nvidia, not a VFIO driver"
     )
-    assert found.to_do == f"bind {A} to vfio-pci"
+    assert found.to_do == (
+        f"if this host can do without {A} (a display controller), bind it to vfio-pci; "
+        "otherwise leave it as it is"
+    )
     assert found.rules == (
         (
             "rule a.b/one (f.yaml:3)",
@@ -113,6 +116,31 @@ def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a
     assert found.to_do.startswith(
         f'name it in a rule: pci: [{{addresses: ["{A}"]}}]; and if this host can do'
     )
+
+
+def test_the_audio_function_of_a_card_goes_with_it_and_needs_no_rule() -> None:
+    audio = function(B, device="10f8", pci_class="040300")
+    found = told(function(), audio, wish=Desired(), address=B)
+    assert found.verdict == f"not offered: it is an audio device that goes with its card {A}"
+    assert found.to_do == ""
+
+
+def test_the_audio_function_that_blocks_its_card_is_to_be_bound_as_well() -> None:
+    audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
+    found = told(function(), audio, wish=Desired(), address=B)
+    assert found.to_do == f"bind {B} to vfio-pci as well as {A}"
+
+
+def test_the_audio_function_of_a_card_that_the_host_uses_sends_to_its_card() -> None:
+    audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
+    found = told(function(driver="i915"), audio, wish=Desired(), address=B)
+    assert found.to_do == f"ask for its card: nodeagent explain {A}"
+
+
+@pytest.mark.parametrize("other", [function("0000:66:00.0"), function(A, 2), function(A, pci_class="0c0330")])
+def test_an_audio_function_that_goes_with_no_card_is_named_in_a_rule(other: PciFunction) -> None:
+    found = told(function(B, pci_class="040300"), other, wish=Desired(), address=B)
+    assert found.to_do.startswith("name it in a rule")
 
 
 def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the log says of holders: that a pod has a device, by the kubelet's word, and that it has let go of it.
+
+So the log answers who had a device last night. A transition is said once; what is held when the daemon starts
+is one. Knows the Snapshot and what is offered; not what the kubelet's answer is worth: a holder that nobody
+has a name for yet is nobody here, and takes nothing from the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import anyio
+
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.tell import devices
+from nodeagent.base import log
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
+
+FEW = 8  # pods of one resource at once, each of which has a line of its own
+MANY = 50  # pods in one line where there are more: a node with 200 VMs starts with four lines
+
+
+class Possession(NamedTuple):
+    """Who has a device, and the resource under which it was given."""
+
+    resource: ResourceName
+    pod: str
+
+
+Held = Mapping[str, Possession]
+"""Device id → who has it."""
+
+
+class HolderLines:
+    """The component that says who has what since when."""
+
+    name = "holder lines"
+
+    def __init__(self, snapshots: Snapshots, offering: Offering) -> None:
+        self._snapshots = snapshots
+        self._offering = offering
+        self._told: Held = {}
+        self._seen: tuple[Allocations, Mapping[ResourceName, Resource]] | None = None
+        self._before = snapshots.now  # what was brought to whom who has let go of it since
+
+    async def run(self) -> None:
+        """Look whenever the Snapshot or the offers have changed, for ever."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._offering.resources.follow, lambda _: self._look(), name="offers")
+            seen = -1
+            while True:
+                seen, _ = await self._snapshots.newer(seen)
+                self._look()
+
+    def _look(self) -> None:
+        now, served = self._snapshots.now, self._offering.resources.get()
+        if self._seen is not None and self._seen[0] is now.allocations and self._seen[1] is served:
+            return
+        before, self._told = self._told, held(self._told, now.allocations, served)
+        _say(log.DEVICE_RELEASED, "{pod} has let go of {ids}", _only(before, self._told), self._before)
+        _say(log.DEVICE_HELD, "{pod} has {ids}", _only(self._told, before), now)
+        self._seen, self._before = (now.allocations, served), now
+
+
+def held(before: Held, allocations: Allocations, served: Collection[str]) -> Held:
+    """Who has which device of the resources that are served: one of which something is held always is.
+
+    A pod without a name may be the one that had it before, and is taken for that until there is a name.
+    """
+    now: dict[str, Possession] = {}
+    for device_id, holder in allocations.holders.items():
+        if holder.named and holder.resource in served:
+            now[device_id] = Possession(holder.resource, str(holder))
+        elif not holder.named and device_id in before:
+            now[device_id] = before[device_id]
+    return now
+
+
+def _only(these: Held, others: Held) -> Held:
+    return {each: possession for each, possession in these.items() if others.get(each) != possession}
+
+
+def _say(kind: log.Event, says: str, changed: Held, snapshot: Snapshot) -> None:
+    """A line for each pod and resource, or for several pods where there are many."""
+    found: dict[ResourceName, dict[str, list[str]]] = {}
+    for device_id, (resource, pod) in changed.items():
+        found.setdefault(resource, {}).setdefault(pod, []).append(device_id)
+    for resource, pods in found.items():
+        for some in _lines(list(pods)):
+            ids = [each for pod in some for each in pods[pod]]
+            log.event(
+                kind,
+                resource=resource,
+                text="; ".join(says.format(pod=pod, ids=",".join(pods[pod])) for pod in some),
+                device=(*ids, *_brought(ids, snapshot.allocations)),
+                group=devices.groups_of(ids, snapshot),
+                pod=tuple(some),
+            )
+
+
+def _lines(pods: list[str]) -> Iterator[list[str]]:
+    size = 1 if len(pods) <= FEW else MANY
+    return (pods[start : start + size] for start in range(0, len(pods), size))
+
+
+def _brought(ids: Collection[str], allocations: Allocations) -> Iterator[str]:
+    """What came with these ids: of a bundle each function can be searched for."""
+    return (each for each, holder in allocations.brought.items() if holder.brought in ids)
