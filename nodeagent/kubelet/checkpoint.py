@@ -23,6 +23,19 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
 
 
+APART = 0.25  # seconds after which a write was not under way with another one
+
+
+def apart(one: Stamp, other: Stamp) -> bool:
+    """True if the two were not written at the same time.
+
+    Of those that are, older ones may be the last: ``writeCheckpoint`` in
+    pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for another
+    one then. They follow each other at once. The clock may be set back in between.
+    """
+    return abs(one[1] - other[1]) >= APART * 1e9
+
+
 class Entry(NamedTuple):
     """One id that one pod holds; ``numa`` is what the kubelet was told of its topology.
 
