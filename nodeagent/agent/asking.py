@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import anyio
+
 from nodeagent.agent.admission import Admission
 from nodeagent.agent.inquiry import BRIEFLY, INSIDE, Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.base.errors import Refused
+from nodeagent.kubelet.checkpoint import APART
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
+
+LATER = APART + 0.05  # seconds from one file that lacks something to the next one that counts
 
 
 class Asking:
@@ -44,9 +49,10 @@ class Asking:
         admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
         behind = grants.behind(resource, device_ids, self._offering.decision)
         given = self._reservations.given
-        for others in (given.beside, given.missed):
+        for others, wait in ((given.beside, 0.0), (given.missed, LATER)):
             if admission.pods is None or others(admission).keys().isdisjoint(behind):
                 break
+            await anyio.sleep(wait)
             await self._inquiry.written_anew()  # nobody shows what only a plain init container had
             admission = await self._inquiry.who_asks()
         if admission.pods is None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
-from nodeagent.kubelet.checkpoint import Checkpoint, Stamp
+from nodeagent.kubelet.checkpoint import Checkpoint, Stamp, apart
 from nodeagent.model.allocation import Holder, PodList, unnamed
 
 
@@ -23,20 +23,19 @@ class _Given(NamedTuple):
     due: float
     pods: frozenset[str] = frozenset()  # the names of whom one has it
     missed_by: Stamp | None = None  # the file that did not have it first, when it should have had it
-    struck: bool = False  # a later one has not got it either
+    struck: bool = False  # one that was written well after it has not got it either
 
     def looked_up(self, file: Stamp | None, *, missing: bool, due: bool) -> _Given:
         """The same, with what the kubelet's file says of it; ``due``: it should be entered by now.
 
-        One file is not enough: of two that are written at the same time the older may be the last
-        (``writeCheckpoint`` in pkg/kubelet/cm/devicemanager/manager.go). Of a kubelet that has ended the file
-        has all that containers were started with.
+        One file is not enough, nor are some that were written at the same time: the older may be the last.
+        Of a kubelet that has ended the file has all that containers were started with.
         """
         if not missing:
             return self._replace(missed_by=None, struck=False)
         if self.missed_by is None:
             return self._replace(missed_by=file) if due else self
-        return self._replace(struck=self.struck or self.missed_by != file)
+        return self._replace(struck=self.struck or (file is not None and apart(self.missed_by, file)))
 
 
 class GivenIds:

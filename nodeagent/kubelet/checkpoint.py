@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from nodeagent.kubelet.alloc_resp import Answer, understood
 from nodeagent.model.allocation import Possession
@@ -21,6 +21,19 @@ from nodeagent.model.ids import ResourceName
 
 Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
+
+
+APART = 0.25  # seconds after which a write was not under way with another one
+
+
+def apart(one: Stamp, other: Stamp) -> bool:
+    """True if the two were not written at the same time.
+
+    Of those that are, older ones may be the last: ``writeCheckpoint`` in
+    pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for another
+    one then. They follow each other at once. The clock may be set back in between.
+    """
+    return abs(one[1] - other[1]) >= APART * 1e9
 
 
 class Entry(NamedTuple):
@@ -79,9 +92,10 @@ class CheckpointFile:
 
     def read(self) -> Checkpoint:
         """What it says now, or said when it could be read last. Blocks on a file."""
-        written = _stamp(self._path)
-        if written != self._checkpoint.written and (entries := _entries(self._path)) is not None:
-            self._checkpoint = Checkpoint(written, entries)
+        with contextlib.suppress(OSError), Path(self._path).open("rb") as file:
+            written = _stamp(file)  # of what is read: the kubelet may put another one in its place
+            if written != self._checkpoint.written and (entries := _entries(file)) is not None:
+                self._checkpoint = Checkpoint(written, entries)
         return self._checkpoint._replace(admitted=self._admitted())
 
     def _admitted(self) -> frozenset[str] | None:
@@ -106,18 +120,15 @@ def known_resources(path: str) -> frozenset[str] | None:
         return None
 
 
-def _stamp(path: str) -> Stamp | None:
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
+def _stamp(file: BinaryIO) -> Stamp:
+    status = os.fstat(file.fileno())
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _entries(path: str) -> tuple[Entry, ...] | None:
+def _entries(file: BinaryIO) -> tuple[Entry, ...] | None:
     """All entries that can be understood; None for a file that cannot be read, which says nothing."""
     try:
-        document = json.loads(Path(path).read_bytes())
+        document = json.loads(file.read())
         pods = tuple(document["Data"]["PodDeviceEntries"] or ())
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -163,23 +163,23 @@ def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_
     assert snapshots.now.reservations.given == {"a": POD}, "what the kubelet says of one says it of both"
 
 
-def test_what_the_kubelet_s_file_lacks_is_held_until_the_next_one_lacks_it_too() -> None:
+def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_lacks_it_too() -> None:
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
     nothing: Pods = {"ns/one": frozenset()}
     reservations.admit(reservations.admissions.asker(nothing), 1.5)
     reservations.give(pods("a"), 1.0, 1.5)
     reservations.settle(1.5)
-    before, late, last = ((number, 0, 0) for number in range(3))
+    before, late, later, last = ((0, int(at * 1e9), 0) for at in (0.0, 0.9, 1.0, 1.3))
     entered = Checkpoint(late, (Entry("uid", A, "a", None),))
-    files = (Checkpoint(before), Checkpoint(before), entered, Checkpoint(before))
+    files = (Checkpoint(before), Checkpoint(before), entered, Checkpoint(late), Checkpoint(later))
     seconds = []
     for asked, file in enumerate(files, start=2):
         reservations.named(PodList({}, nothing), asked, file=file)
         assert snapshots.now.reservations.given.keys() == {"a"}
         seconds.append(reservations.given.missing)
-    assert seconds == [True, True, False, True], "when a second file is asked for"
-    reservations.named(PodList({}, nothing), asked=6.0, file=Checkpoint(last))
+    assert seconds == [True, True, False, True, True], "when a second file is asked for"
+    reservations.named(PodList({}, nothing), asked=7.0, file=Checkpoint(last))
     assert snapshots.now.reservations.given == {}
     assert not reservations.given.missing
 

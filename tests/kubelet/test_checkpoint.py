@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import CheckpointFile, Entry, known_resources
+from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile, Entry, known_resources
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod
@@ -39,6 +42,30 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     assert checkpoint.read().entries == (Entry("u", R, "a", None),), "it says nothing, so this stands"
     path.unlink()
     assert checkpoint.read().entries == (Entry("u", R, "a", None),)
+
+
+def test_what_is_read_is_of_the_file_whose_stamp_it_has_however_often_that_is_written(tmp_path: Path) -> None:
+    checkpoint = CheckpointFile(str(tmp_path / CHECKPOINT), NO_PODS)
+    document = json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}})
+    nothing = json.dumps({"Data": {"PodDeviceEntries": None}})
+    entered: dict[int, tuple[Entry, ...]] = {len(document): (Entry("u", R, "a", None),), len(nothing): ()}
+    contents = itertools.cycle((document, nothing))
+    read: list[Checkpoint] = []
+    with ThreadPoolExecutor() as pool:
+        writer = pool.submit(written, tmp_path / CHECKPOINT, contents, lambda: len(read) < 5000)
+        while len(read) < 5000:
+            read.append(checkpoint.read())
+        writer.result()
+    assert {each.written[2] for each in read if each.written} == entered.keys()
+    assert [each for each in read if each.written and each.entries != entered[each.written[2]]] == []
+
+
+def written(path: Path, contents: Iterator[str], goes_on: Callable[[], bool]) -> None:
+    """Write the file anew with one after the other, as the kubelet does: beside it, then a rename."""
+    while goes_on():
+        beside = path.with_name(".1")
+        beside.write_text(next(contents))
+        beside.rename(path)
 
 
 def entry(ids: object, **other: object) -> dict[str, object]:
