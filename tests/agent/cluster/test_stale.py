@@ -20,6 +20,9 @@ from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.cluster.watching import Resource
 from nodeagent.kernel.root import Root
+from nodeagent.model import resource
+from nodeagent.model.host import Kind
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.status import ClusterStatus, StaleStatus
 from nodeagent.policy import stale
 from nodeagent.sim.apiserver.answers import Refusal
@@ -179,3 +182,16 @@ async def test_a_server_that_refuses_is_not_asked_more_often_because_the_node_ch
             await anyio.sleep(1.0)
         print(f"{code}: {made.patches} in 5 minutes")
         assert 1 <= made.patches <= (8 if code == 429 else 30)
+
+
+@virtual.TIME
+async def test_a_name_that_is_offered_again_while_another_is_removed_stays(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        made.server.faults.set("slow:nodes", 8.0)
+        await made.server.until(lambda: made.patches > 0, MINUTES)
+        name = ResourceName(OTHER)
+        made.core.offering.resources.set({name: resource.Resource(name, Kind.PCI)})
+        await anyio.sleep(MINUTES)
+        assert made.counted == {OTHER}
+        assert made.patches == 1
