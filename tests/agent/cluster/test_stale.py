@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +44,7 @@ class Standing:
         self.server = server
         self.core = core
         self.guest = guest
+        self.labels: dict[str, str] = {}
         self._file = file
         file.parent.mkdir(parents=True)
 
@@ -55,11 +56,11 @@ class Standing:
         }
         self._file.write_text(json.dumps({"Data": data}))
 
-    def count(self, labels: Mapping[str, str] | None = None, **more: str) -> None:
+    def count(self, **more: str) -> None:
         """The Node counts what was offered as 0, and more."""
         counts = {OLD: "0", OTHER: "0"} | more
         status = {"capacity": counts, "allocatable": dict(counts)}
-        self.server.store.put(NODES, {"metadata": {"name": NAME, "labels": labels or {}}, "status": status})
+        self.server.store.put(NODES, {"metadata": {"name": NAME, "labels": self.labels}, "status": status})
 
     @property
     def counted(self) -> set[str]:
@@ -178,7 +179,8 @@ async def test_a_server_that_refuses_is_not_asked_more_often_because_the_node_ch
         made.server.faults.set("status:nodes", Refusal(code, method="PATCH", after=60 * (code == 429)))
         await anyio.sleep(65.0 + DUE)
         for number in range(300):
-            made.count({"example.com/number": str(number)})
+            made.labels["example.com/number"] = str(number)
+            made.count()
             await anyio.sleep(1.0)
         print(f"{code}: {made.patches} in 5 minutes")
         assert 1 <= made.patches <= (8 if code == 429 else 30)
