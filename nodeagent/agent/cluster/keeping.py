@@ -54,6 +54,9 @@ class Keeper:
 
     async def _write(self, now: Record) -> None:
         if (now.kubevirt, now.labels) == (self.saved.kubevirt, self.saved.labels):
+            if self.unsaved:  # it was another one for a while
+                self.unsaved = ""
+                self._changed()
             return
         try:
             await threads.call(record.write, self._path, now)

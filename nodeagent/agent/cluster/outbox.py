@@ -33,7 +33,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._letters: dict[Notice, Letter] = {}  # the oldest first
+        self._letters: dict[Notice, Letter] = {}  # the next first
         self._tokens = float(BURST)
         self._filled = 0.0
 
@@ -51,7 +51,7 @@ class Outbox:
         return True
 
     def due(self, now: float) -> Letter | None:
-        """The oldest that is due; what is too old is dropped."""
+        """The next that is due; what is too old is dropped."""
         self._forget(now)
         return next((letter for letter in self._letters.values() if letter.due <= now), None)
 
@@ -66,6 +66,11 @@ class Outbox:
         if now.often > letter.often:
             more = now._replace(often=now.often - letter.often, first=now.last)
             self._letters[letter.notice] = more
+
+    def postpone(self, letter: Letter) -> None:
+        """It could not be told: all that waits goes before it."""
+        if letter.notice in self._letters:
+            self._letters[letter.notice] = self._letters.pop(letter.notice)
 
     def drop(self, letter: Letter) -> None:
         """Nobody can be told."""

@@ -88,6 +88,16 @@ def _named(parts: dict[str, Any]) -> dict[str, Any]:
 def _read(path: str) -> Record:
     content = sealed.look(path)
     try:
-        return Record() if content is None else Record(**content)
+        found = Record() if content is None else Record(**content)
+        if not _fits(found):
+            raise TypeError("it has other types")
     except TypeError as error:
         raise Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}") from error
+    return found
+
+
+def _fits(found: Record) -> bool:
+    """True if it is of the types that are written: a daemon of another version may have done so."""
+    labels = {} if found.labels is None else found.labels
+    texts = isinstance(labels, dict) and all(isinstance(each, str) for each in labels.values())
+    return texts and isinstance(found.kubevirt, dict | None) and isinstance(found.at, int | float)

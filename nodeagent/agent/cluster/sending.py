@@ -55,6 +55,7 @@ class Sender:
                 await self._tell(api, letter)
                 failures = 0
             except ClusterUnavailable as error:
+                self._outbox.postpone(letter)
                 await anyio.sleep(pauses.after(error, failures, random.random()))
                 failures += 1
 

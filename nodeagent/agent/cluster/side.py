@@ -39,6 +39,8 @@ from nodeagent.policy import merge
 SPREAD = (
     10.0  # seconds over which the first questions of many nodes are spread; who knows nothing asks at once
 )
+DISK = 5.0  # seconds that the names once offered may take to be read: nobody follows the cluster until then
+SAID = 20  # new lines of doubts and objections that are in the log at a time
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=record.of_cr)
 
 
@@ -125,7 +127,8 @@ class ClusterSide:
         """Follow whom the settings name, for ever; begin anew when they name another one."""
         self._heard = heard.before(await self._keeper.load())
         self._core.cluster.set(self._heard.wishes)
-        await self._offered.load()
+        with anyio.move_on_after(DISK):
+            await self._offered.load()
         async with anyio.create_task_group() as group:
             group.start_soon(self._keeper.run, name="record of the cluster")
             await self._follow_settings()
@@ -172,8 +175,15 @@ class ClusterSide:
         said = {*self._heard.doubts, *self._objections}
         self._heard = heard.after(self._heard, crs, nodes, place.node)
         self._core.cluster.set(self._heard.wishes)
-        for line in (*self._heard.doubts, *self._objections):
-            if line not in said:
-                log.event(log.CONFIG_WARNING, text=line)
+        _say([line for line in (*self._heard.doubts, *self._objections) if line not in said])
         self._keeper.keep(self._heard.kubevirt, self._heard.labels)
         self._core.news.bell.touch()
+
+
+def _say(lines: Sequence[str]) -> None:
+    """Have them in the log; of thousands the first: each takes its time, and all that is served waits."""
+    for line in lines[:SAID]:
+        log.event(log.CONFIG_WARNING, text=line)
+    if len(lines) > SAID:
+        more = f"{len(lines) - SAID} more of the cluster's wishes; nodeagent status has them all"
+        log.event(log.CONFIG_WARNING, text=more)

@@ -122,15 +122,17 @@ class StaleResources:
         }
 
     async def _remove(self, api: Api) -> float:
-        """Take away what is due. :raises ClusterUnavailable: if one was not taken, as far as is known."""
-        now = anyio.current_time()
-        for name, due in self._due.items():
-            document = api.document
-            if due <= now and document is not None and name not in self._unseen:
-                await capacities.remove(api.session, document, name)
-                self._gone(name)
-        waiting = (due - now for name, due in self._due.items() if name not in self._unseen)
-        return min(waiting, default=self._resync)
+        """Take away one that is due, and look again: by then the others may be given anew.
+
+        :raises ClusterUnavailable: if it was not taken, as far as is known.
+        """
+        now, document = anyio.current_time(), api.document
+        name, due = min(self._due.items(), key=lambda item: item[1], default=("", math.inf))
+        if document is None or due > now:
+            return max(0.0, min(self._resync, due - now))
+        await capacities.remove(api.session, document, name)
+        self._gone(name)
+        return 0.0
 
     def _gone(self, name: str) -> None:
         self._failures = 0
@@ -142,13 +144,17 @@ class StaleResources:
         self._core.news.bell.touch()
 
     def _failed(self, error: ClusterUnavailable) -> float:
-        """How long to wait; a Node that is not as it was is looked at again when it is told of."""
+        """How long to wait; until then nothing is tried, whatever happens."""
         if forbidden(error):
             self._right.refused(error)
         if forbidden(error) or error.status in (refusals.INVALID, refusals.NOT_FOUND):
-            return self._resync
-        attempt, self._failures = self._failures, self._failures + 1
-        return pauses.after(error, attempt, self._jitter())
+            pause = self._resync
+        else:
+            attempt, self._failures = self._failures, self._failures + 1
+            pause = pauses.after(error, attempt, self._jitter())
+        again = anyio.current_time() + pause
+        self._due = {name: max(due, again) for name, due in self._due.items()}
+        return pause
 
     @property
     def _resync(self) -> float:

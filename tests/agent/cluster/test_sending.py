@@ -86,3 +86,18 @@ async def test_without_a_right_on_pods_the_node_is_told_all_the_same(tmp_path: P
         assert [each.path for each in it.server.statistics.requests if "/ns/" in each.path] == [
             "/api/v1/namespaces/ns/events"
         ]
+
+
+async def test_a_namespace_whose_events_fail_holds_up_no_others(tmp_path: Path) -> None:
+    """As where a webhook for it does not answer: 500, again and again."""
+    async with telling(tmp_path, Events) as it:
+        await begun(it)
+        it.server.faults.set("status:events", Refusal(500, namespace="ns"))
+        it.now(status(bad(), good(OTHER_AT), held=HELD))
+        await it.server.until(lambda: len(it.written) == 1)
+        await it.server.until(lambda: "/ns/" in it.server.statistics.requests[-1].path)
+        it.now(status(bad(), bad(OTHER_AT), held=HELD))
+        await it.until_written(2)
+        assert on_pods(it) == []
+        it.server.faults.clear("status:events")
+        await it.server.until(lambda: bool(on_pods(it)))

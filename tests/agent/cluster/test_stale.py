@@ -16,9 +16,13 @@ from nodeagent.agent import core as cores
 from nodeagent.agent.cluster.guests import Api
 from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.stale import SETTLE, SPREAD, StaleResources
+from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.cluster.watching import Resource
 from nodeagent.kernel.root import Root
+from nodeagent.model import resource
+from nodeagent.model.host import Kind
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.status import ClusterStatus, StaleStatus
 from nodeagent.policy import stale
 from nodeagent.sim.apiserver.answers import Refusal
@@ -36,9 +40,11 @@ DUE = SETTLE + SPREAD / 2
 class Standing:
     """The server, the guest, and the kubelet's file."""
 
-    def __init__(self, server: ApiServer, guest: StaleResources, file: Path) -> None:
+    def __init__(self, server: ApiServer, core: Core, guest: StaleResources, file: Path) -> None:
         self.server = server
+        self.core = core
         self.guest = guest
+        self.labels: dict[str, str] = {}
         self._file = file
         file.parent.mkdir(parents=True)
 
@@ -54,7 +60,7 @@ class Standing:
         """The Node counts what was offered as 0, and more."""
         counts = {OLD: "0", OTHER: "0"} | more
         status = {"capacity": counts, "allocatable": dict(counts)}
-        self.server.store.put(NODES, {"metadata": {"name": NAME}, "status": status})
+        self.server.store.put(NODES, {"metadata": {"name": NAME, "labels": self.labels}, "status": status})
 
     @property
     def counted(self) -> set[str]:
@@ -83,7 +89,7 @@ async def standing(folder: Path) -> AsyncIterator[Standing]:
     try:
         async with served() as server:
             file = folder / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-            made = Standing(server, StaleResources(core, offered, lambda: 0.5), file)
+            made = Standing(server, core, StaleResources(core, offered, lambda: 0.5), file)
             made.knows(OLD, OTHER)
             made.count()
             async with (
@@ -161,3 +167,33 @@ async def test_a_server_that_refuses_is_not_asked_often(tmp_path: Path, code: in
         await anyio.sleep(700.0)
         assert made.counted == set()
         assert made.told.unwritten == ()
+
+
+@pytest.mark.parametrize("code", [404, 409, 422, 429, 500])
+@virtual.TIME
+async def test_a_server_that_refuses_is_not_asked_more_often_because_the_node_changes(
+    tmp_path: Path, code: int
+) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        made.server.faults.set("status:nodes", Refusal(code, method="PATCH", after=60 * (code == 429)))
+        await anyio.sleep(65.0 + DUE)
+        for number in range(300):
+            made.labels["example.com/number"] = str(number)
+            made.count()
+            await anyio.sleep(1.0)
+        print(f"{code}: {made.patches} in 5 minutes")
+        assert 1 <= made.patches <= (8 if code == 429 else 30)
+
+
+@virtual.TIME
+async def test_a_name_that_is_offered_again_while_another_is_removed_stays(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        made.server.faults.set("slow:nodes", 8.0)
+        await made.server.until(lambda: made.patches > 0, MINUTES)
+        name = ResourceName(OTHER)
+        made.core.offering.resources.set({name: resource.Resource(name, Kind.PCI)})
+        await anyio.sleep(MINUTES)
+        assert made.counted == {OTHER}
+        assert made.patches == 1

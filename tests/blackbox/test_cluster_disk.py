@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was kept of the cluster on a disk that hangs, comes back, or has what others wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nodeagent.sim.apiserver.standin import ApiServer
+from tests.blackbox.harness import PATIENCE, T4, Node
+from tests.blackbox.test_cluster import ENTRY, FLAGS, GPU, OTHER, followed, of, put, server_of
+
+ASLEEP = 15.0  # seconds after which nobody may wait for a disk any more
+
+
+@pytest.fixture
+async def server(node: Node) -> AsyncIterator[ApiServer]:
+    node.add_gpu("0000:20:00.0", 20)
+    async with server_of(node) as server:
+        put(server, ENTRY)
+        yield server
+
+
+async def test_what_is_on_disk_again_after_a_failure_is_said_no_more(node: Node, server: ApiServer) -> None:
+    async with followed(node) as (_, kubelet):
+        await node.until_told(lambda told: of(told, "heard"))
+        unwritable = node.root / "var/lib/nodeagent/cluster.new"
+        unwritable.mkdir()
+        put(server, ENTRY | {"resourceName": OTHER})
+        await node.until_told(lambda told: of(told, "doubts"))
+        put(server, ENTRY)  # as it is on disk
+        await kubelet.until_listed(GPU, 1, PATIENCE)
+        await node.until_told(lambda told: not of(told, "doubts"))
+
+
+async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, server: ApiServer) -> None:
+    """A pipe without a writer: whoever reads it, waits."""
+    kept = node.root / "var/lib/nodeagent"
+    kept.mkdir(parents=True)
+    os.mkfifo(kept / "offered.json")
+    async with node.kubelet() as kubelet, node.daemon(*FLAGS):
+        await kubelet.until_listed(GPU, 1, ASLEEP)
+
+
+@pytest.mark.parametrize("labels", [["a"], "a", {"a": 1}, {"a": None}])
+async def test_a_record_of_another_shape_is_set_aside(node: Node, server: ApiServer, labels: object) -> None:
+    kept = node.root / "var/lib/nodeagent/cluster.json"
+    kept.parent.mkdir(parents=True)
+    body = json.dumps({"kubevirt": None, "labels": labels, "at": 1.0})
+    kept.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}))
+    await server.stop()
+    async with node.kubelet() as kubelet, node.daemon(*FLAGS) as daemon:
+        await kubelet.until_listed(T4, 1, PATIENCE)
+        assert daemon.lines("cluster-record-broken")
