@@ -130,6 +130,13 @@ DEVICE_UNHEALTHY = Event(
     "{resource}: {device} is Unhealthy: {text}",
     (*_DEVICE, "reason", "hint"),
 )
+DEVICE_WAITS = Event(
+    "device-waits",
+    "67b255439c2a408e88697af62e991398",
+    logging.INFO,
+    "{resource}: {device} is Unhealthy until a pod ends: {text}",
+    (*_DEVICE, "reason", "hint"),
+)
 DEVICE_HEALTHY = Event(
     "device-healthy",
     "2a8f55045ca24e6b8a1610320295e993",

@@ -39,6 +39,14 @@ WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
 """Reasons that end by themselves when a pod ends: as it should be, and nobody is needed."""
 
 
+def waits(code: str | None, *, held: bool) -> bool:
+    """True if a device of that reason only waits; ``held``: a pod has it, by the resource that lists it.
+
+    Then its group was given to two pods, and only one of them can use it: that is no use as it should be.
+    """
+    return code in WAITS and not (held and code == ReasonCode.GROUP_HELD)
+
+
 class Isolation(StrEnum):
     """What happens to the other devices of an IOMMU group when one of them is given away."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nodeagent.model.allocation import Allocations
+from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.resource import waits
 from nodeagent.model.status import (
     ANSWERS,
     NO_CHANGES,
@@ -135,10 +136,9 @@ class ResourcesShare(NamedTuple):
     trouble: tuple[str, ...]
     allocating: Durations = NO_DURATIONS
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is not registered, and each device that is Unhealthy."""
-        return tuple(line for resource in self.resources for line in _of_resource(resource))
+    def problems(self, holders: Mapping[str, Holder]) -> tuple[str, ...]:
+        """What is not registered, and each Unhealthy device, unless it only waits for a pod to end."""
+        return tuple(line for resource in self.resources for line in _of_resource(resource, holders))
 
 
 class ClusterShare(NamedTuple):
@@ -210,14 +210,16 @@ def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.resources.trouble
     yield from _of_changes(shares.changes)
     yield from shares.directory.problems
-    yield from shares.resources.problems
+    yield from shares.resources.problems(shares.holders.allocations.holders)
 
 
-def _of_resource(resource: ResourceStatus) -> Iterator[str]:
+def _of_resource(resource: ResourceStatus, holders: Mapping[str, Holder]) -> Iterator[str]:
     if resource.error:
         yield unregistered(resource)
     for device in resource.devices:
-        if not device.healthy:
+        holder = holders.get(device.id)
+        held = holder is not None and holder.resource == resource.name
+        if not device.healthy and not waits(device.reason, held=held):
             yield unhealthy(resource.name, device)
 
 

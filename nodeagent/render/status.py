@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from nodeagent.model import shares
+from nodeagent.model.resource import WAITS
 from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, StaleStatus, Status
 from nodeagent.render.table import table
 
@@ -42,6 +43,7 @@ def text(status: Status) -> str:
     lines += [""] if status.holders else []
     lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
     lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
+    lines += _waiting(status)
     lines += [_stale(each) for each in status.cluster.stale]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
     return "\n".join([*lines, *_told(status)])
@@ -78,6 +80,16 @@ def _hints(status: Status) -> dict[str, str]:
             "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
         )
     return hints | ({http.error: http.hint or ""} if http.error else {})
+
+
+def _waiting(status: Status) -> list[str]:
+    """What is Unhealthy and no problem: it is as it should be while a pod has the rest of its group."""
+    return [
+        f"{resource.name}: {device.id} waits for a pod to end: {device.what}"
+        for resource in status.resources
+        for device in resource.devices
+        if device.reason in WAITS and shares.unhealthy(resource.name, device) not in status.problems
+    ]
 
 
 def _nothing(resource: ResourceStatus) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from nodeagent.model import plain, shares
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.host import Host, Kind
@@ -27,7 +29,7 @@ from nodeagent.model.status import (
     WaitingStatus,
 )
 
-GPU = ResourceName("example.com/gpu")
+GPU, OTHER = ResourceName("example.com/gpu"), ResourceName("example.com/other")
 ONE, TWO = DeviceId("0000:01:00.0"), DeviceId("0000:02:00.0")
 RESOURCE = Resource(
     GPU,
@@ -170,6 +172,23 @@ def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None
         f"{GPU}: not registered: the name is taken",
         f"{GPU}: {TWO} is Unhealthy: no node",
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "holder", "told"),
+    [
+        (ReasonCode.GROUP_HELD, None, False),
+        (ReasonCode.GROUP_HELD, Holder("ns", "p", OTHER), False),
+        (ReasonCode.GROUP_HELD, Holder("ns", "p", GPU), True),  # and another pod has the rest of its group
+        (ReasonCode.GOING_AWAY, Holder("ns", "p", GPU), False),
+        (ReasonCode.HELD_OUTSIDE, None, True),
+    ],
+)
+def test_what_only_waits_for_a_pod_is_no_problem(code: ReasonCode, holder: Holder | None, told: bool) -> None:
+    resource = Resource(GPU, Kind.PCI, (Device(TWO, Reason(code, "why", "")),))
+    listed = shares.ResourcesShare((ResourceStatus.of(resource, True, 1, None),), ())
+    problems = listed.problems({TWO: holder} if holder else {})
+    assert problems == ((f"{GPU}: {TWO} is Unhealthy: why",) if told else ())
 
 
 def test_a_daemon_that_is_well_has_no_problems() -> None:

@@ -41,6 +41,13 @@ def test_problems_are_listed_last() -> None:
     assert lines(problems=("one", "two"))[-3:] == ["to look at:", "  one", "  two"]
 
 
+def test_a_device_that_waits_for_a_pod_is_told_above_what_is_to_be_looked_at() -> None:
+    (gpu,) = WELL.resources
+    device = DeviceStatus(DeviceId("a"), False, None, "group-held", "held by ns/vm")
+    text = lines(resources=(gpu._replace(devices=(device,)),))
+    assert text[-3:] == ["nvidia.com/gpu: a waits for a pod to end: held by ns/vm", "", "all is well"]
+
+
 def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
     down = [
         DeviceStatus(DeviceId(each), False, None, "no-driver", f"{each} has no driver", hint)

@@ -14,7 +14,7 @@ from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, PciAddress, pci_address
-from nodeagent.model.resource import Device, Reason, Resource
+from nodeagent.model.resource import Device, Reason, Resource, waits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.turn import Decision
 
@@ -36,7 +36,7 @@ def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
         if known is not None and known.reason == device.reason:
             continue
         if device.reason is not None:
-            _unhealthy(now.name, device.id, device.reason, _known(device.id, snapshot))
+            _unhealthy(now.name, device.id, device.reason, snapshot)
         elif known is not None:
             _healthy(now.name, device.id, _known(device.id, snapshot))
         elif before is not None:
@@ -110,7 +110,21 @@ def _known(device_id: str, snapshot: Snapshot) -> _Known:
     return _Known(pci_address(device_id), groups_of([device_id], snapshot), pods)
 
 
-def _unhealthy(resource: str, device: str, reason: Reason, known: _Known) -> None:
+def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -> None:
+    known, holder = _known(device, snapshot), snapshot.holder(device)
+    if waits(reason.code, held=holder is not None and holder.resource == resource):
+        log.event(
+            log.DEVICE_WAITS,
+            resource=resource,
+            device=device,
+            text=reason.what,
+            reason=reason.code.value,
+            hint=reason.hint or None,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
+        return
     log.event(
         log.DEVICE_UNHEALTHY,
         resource=resource,

@@ -33,6 +33,15 @@ class Possession(NamedTuple):
     pod: str
 
 
+class _Line(NamedTuple):
+    """What a line says beside the resource."""
+
+    text: str
+    device: tuple[str, ...]
+    group: tuple[str, ...]
+    pod: tuple[str, ...]
+
+
 Held = Mapping[str, Possession]
 """Device id → who has it."""
 
@@ -63,8 +72,24 @@ class HolderLines:
         if self._seen is not None and self._seen[0] is now.allocations and self._seen[1] is served:
             return
         before, self._told = self._told, held(self._told, now.allocations, served)
-        _say(log.DEVICE_RELEASED, "{pod} has let go of {ids}", _only(before, self._told), self._before)
-        _say(log.DEVICE_HELD, "{pod} has {ids}", _only(self._told, before), now)
+        for name, each in _lines("let go of", _only(before, self._told), self._before):
+            log.event(
+                log.DEVICE_RELEASED,
+                resource=name,
+                text=each.text,
+                device=each.device,
+                group=each.group,
+                pod=each.pod,
+            )
+        for name, each in _lines("has", _only(self._told, before), now):
+            log.event(
+                log.DEVICE_HELD,
+                resource=name,
+                text=each.text,
+                device=each.device,
+                group=each.group,
+                pod=each.pod,
+            )
         self._seen, self._before = (now.allocations, served), now
 
 
@@ -86,25 +111,26 @@ def _only(these: Held, others: Held) -> Held:
     return {each: possession for each, possession in these.items() if others.get(each) != possession}
 
 
-def _say(kind: log.Event, says: str, changed: Held, snapshot: Snapshot) -> None:
-    """A line for each pod and resource, or for several pods where there are many."""
+def _lines(verb: str, changed: Held, snapshot: Snapshot) -> Iterator[tuple[ResourceName, _Line]]:
+    """One for each pod and resource, or for several pods where there are many."""
     found: dict[ResourceName, dict[str, list[str]]] = {}
     for device_id, (resource, pod) in changed.items():
         found.setdefault(resource, {}).setdefault(pod, []).append(device_id)
     for resource, pods in found.items():
-        for some in _lines(list(pods)):
+        for some in _parts(list(pods)):
             ids = [each for pod in some for each in pods[pod]]
-            log.event(
-                kind,
-                resource=resource,
-                text="; ".join(says.format(pod=pod, ids=",".join(pods[pod])) for pod in some),
-                device=(*ids, *_brought(ids, snapshot.allocations)),
-                group=devices.groups_of(ids, snapshot),
-                pod=tuple(some),
+            yield (
+                resource,
+                _Line(
+                    "; ".join(f"{pod} {verb} {','.join(pods[pod])}" for pod in some),
+                    (*ids, *_brought(ids, snapshot.allocations)),
+                    devices.groups_of(ids, snapshot),
+                    tuple(some),
+                ),
             )
 
 
-def _lines(pods: list[str]) -> Iterator[list[str]]:
+def _parts(pods: list[str]) -> Iterator[list[str]]:
     size = 1 if len(pods) <= FEW else MANY
     return (pods[start : start + size] for start in range(0, len(pods), size))
 

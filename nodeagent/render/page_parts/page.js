@@ -154,14 +154,17 @@ function showDevices(status, devices) {
 
 function showTrouble(status, devices) {
   const byLine = new Map();
+  const told = new Set(status.problems);
   let waiting = 0;
   for (const device of devices.values()) {
-    if (!device.healthy) byLine.set(`${device.resource}: ${device.id} is Unhealthy: ${device.what}`, device);
+    if (device.healthy) continue;
+    const line = `${device.resource}: ${device.id} is Unhealthy: ${device.what}`;
+    if (WAITS.has(device.reason) && !told.has(line)) waiting += 1;
+    byLine.set(line, device);
   }
   const urgent = [];
   for (const line of status.problems) {
     const device = byLine.get(line);
-    if (device && WAITS.has(device.reason)) { waiting += 1; continue; }
     const failing = status.changes.failing.find((each) => line === `${each.card}: ${each.what}`);
     const hint = (device && device.hint) || (failing && failing.hint) || (line === status.http.error && status.http.hint);
     urgent.push(el("div", "problem", el("strong", "", line), hint ? el("div", "hint", hint) : null,

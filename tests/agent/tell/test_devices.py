@@ -42,7 +42,8 @@ def healthy(device_id: str = CARD) -> Device:
 def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Said) -> None:
     now = resource(Device(DeviceId(CARD), HELD))
     devices.changes(resource(healthy()), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
-    assert said(log.DEVICE_UNHEALTHY) == [
+    assert said(log.DEVICE_UNHEALTHY) == []
+    assert said(log.DEVICE_WAITS) == [
         {
             "resource": GPU,
             "device": CARD,
@@ -53,6 +54,13 @@ def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Sa
             "reason": "group-held",
         }
     ]
+
+
+def test_a_group_that_two_pods_have_is_no_use_as_it_should_be(said: Said) -> None:
+    now = resource(Device(DeviceId(SOUND), HELD))
+    devices.changes(resource(healthy(SOUND)), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
+    assert [each["device"] for each in said(log.DEVICE_UNHEALTHY)] == [SOUND]
+    assert said(log.DEVICE_WAITS) == []
 
 
 def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) -> None:

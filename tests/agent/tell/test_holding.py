@@ -76,7 +76,7 @@ async def test_a_pod_has_a_device_until_it_lets_go_and_each_is_said_once(node: N
     assert said(log.DEVICE_RELEASED) == [
         {
             "resource": PORT,
-            "text": "ns/red has let go of port-0",
+            "text": "ns/red let go of port-0",
             "device": ("port-0",),
             "pod": ("ns/red",),
         }
