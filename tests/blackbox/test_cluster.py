@@ -269,6 +269,19 @@ async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(node: Nod
     assert server.statistics.requests == []
 
 
+async def test_credentials_that_are_taken_away_leave_the_last_word_in_force_and_that_is_said(
+    node: Node, server: ApiServer
+) -> None:
+    put(server, ENTRY)
+    node.configure("kubeconfig: /etc/kubeconfig\n")
+    async with node.kubelet() as kubelet, node.daemon("--node-name", NAME):
+        await kubelet.until_listed(GPU, 1, PATIENCE)
+        node.configure("apiVersion: nodeagent/v1\n")
+        told = await node.until_told(lambda told: not of(told, "followed"))
+        assert any("not followed any more" in line for line in told["problems"])
+        assert kubelet.state.table.allocatable(GPU) == 1
+
+
 async def test_a_kubeconfig_that_comes_later_is_used_without_a_restart(node: Node, server: ApiServer) -> None:
     put(server, ENTRY)
     async with node.kubelet() as kubelet, node.daemon("--node-name", NAME):

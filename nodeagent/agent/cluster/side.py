@@ -40,6 +40,10 @@ SPREAD = (
     10.0  # seconds over which the first questions of many nodes are spread; who knows nothing asks at once
 )
 DISK = 5.0  # seconds that the names once offered may take to be read: nobody follows the cluster until then
+_UNHEARD = (
+    "the cluster is not followed any more: what it said last stays in force until nodeagent starts again; "
+    "give it credentials, or set kubevirt.enabled: false and restart it"
+)
 SAID = 20  # new lines of doubts and objections that are in the log at a time
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=record.of_cr)
 
@@ -110,8 +114,8 @@ class ClusterSide:
 
     @property
     def _doubts(self) -> tuple[str, ...]:
-        unsaved = self._keeper.unsaved
-        return (*self._heard.doubts, *([unsaved] if unsaved else []))
+        unheard = _UNHEARD if not self._watches and self._heard.wishes != ClusterWishes() else ""
+        return (*self._heard.doubts, *(line for line in (self._keeper.unsaved, unheard) if line))
 
     @property
     def _objections(self) -> tuple[str, ...]:
