@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nodeagent.base import log, lograte
+from nodeagent.base.journalstream import is_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,18 +62,6 @@ def chosen(style: str, environ: Mapping[str, str], stream: TextIO) -> str:
     if is_journal(environ, stream):
         return "journald"
     return "text" if stream.isatty() else "json"
-
-
-def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
-    """True if the stream is the one that systemd connected to the journal, not one put in its place."""
-    wanted = environ.get("JOURNAL_STREAM")
-    if not wanted:
-        return False
-    try:
-        stat = os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False
-    return wanted == f"{stat.st_dev}:{stat.st_ino}"
 
 
 def _sink(style: str, environ: Mapping[str, str], stream: TextIO, socket: str) -> _Sink:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from nodeagent import __version__, config
 from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.base.journalstream import is_journal
 from nodeagent.cli import output, verbs
 
 
@@ -34,9 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _complain(error: NodeagentError, code: int) -> int:
     """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
-    from nodeagent.base import logsinks  # here: only an error needs it
-
-    prefix = "<3>" if logsinks.is_journal(os.environ, sys.stderr) else ""
+    prefix = "<3>" if is_journal(os.environ, sys.stderr) else ""
     for line in f"nodeagent: {error.lines()}".splitlines():
         print(f"{prefix}{line}", file=sys.stderr)
     return code

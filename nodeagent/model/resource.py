@@ -35,7 +35,7 @@ class ReasonCode(StrEnum):
     EXCLUDED = "excluded-by-rule"
 
 
-WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
+WAITS = frozenset({ReasonCode.GROUP_HELD})
 """Reasons that end by themselves when a pod ends: as it should be, and nobody is needed."""
 
 
@@ -44,7 +44,7 @@ def waits(code: str | None, *, held: bool) -> bool:
 
     Then its group was given to two pods, and only one of them can use it: that is no use as it should be.
     """
-    return code in WAITS and not (held and code == ReasonCode.GROUP_HELD)
+    return code in WAITS and not held
 
 
 class Isolation(StrEnum):

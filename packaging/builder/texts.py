@@ -31,7 +31,7 @@ DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
         *("architecture", "configuration", "events", "kubernetes", "kubevirt"),
-        *("logs", "metrics", "packaging", "vgpu"),
+        *("logs", "metrics", "packaging", "scale", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource as limits
 
@@ -21,8 +22,11 @@ WITHOUT = {"plain": RULES.replace("true", "false") % GPU, "nothing": "discovery:
 
 def resolved(node: Node) -> list[str]:
     """The CDI names that a runtime finds: one that several files have is nobody's."""
-    files = [json.loads(path.read_text()) for path in (node.root / "var/run/cdi").glob("*.json")]
-    names = [f"{file['kind']}={device['name']}" for file in files for device in file["devices"]]
+    names = []
+    for path in (node.root / "var/run/cdi").glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):  # it was listed, and has gone since
+            file = json.loads(path.read_text())
+            names += [f"{file['kind']}={device['name']}" for device in file["devices"]]
     return [name for name in names if names.count(name) == 1]
 
 

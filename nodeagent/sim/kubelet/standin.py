@@ -184,7 +184,6 @@ class _Run:
         ):
             directory.mkdir(parents=True, exist_ok=True)
         state.table.load()
-        state.life.started = anyio.current_time()
         state.life.inherited = frozenset(pod.uid for pod in state.pods.values())
         late = state.faults.get("plugins-late")
         if late is None:
@@ -206,6 +205,7 @@ class _Run:
         await self._plugins.start()
 
     async def _serve_resources(self, age: float) -> None:
+        self._state.life.started = anyio.current_time()
         _remove_sockets(self._state.paths.pod_resources)
         if not self._state.faults.get("pod-resources-absent"):
             self._resources.bind()
