@@ -159,7 +159,7 @@ class Holders:
     @property
     def _hinted(self) -> bool:
         """True if the kubelet's file alone says who has something, or that nobody has."""
-        return self._inquiry.known.hinted or self._reservations.given.missing
+        return self._inquiry.known.hinted or self._reservations.given.overdue
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint."""
