@@ -8,19 +8,23 @@ pkg/kubelet/cm/devicemanager/manager.go returns before ``writeCheckpoint`` then.
 from __future__ import annotations
 
 from nodeagent.sim.kubelet.standin import Kubelet
-from tests.blackbox.boards import GPU, running, started, stays, until_all_healthy, usb_boards
+from tests.blackbox.boards import GPU, LONE, running, started, stays, until_all_healthy, usb_boards
 from tests.blackbox.foreign import NIC, serving
 from tests.blackbox.harness import Node, pod
 
-ONE_RESOURCE = 'resources: [{name: example.com/gpu, pci: [{devices: ["1eb8", "1ad8"]}]}]'
+ONE_RESOURCE = """
+resources:
+  - {name: example.com/gpu, pci: [{devices: ["1eb8", "1ad8"]}]}
+  - {name: example.com/lone, pci: [{devices: ["1ad9"]}]}
+"""
 
 
 async def test_what_a_refused_pod_got_of_one_that_has_ended_is_free_again(node: Node) -> None:
     """The other pod that came could be the one that was given it: only the file tells."""
-    boards = usb_boards(node, 1)
+    usb_boards(node, 1)
     node.configure(ONE_RESOURCE)
     async with (
-        started(node, listed={GPU: 2 * len(boards)}) as (_, kubelet),
+        started(node, listed={GPU: 2}) as (_, kubelet),
         serving(kubelet, "n0", refusal="no"),
     ):
         old = await kubelet.admit(pod("old", {GPU: 1}))
@@ -31,6 +35,24 @@ async def test_what_a_refused_pod_got_of_one_that_has_ended_is_free_again(node: 
         await refused_half_way(kubelet)
         await until_all_healthy(kubelet, GPU, within=30)
         running(await kubelet.admit(pod("next", {GPU: 2})))
+
+
+async def test_what_a_refused_pod_got_does_not_wait_for_what_nobody_shows_for_long(node: Node) -> None:
+    """The file is written anew ever more seldom for what only a plain init container has."""
+    usb_boards(node, 1)
+    node.configure(ONE_RESOURCE)
+    async with (
+        started(node, listed={GPU: 2, LONE: 1}) as (_, kubelet),
+        serving(kubelet, "n0", refusal="no"),
+    ):
+        running(await kubelet.admit(pod("long", {}, init_containers=[{LONE: 1}])))
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        running(old)
+        await stays(kubelet, lambda: len(kubelet.state.table.healthy[GPU]) == 1, 4.0)
+        running(await kubelet.admit(pod("without", {})))
+        kubelet.delete(old)
+        await refused_half_way(kubelet)
+        await until_all_healthy(kubelet, GPU, within=19)
 
 
 async def refused_half_way(kubelet: Kubelet) -> None:
