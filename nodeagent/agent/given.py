@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
 from nodeagent.kubelet.checkpoint import Checkpoint, Stamp, apart
-from nodeagent.model.allocation import Holder, PodList, unnamed
+from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
 
 
 class _Given(NamedTuple):
@@ -54,9 +54,10 @@ class GivenIds:
         return {device_id: given.holder for device_id, given in self._given.items()}
 
     @property
-    def overdue(self) -> bool:
-        """True if nobody is named with some of it who should be: the next file of the kubelet decides."""
-        return any(given.overdue and not given.struck for given in self._given.values())
+    def overdue(self) -> frozenset[Possession]:
+        """With what nobody is named, who should be: the next file of the kubelet decides."""
+        waiting = {each: given for each, given in self._given.items() if given.overdue and not given.struck}
+        return frozenset((given.holder.resource, each) for each, given in waiting.items())
 
     def beside(self, admission: Admission) -> dict[str, Holder]:
         """What this kubelet has given to other pods than the one of the admission.

@@ -180,7 +180,7 @@ def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_l
         reservations.named(PodList({}, nothing), asked, file=file)
         assert snapshots.now.reservations.given.keys() == {"a"}
         seconds.append(reservations.given.overdue)
-    assert seconds == [True] * 5, "another file is asked for: the entry may be that of the pod before"
+    assert seconds == [{(A, "a")}] * 5, "another file is asked for: the entry may be that of the pod before"
     reservations.named(PodList({}, nothing), asked=7.0, file=Checkpoint(last))
     assert snapshots.now.reservations.given == {}
     assert not reservations.given.overdue
