@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
 from nodeagent.kubelet.checkpoint import Checkpoint, Stamp, apart
-from nodeagent.model.allocation import Holder, PodList, unnamed
+from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
 
 
 class _Given(NamedTuple):
@@ -24,18 +24,21 @@ class _Given(NamedTuple):
     pods: frozenset[str] = frozenset()  # the names of whom one has it
     missed_by: Stamp | None = None  # the file that did not have it first, when it should have had it
     struck: bool = False  # one that was written well after it has not got it either
+    overdue: bool = False  # the kubelet should have named who has it
 
     def looked_up(self, file: Stamp | None, *, missing: bool, due: bool) -> _Given:
         """The same, with what the kubelet's file says of it; ``due``: it should be entered by now.
 
         One file is not enough, nor are some that were written at the same time: the older may be the last.
-        Of a kubelet that has ended the file has all that containers were started with.
+        Of a kubelet that has ended the file has all that containers were started with. One that has it may
+        have it of the pod before: nothing is written when a pod ends, nor when an Allocate fails.
         """
+        given = self._replace(overdue=self.overdue or due)
         if not missing:
-            return self._replace(missed_by=None, struck=False)
+            return given._replace(missed_by=None, struck=False)
         if self.missed_by is None:
-            return self._replace(missed_by=file) if due else self
-        return self._replace(struck=self.struck or (file is not None and apart(self.missed_by, file)))
+            return given._replace(missed_by=file) if due else given
+        return given._replace(struck=self.struck or (file is not None and apart(self.missed_by, file)))
 
 
 class GivenIds:
@@ -51,9 +54,10 @@ class GivenIds:
         return {device_id: given.holder for device_id, given in self._given.items()}
 
     @property
-    def missing(self) -> bool:
-        """True if the kubelet's file lacks some of it, and should have it: the next one decides."""
-        return any(given.missed_by is not None and not given.struck for given in self._given.values())
+    def overdue(self) -> frozenset[Possession]:
+        """With what nobody is named, who should be: the next file of the kubelet decides."""
+        waiting = {each: given for each, given in self._given.items() if given.overdue and not given.struck}
+        return frozenset((given.holder.resource, each) for each, given in waiting.items())
 
     def beside(self, admission: Admission) -> dict[str, Holder]:
         """What this kubelet has given to other pods than the one of the admission.

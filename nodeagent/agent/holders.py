@@ -21,6 +21,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Backoff
 from nodeagent.config import Settings, Timing
+from nodeagent.model.allocation import Possession
 from nodeagent.model.shares import HoldersShare
 
 SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
@@ -60,19 +61,22 @@ class Waits:
 class Rewrites:
     """When the kubelet should write its file anew: what the file alone says may be long over.
 
-    The kubelet writes it at each list, and not when a pod ends.
+    The kubelet writes it at each list, and not when a pod ends. What only a plain init container has stays in
+    doubt for as long as its pod is there: the pauses grow, and are short again for what is new.
     """
 
     def __init__(self) -> None:
         self.due: float | None = None
         self.wanted: Latest[None] = Latest(None)  # touched when a list should be sent again
         self._number = 0
+        self._doubts: frozenset[Possession] = frozenset()
 
-    def asked(self, now: float, *, hinted: bool) -> None:
-        """The kubelet was asked; ``hinted``: the file still says what it did not."""
-        if not hinted:
+    def asked(self, now: float, doubts: frozenset[Possession]) -> None:
+        """The kubelet was asked; of the ``doubts`` the file still says what it did not."""
+        if not doubts or not doubts <= self._doubts:
             self.due, self._number = None, 0
-        elif self.due is None or now >= self.due:
+        self._doubts = doubts
+        if doubts and (self.due is None or now >= self.due):
             self.due = now + _REWRITE.delay(self._number)
             self._number += 1
             self.wanted.touch()
@@ -152,14 +156,14 @@ class Holders:
                 hints, asked = self.hints.get(), anyio.current_time()
                 self._asked = asked, hints
                 await self._inquiry.ask()
-                self.rewrites.asked(asked, hinted=self._hinted)
+                self.rewrites.asked(asked, self._doubts)
                 await anyio.sleep(SPACING)
                 await self._until_due(asked, hints)
 
     @property
-    def _hinted(self) -> bool:
-        """True if the kubelet's file alone says who has something, or that nobody has."""
-        return self._inquiry.known.hinted or self._reservations.given.missing
+    def _doubts(self) -> frozenset[Possession]:
+        """Where the kubelet's file alone says who has something, or that nobody has."""
+        return self._inquiry.known.hinted | self._reservations.given.overdue
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint."""

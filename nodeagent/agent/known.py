@@ -24,7 +24,7 @@ class Known:
     """The memory of one daemon."""
 
     def __init__(self) -> None:
-        self.hinted = False  # the file names somebody whom the kubelet did not
+        self.hinted: frozenset[Possession] = frozenset()  # the file names whom the kubelet did not
         self._named: set[Possession] = set()  # in this life of the kubelet, as all that follows; or struck
         self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
@@ -102,7 +102,8 @@ class Known:
         before = {(entry.resource, entry.device_id) for entry in self._unnamed}
         if checkpoint.written is not None:
             self._named |= before - checkpoint.possessions
-        self._unnamed, self.hinted = unnamed_entries, bool(unnamed_entries)
+        self._unnamed = unnamed_entries
+        self.hinted = frozenset((entry.resource, entry.device_id) for entry in unnamed_entries)
         self._first = self._first or (checkpoint.written,)
         self._trusted = self._trusted or not self.hinted or self._first != (checkpoint.written,)
 

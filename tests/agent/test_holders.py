@@ -13,9 +13,12 @@ from nodeagent.base import log
 from nodeagent.config import Timing
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.ids import ResourceName
 from tests.agent.asking import POD, Kubelet, Loop
 from tests.agent.parts import until
 from tests.conftest import Said
+
+OLD, NEW = frozenset({(ResourceName("x"), "old")}), frozenset({(ResourceName("x"), "new")})
 
 
 async def test_ids_settle_until_the_kubelet_was_asked_after_their_time() -> None:
@@ -80,12 +83,16 @@ def test_the_kubelet_is_to_write_its_file_again_after_growing_pauses() -> None:
     times = []
     for now in range(400):
         before = rewrites.wanted.version
-        rewrites.asked(now / 2, hinted=True)
+        rewrites.asked(now / 2, OLD)
         if rewrites.wanted.version != before:
             times.append(now / 2)
     pauses = [b - a for a, b in itertools.pairwise(times)]
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    rewrites.asked(500.0, hinted=False)
+    rewrites.asked(500.0, OLD | NEW)
+    assert rewrites.due == 500.5, "it does not wait for the pauses of the other one"
+    rewrites.asked(501.0, NEW)
+    assert rewrites.due == 502.0
+    rewrites.asked(502.0, frozenset())
     assert rewrites.due is None
 
 

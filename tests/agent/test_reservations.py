@@ -169,6 +169,8 @@ def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_l
     nothing: Pods = {"ns/one": frozenset()}
     reservations.admit(reservations.admissions.asker(nothing), 1.5)
     reservations.give(pods("a"), 1.0, 1.5)
+    reservations.named(PodList({}, nothing), 1.4)
+    assert not reservations.given.overdue
     reservations.settle(1.5)
     before, late, later, last = ((0, int(at * 1e9), 0) for at in (0.0, 0.9, 1.0, 1.3))
     entered = Checkpoint(late, (Entry("uid", A, "a", None),))
@@ -177,11 +179,11 @@ def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_l
     for asked, file in enumerate(files, start=2):
         reservations.named(PodList({}, nothing), asked, file=file)
         assert snapshots.now.reservations.given.keys() == {"a"}
-        seconds.append(reservations.given.missing)
-    assert seconds == [True, True, False, True, True], "when a second file is asked for"
+        seconds.append(reservations.given.overdue)
+    assert seconds == [{(A, "a")}] * 5, "another file is asked for: the entry may be that of the pod before"
     reservations.named(PodList({}, nothing), asked=7.0, file=Checkpoint(last))
     assert snapshots.now.reservations.given == {}
-    assert not reservations.given.missing
+    assert not reservations.given.overdue
 
 
 def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet() -> None:
