@@ -136,7 +136,7 @@ async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
     node.configure("mdevs: {manage: true, types: []}")
     async with two_cards(node), followed(node) as (_, kubelet):
         node.configure("mdevs: {manage: true, types: [nvidia-222]}")
-        await server.until(lambda: made_on(FIRST, server) == 16, PATIENCE)
+        await server.until(lambda: made_on(FIRST, server) > 0, PATIENCE)
         vm = await kubelet.admit(pod("vm", {"nvidia.com/GRID_T4-1B": 1}))
         assert vm.phase == "Running"
         await node.until_told(lambda told: bool(told.get("holders")))

@@ -54,11 +54,13 @@ class Notices:
         return folded(new)
 
     def _made(self, changes: ChangesStatus) -> list[Notice]:
-        """One notice for all that is made of a card at a time."""
+        """One notice for all that is made of a card at a time; what none shows yet is told when one does."""
         if changes.under_way or self._quiet is None:
             return []
-        before, self._quiet = self._quiet, changes
-        return made(before, changes)
+        found = made(self._quiet, changes)
+        if found or _counts(self._quiet) == _counts(changes):
+            self._quiet = changes
+        return found
 
     def _still(self, status: Status, now: float) -> list[Notice]:
         if now < self.due:
@@ -143,6 +145,10 @@ def _taken(before: Status, now: Status) -> Iterator[Notice]:
     for name in now.cluster.stale_removed:
         if name not in before.cluster.stale_removed:
             yield Notice(reasons.STALE_REMOVED, f"{name}: the Node counted it as 0, and nobody gave it")
+
+
+def _counts(changes: ChangesStatus) -> tuple[int, int]:
+    return _count(changes, MAKES), _count(changes, REMOVES)
 
 
 def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:

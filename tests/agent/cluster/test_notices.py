@@ -218,6 +218,14 @@ def test_while_a_card_is_worked_on_nothing_is_told_of_it() -> None:
     assert memory.of(status(changes=cards(16, made=16)), 3.0) == []
 
 
+def test_what_no_card_shows_yet_is_told_when_one_does() -> None:
+    memory = Notices()
+    assert memory.of(status(changes=cards(0)), 0.0) == []
+    assert memory.of(status(changes=cards(0, made=16)), 1.0) == []
+    (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
+    assert only.message == "0000:3b:00.0: 16 x nvidia-222 made"
+
+
 def test_what_stood_at_the_first_look_is_told_when_it_still_stands_after_a_moment() -> None:
     memory, stood = Notices(), status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,)))
     assert memory.of(stood, 100.0) == []
