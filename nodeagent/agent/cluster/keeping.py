@@ -34,8 +34,9 @@ class Keeper:
         self._wanted: Latest[Record] = Latest(self.saved)
 
     async def load(self) -> Record:
-        """What a daemon before this one has heard."""
+        """What was heard before this life: what has not got to disk then is news once more."""
         self.saved = await threads.call(record.said_before, self._path)
+        self._wanted.set(self.saved)
         return self.saved
 
     def keep(self, kubevirt: Mapping[str, Any] | None, labels: Mapping[str, str] | None) -> None:
@@ -46,7 +47,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Write whatever is to be kept, for ever."""
-        seen = self._wanted.version
+        seen = -1
         while True:
             with anyio.move_on_after(AGAIN if self.unsaved else None):
                 seen, _ = await self._wanted.newer(seen)
