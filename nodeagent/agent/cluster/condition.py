@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.cluster import facts
 from nodeagent.agent.cluster.guests import Api, Right, forbidden
 from nodeagent.agent.cluster.record import CONDITION
 from nodeagent.agent.core import Core
@@ -45,17 +44,11 @@ def condition(status: Status) -> Condition:
 
 
 def needing_a_person(status: Status) -> tuple[str, ...]:
-    """The problems, without devices that wait for a pod to end, and without the silence of the API server:
-    that is no matter of the node, and whoever reads the condition cannot hear of it in time. Pure.
+    """The problems, without the silence of the API server: that is no matter of the node, and whoever reads
+    the condition cannot hear of it in time. Pure.
     """
-    waiting = {
-        shares.unhealthy(resource.name, device)
-        for resource in status.resources
-        for device in resource.devices
-        if facts.waits(device)
-    }
     silent = shares.unheard(status.cluster.error)
-    return tuple(line for line in status.problems if line not in waiting and line != silent)
+    return tuple(line for line in status.problems if line != silent)
 
 
 class _Stands(NamedTuple):

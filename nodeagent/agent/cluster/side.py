@@ -41,8 +41,8 @@ SPREAD = (
 )
 DISK = 5.0  # seconds that the names once offered may take to be read: nobody follows the cluster until then
 _UNHEARD = (
-    "the cluster is not followed any more: what it said last stays in force until nodeagent starts again; "
-    "give it credentials, or set kubevirt.enabled: false and restart it"
+    "the cluster is not followed any more: what it said last stays in force until nodeagent starts again, "
+    "and may then offer what virt-handler offers; give it credentials before"
 )
 SAID = 20  # new lines of doubts and objections that are in the log at a time
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=record.of_cr)

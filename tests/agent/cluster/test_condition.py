@@ -41,7 +41,11 @@ def made(core: Core) -> ConditionKeeper:
     ("told", "says"),
     [
         (status(good()), GOOD),
-        (status(bad(code=ReasonCode.GROUP_HELD), problems=(HELD,)), GOOD),
+        (status(bad(code=ReasonCode.GROUP_HELD)), GOOD),
+        (
+            status(bad(code=ReasonCode.GROUP_HELD), problems=(HELD,)),
+            ("False", "SomethingNeedsAPerson", f"nodeagent status on the node says what to do: {HELD}", ""),
+        ),
         (status(silent="GET x: 500", problems=(SILENT,)), GOOD),
         (
             BROKEN,
@@ -53,7 +57,13 @@ def made(core: Core) -> ConditionKeeper:
             ),
         ),
     ],
-    ids=["all is well", "held is as it should be", "the silence of the API server", "a device is broken"],
+    ids=[
+        "all is well",
+        "held is as it should be",
+        "held by two pods",
+        "the silence of the API server",
+        "a device is broken",
+    ],
 )
 def test_it_is_false_while_something_needs_a_person(told: object, says: object) -> None:
     assert condition.condition(told) == says  # type: ignore[arg-type]
