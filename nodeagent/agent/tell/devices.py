@@ -112,21 +112,9 @@ def _known(device_id: str, snapshot: Snapshot) -> _Known:
 
 def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -> None:
     known, holder = _known(device, snapshot), snapshot.holder(device)
-    if waits(reason.code, held=holder is not None and holder.resource == resource):
-        log.event(
-            log.DEVICE_WAITS,
-            resource=resource,
-            device=device,
-            text=reason.what,
-            reason=reason.code.value,
-            hint=reason.hint or None,
-            pci_address=known.address,
-            group=known.group,
-            pod=known.pod,
-        )
-        return
+    held = holder is not None and holder.resource == resource
     log.event(
-        log.DEVICE_UNHEALTHY,
+        log.DEVICE_WAITS if waits(reason.code, held=held) else log.DEVICE_UNHEALTHY,
         resource=resource,
         device=device,
         text=reason.what,

@@ -8,7 +8,7 @@ has a name for yet is nobody here, and takes nothing from the one before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import anyio
@@ -72,25 +72,21 @@ class HolderLines:
         if self._seen is not None and self._seen[0] is now.allocations and self._seen[1] is served:
             return
         before, self._told = self._told, held(self._told, now.allocations, served)
-        for name, each in _lines("let go of", _only(before, self._told), self._before):
-            log.event(
-                log.DEVICE_RELEASED,
-                resource=name,
-                text=each.text,
-                device=each.device,
-                group=each.group,
-                pod=each.pod,
-            )
-        for name, each in _lines("has", _only(self._told, before), now):
-            log.event(
-                log.DEVICE_HELD,
-                resource=name,
-                text=each.text,
-                device=each.device,
-                group=each.group,
-                pod=each.pod,
-            )
+        _say(_lines("let go of", _only(before, self._told), self._before), held=False)
+        _say(_lines("has", _only(self._told, before), now), held=True)
         self._seen, self._before = (now.allocations, served), now
+
+
+def _say(lines: Iterable[tuple[ResourceName, _Line]], *, held: bool) -> None:
+    for resource, line in lines:
+        log.event(
+            log.DEVICE_HELD if held else log.DEVICE_RELEASED,
+            resource=resource,
+            text=line.text,
+            device=line.device,
+            group=line.group,
+            pod=line.pod,
+        )
 
 
 def held(before: Held, allocations: Allocations, served: Collection[str]) -> Held:

@@ -8,41 +8,36 @@ strategic merge patches: lists of conditions, which are merged by type.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.sim.apiserver.store import Object
+
+Lists = Mapping[str, Callable[[list[Object], list[Object]], list[Object]]]
 
 
 class Unpatchable(Exception):
     """Raised when a patch does not fit the object, or is none."""
 
 
-def merge(target: Any, patch: Any) -> Any:
-    """The target with the patch in it; null removes."""
+def merge(target: Any, patch: Any, lists: Lists | None = None) -> Any:
+    """The target with the patch in it; null removes. Of ``lists``, by key, the elements are merged, too."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
             merged.pop(name, None)
+        elif lists is not None and name in lists:
+            merged[name] = lists[name](merged.get(name) or [], value)
         else:
-            merged[name] = merge(merged.get(name), value)
+            merged[name] = merge(merged.get(name), value, lists)
     return merged
 
 
 def strategic(target: Any, patch: Any) -> Any:
     """The target with the patch in it; of a list of conditions only those of the patch are others."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        elif name == "conditions":
-            merged[name] = _conditions(merged.get(name) or [], value)
-        else:
-            merged[name] = strategic(merged.get(name), value)
-    return merged
+    return merge(target, patch, {"conditions": _conditions})
 
 
 def _conditions(before: list[Object], patch: list[Object]) -> list[Object]:

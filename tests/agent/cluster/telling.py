@@ -86,6 +86,23 @@ def put_node(server: ApiServer) -> None:
 
 
 @asynccontextmanager
+async def living(
+    guest: Guest, core: Core, server: ApiServer, folder: Path, node: Resource = OWN_NODE
+) -> AsyncIterator[None]:
+    """The guest runs, with a session of its own; it has met its Node and had its first look."""
+    async with (
+        followed(server, folder, node, EVEN) as watch,
+        session(server, folder) as api,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(core.news.run)
+        group.start_soon(guest.run, Api(api, NAME, watch.known))
+        await anyio.sleep(1.0)
+        yield
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: Any) -> AsyncIterator[Telling]:
     """A guest that runs; it has met its Node and had its first look."""
     core = cores.build(Root(str(folder)), Latest(DEFAULTS))
@@ -94,15 +111,7 @@ async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: Any) -
             put_node(server)
             made = Telling(server, core, make(core))
             made.configure(**cluster)
-            async with (
-                followed(server, folder, OWN_NODE, EVEN) as watch,
-                session(server, folder) as api,
-                anyio.create_task_group() as group,
-            ):
-                group.start_soon(core.news.run)
-                group.start_soon(made.guest.run, Api(api, NAME, watch.known))
-                await anyio.sleep(1.0)
+            async with living(made.guest, core, server, folder):
                 yield made
-                group.cancel_scope.cancel()
     finally:
         core.watcher.close()

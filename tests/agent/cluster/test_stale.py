@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from nodeagent.agent import core as cores
-from nodeagent.agent.cluster.guests import Api
 from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.stale import SETTLE, SPREAD, StaleResources
 from nodeagent.agent.core import Core
@@ -29,8 +28,8 @@ from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import NODES
 from tests import virtual
-from tests.agent.cluster.telling import DEFAULTS, NAME
-from tests.cluster.following import EVEN, followed, served, session
+from tests.agent.cluster.telling import DEFAULTS, NAME, living
+from tests.cluster.following import served
 
 OLD, OTHER = "example.com/old", "example.com/other"
 MINUTES = 40 * 60.0
@@ -92,15 +91,8 @@ async def standing(folder: Path) -> AsyncIterator[Standing]:
             made = Standing(server, core, StaleResources(core, offered, lambda: 0.5), file)
             made.knows(OLD, OTHER)
             made.count()
-            async with (
-                followed(server, folder, node, EVEN) as watch,
-                session(server, folder) as api,
-                anyio.create_task_group() as group,
-            ):
-                group.start_soon(made.guest.run, Api(api, NAME, watch.known))
-                await anyio.sleep(1.0)
+            async with living(made.guest, core, server, folder, node):
                 yield made
-                group.cancel_scope.cancel()
     finally:
         core.watcher.close()
 
