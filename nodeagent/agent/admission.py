@@ -130,6 +130,11 @@ class Admissions:
         """What was given to the pod that is being admitted: it may take more of the groups."""
         return frozenset[str]() if self.settles is None else frozenset(each for _, each in self.now.given)
 
+    @property
+    def pods(self) -> frozenset[str]:
+        """The names of whom the kubelet named last."""
+        return frozenset(self._named or ())
+
     def asker(self, pods: Pods | None, checkpoint: Checkpoint = NOTHING) -> Admission:
         """Whose Allocate it is at which the kubelet names these pods: the admission under way, or a new one.
 

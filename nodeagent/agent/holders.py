@@ -62,7 +62,8 @@ class Rewrites:
     """When the kubelet should write its file anew: what the file alone says may be long over.
 
     The kubelet writes it at each list, and not when a pod ends. What only a plain init container has stays in
-    doubt for as long as its pod is there: the pauses grow, and are short again for what is new.
+    doubt for as long as its pod is there: the pauses grow, and are short again for what is new, and after a
+    pod has gone.
     """
 
     def __init__(self) -> None:
@@ -70,12 +71,13 @@ class Rewrites:
         self.wanted: Latest[None] = Latest(None)  # touched when a list should be sent again
         self._number = 0
         self._doubts: frozenset[Possession] = frozenset()
+        self._pods: frozenset[str] = frozenset()
 
-    def asked(self, now: float, doubts: frozenset[Possession]) -> None:
-        """The kubelet was asked; of the ``doubts`` the file still says what it did not."""
-        if not doubts or not doubts <= self._doubts:
+    def asked(self, now: float, doubts: frozenset[Possession], pods: frozenset[str] = frozenset()) -> None:
+        """The kubelet was asked, and named these ``pods``; of the ``doubts`` its file alone tells."""
+        if not (doubts and doubts <= self._doubts and self._pods <= pods):
             self.due, self._number = None, 0
-        self._doubts = doubts
+        self._doubts, self._pods = doubts, pods
         if doubts and (self.due is None or now >= self.due):
             self.due = now + _REWRITE.delay(self._number)
             self._number += 1
@@ -156,7 +158,7 @@ class Holders:
                 hints, asked = self.hints.get(), anyio.current_time()
                 self._asked = asked, hints
                 await self._inquiry.ask()
-                self.rewrites.asked(asked, self._doubts)
+                self.rewrites.asked(asked, self._doubts, self._reservations.admissions.pods)
                 await anyio.sleep(SPACING)
                 await self._until_due(asked, hints)
 

@@ -96,6 +96,20 @@ def test_the_kubelet_is_to_write_its_file_again_after_growing_pauses() -> None:
     assert rewrites.due is None
 
 
+def test_when_a_pod_has_gone_the_kubelet_is_to_write_its_file_at_once() -> None:
+    rewrites = Rewrites()
+    both = frozenset({"ns/one", "ns/two"})
+    for now in range(20):
+        rewrites.asked(float(now), OLD, both)
+    assert rewrites.due == 32.0
+    rewrites.asked(20.0, OLD, both | {"ns/new"})
+    assert rewrites.due == 32.0
+    rewrites.asked(21.0, OLD, both)
+    assert rewrites.due == 21.5
+    rewrites.asked(21.5, OLD, both)
+    assert rewrites.due == 22.5, "the pauses grow again"
+
+
 async def test_the_first_answer_is_waited_for_where_there_is_a_kubelet() -> None:
     kubelet = Kubelet(a=POD)
     kubelet.silent = True
