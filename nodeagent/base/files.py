@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are written whole and at once: a reader finds the old text or the new one, also after a crash.
 
-Knows nothing of what is in them. What was not finished has a name that ends in ``.new``.
+And files that a person names on the command line, read to a bound. Knows nothing of what is in them. What was
+not finished has a name that ends in ``.new``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,17 @@ import os
 from pathlib import Path
 
 from nodeagent.base.errors import KernelRefused
+
+STDIN = "-"  # in place of a path
+
+
+def given(path: str, limit: int) -> bytes:
+    """What a person gives: the file, or standard input; a byte more than the limit if it is longer. Blocks.
+
+    :raises OSError: if it cannot be read.
+    """
+    with open(0 if path == STDIN else path, "rb", closefd=path != STDIN) as file:
+        return file.read(limit + 1)
 
 
 def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:

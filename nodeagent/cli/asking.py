@@ -26,12 +26,13 @@ SOCKET = "status.socket"
 
 
 def root_of(options: argparse.Namespace) -> Root:
-    """The root of all host paths. :raises ConfigError: if there is no such directory."""
+    """The root of all host paths. :raises ConfigError: if there is no host below it."""
     prefix = str(options.root)
-    if not Path(prefix).is_dir():
-        raise ConfigError(
-            f"--root {prefix}: no such directory", "give the directory that holds sys/ and dev/"
-        )
+    wrong = "" if prefix else "it is empty"
+    wrong = wrong or ("" if Path(prefix).is_dir() else "no such directory")
+    wrong = wrong or ("" if Path(prefix, "sys").is_dir() else "there is no sys/ in it")
+    if wrong:
+        raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that holds sys/ and dev/")
     return Root(str(Path(prefix).absolute()))
 
 

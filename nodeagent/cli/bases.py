@@ -7,13 +7,13 @@ A saved host is decided on with this shell's settings, and no daemon is asked: n
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from nodeagent.agent import oneshot
 from nodeagent.agent.tell.basis import Basis
+from nodeagent.base import files
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import asking
 from nodeagent.model import host_json
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nodeagent.model.host import Host
     from nodeagent.model.ids import PciAddress
     from nodeagent.model.kubevirt import KubeVirtCR
+
+_MAX_BYTES = 64 * 1024 * 1024  # of a saved host, in which a function takes half a KiB
 
 
 def present(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
@@ -63,7 +65,7 @@ def _with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) 
 
 def _saved(path: str) -> Host:
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(files.given(path, _MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
     return host_json.load(document)

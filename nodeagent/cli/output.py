@@ -8,20 +8,40 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from typing import Any
+
+from nodeagent.base.errors import NodeagentError
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
 
 
 def answer(text: str, *messages: str) -> int:
-    """Print the messages that say anything, then the answer; return the exit code."""
+    """Print the messages that say anything, then the answer; return the exit code.
+
+    :raises NodeagentError: if standard output is closed, or takes no more.
+    :raises BrokenPipeError: if its reader has gone.
+    """
     for message in filter(None, messages):
         print(f"nodeagent: {message}", file=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our signs gets escapes
-    print(text, flush=True)  # a reader that has gone is noticed here, not when Python exits
+    _write(text)
     return FINE
+
+
+def _write(text: str) -> None:
+    if (stream := sys.stdout) is None:
+        raise NodeagentError("standard output is closed", "send the answer to a file or to /dev/null")
+    try:
+        print(text, flush=True)  # what goes wrong is noticed here, not when Python exits
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries once more at its exit
+        if isinstance(error, BrokenPipeError):
+            raise
+        what = f"the answer cannot be written to standard output: {error.strerror}"
+        raise NodeagentError(what, "send it where there is room") from error
 
 
 def json_text(document: Any, indent: int = 2) -> str:

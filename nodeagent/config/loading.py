@@ -59,7 +59,9 @@ def load(origin: Sources) -> Settings:
 
 
 def check_file(path: str) -> Settings:
-    """The settings of one file over the defaults. Files of other tools, which it may name, are not read.
+    """The settings of one file over the defaults; "-" is standard input.
+
+    Files of other tools, which it may name, are not read.
 
     :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
     """

@@ -8,11 +8,11 @@ objects mean is not known here.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nodeagent.base import files
 from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -20,7 +20,7 @@ _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 
 def read(path: str) -> list[Any]:
-    """All objects of the file, those inside a List too. Blocks on the file.
+    """All objects of the file ("-": standard input), those inside a List too. Blocks on the file.
 
     :raises ConfigError: if it cannot be read, or is neither.
     """
@@ -35,8 +35,7 @@ def read(path: str) -> list[Any]:
 
 def _content(path: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = files.given(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", _HINT) from error
     if len(content) > MAX_BYTES:

@@ -16,7 +16,8 @@ import shtab
 from argparse_manpage.manpage import Manpage
 
 from builder import source
-from nodeagent.cli import main
+from nodeagent.cli import output
+from nodeagent.cli import parser as commands
 from nodeagent.config import table
 from nodeagent.config.shapes import Word
 from nodeagent.render import logs
@@ -67,7 +68,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def completion(shell: str) -> str:
     """The completion of bash, zsh or fish: words, files and directories where they are meant."""
-    parser = main.parser()
+    parser = commands.parser()
     for action in itertools.chain(*(each._actions for each in _parsers(parser))):
         if action.metavar in _PATHS:
             action.complete = _PATHS[str(action.metavar)]  # type: ignore[attr-defined]  # shtab's own attribute
@@ -87,21 +88,25 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 def man_page() -> str:
     """nodeagent(8). The settings are told once, not as flags of each verb."""
-    parser = main.parser()
+    parser = commands.parser()
     for verb in list(_parsers(parser))[1:]:
         verb.description = None  # it says the same as the line above it
         verb._action_groups = [group for group in verb._action_groups if group.title != "settings"]
         verb._actions = [action for action in verb._actions if action.dest not in table.BY_KEY]
-    codes, parser.epilog = parser.epilog or "", None
+    parser.epilog = None
     page = Manpage(parser, format="single-commands-section")
     page.description = "owns the devices of a node that virtual machines are given"
     page.date, page.section, page.manual = "", 8, "System administration"
     page.source = f"nodeagent {source.version()}"
-    return "\n".join([str(page).rstrip(), *_sections(codes)]) + "\n"
+    return "\n".join([str(page).rstrip(), *_sections()]) + "\n"
 
 
-def _sections(codes: str) -> Iterator[str]:
-    yield from (".SH EXIT STATUS", _escaped(codes))
+def _sections() -> Iterator[str]:
+    yield ".SH EXIT STATUS"
+    yield from _exit_codes()
+    yield ".SH EXAMPLES"
+    for verb in commands.VERBS:
+        yield from (line for each in verb.examples for line in (".PP", _escaped(f"nodeagent {each}")))
     yield ".SH SETTINGS"
     yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
     yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
@@ -113,6 +118,14 @@ def _sections(codes: str) -> Iterator[str]:
         yield from (".TP", f".I {_escaped(path)}", _escaped(meaning))
     yield ".SH SEE ALSO"
     yield _escaped(_SEE)
+
+
+def _exit_codes() -> Iterator[str]:
+    """What 3 means differs by verb; most never end so."""
+    for code, meaning in commands.VERBS[0].codes.items():
+        yield from (".TP", str(code), _escaped(meaning))
+    wrong = "; ".join(f"{verb.name}: {verb.wrong}" for verb in commands.VERBS if verb.wrong)
+    yield from (".TP", str(output.WRONG), _escaped(f"something is wrong on the node ({wrong})"))
 
 
 def _setting(setting: table.Setting) -> Iterator[str]:

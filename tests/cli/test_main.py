@@ -143,11 +143,6 @@ def test_a_mistake_is_two_lines_on_stderr(
     assert hint in second
 
 
-def test_a_root_that_is_no_directory_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--root", str(tmp_path / "no"), "scan"]) == 2
-    assert "no such directory" in capsys.readouterr().err
-
-
 def test_a_saved_host_that_is_none_is_a_mistake(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     code, _, err = run("explain", ONE, "--host", str(tmp_path / "x.json"))
@@ -257,23 +252,15 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"nodeagent {__version__}\n"
 
 
-@pytest.mark.parametrize("verb", ["run", "scan", "plan", "explain", "status", "config", "demo"])
-def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main([verb, "--help"])
-    assert ended.value.code == 0
-    assert f"nodeagent {verb}" in capsys.readouterr().out
-
-
 def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["plan", "--help"])
     usage, about, *_ = capsys.readouterr().out.split("\n\n")
     assert " ".join(usage.split()) == (
-        "usage: nodeagent plan [-h] [--host FILE] [--machine-id ID] [-o {text,json}] [--SETTING VALUE ...]"
+        "usage: nodeagent plan [-h] [--host FILE] [--machine-id ID] [-o FORM] [--SETTING VALUE ...]"
     )
-    assert " ".join(about.split()) == (
-        "Show what would be done to mdevs, vGPUs and VFs, and why; change nothing."
+    assert (
+        about.splitlines()[0] == "Show what would be done to mdevs, vGPUs and VFs, and why; change nothing."
     )
 
 

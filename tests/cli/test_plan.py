@@ -30,6 +30,7 @@ MANAGE = "mdevs: {manage: true, types: [nvidia-222, GRID T4-8A]}\n"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "etc/nodeagent").mkdir(parents=True)
+    (tmp_path / "sys").mkdir()
     return tmp_path
 
 

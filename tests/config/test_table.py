@@ -97,7 +97,7 @@ def test_a_file_with_every_default_written_out_changes_nothing(tmp_path: Path) -
 
 def test_flags_are_named_after_their_keys_and_come_back_as_texts() -> None:
     parser = argparse.ArgumentParser()
-    config.add_flags(parser)
+    config.add_flags(parser, "they win")
     parsed = parser.parse_args(
         ["--timing-settle", "2s", "--kubelet-device-plugin-dir=/x", "--discovery-prefix="]
     )

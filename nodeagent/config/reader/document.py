@@ -19,6 +19,7 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
+from nodeagent.base import files
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.problems import Place
 from nodeagent.config.reader.reading import Items, Member, Scalar, Table
@@ -46,7 +47,7 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 
 
 def read(path: str, short: str) -> Table | None:
-    """The table in the file ``path``; None if there is no such file.
+    """The table in the file ``path`` ("-": standard input); None if there is no such file.
 
     ``short`` names the file in places.
 
@@ -95,20 +96,24 @@ def _composed(text: str, path: str) -> yaml.Node | None:
 def _content(path: str) -> bytes | None:
     """The bytes of a regular file; a FIFO in its place must not hang the reader."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = files.given(path, MAX_BYTES) if path == files.STDIN else _regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         what = f"{path}: cannot be read: {error.strerror}"
         raise ConfigError(what, "make it a file that root can read, or remove it") from error
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: is larger than 1 MiB", "no configuration needs that: shorten it")
+    return content
+
+
+def _regular(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ConfigError(f"{path}: is not a regular file", "write the settings in a file")
     with os.fdopen(fd, "rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path}: is larger than 1 MiB", "no configuration needs that: shorten it")
-    return content
+        return file.read(MAX_BYTES + 1)
 
 
 def _text(content: bytes, path: str) -> str:

@@ -8,11 +8,14 @@ no other way to take one back.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.base.errors import ConfigError
+from nodeagent.base.files import STDIN
 from nodeagent.config import table
 from nodeagent.config.problems import Place, Problems, Wrong
 from nodeagent.config.reader import reading
@@ -20,13 +23,16 @@ from nodeagent.config.reader.reading import Entry, Table, is_null
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator, Mapping
 
     from nodeagent.config.records import Value
 
 DIRECTORY = "/etc/nodeagent"
 ENV_PREFIX = "NODEAGENT_"
+_WIDTH = 79
+_USAGE = len("usage: ")
+_ANY = "[--SETTING VALUE ...]"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _TOLD = "the daemon"  # in place of a file
 
 
@@ -68,7 +74,7 @@ def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]
 
 def file(path: str, short: str, problems: Problems) -> list[Given]:
     """What one file gives; [] if it is absent or cannot be read (then with a problem)."""
-    if not os.path.lexists(path):
+    if path != STDIN and not os.path.lexists(path):
         return []
     from nodeagent.config.reader import document  # here: without a file, PyYAML is 1 MiB for nothing
 
@@ -185,19 +191,24 @@ def _given(setting: table.Setting, text: str, place: Place, problems: Problems) 
 def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
     """Add a flag for every setting that can be one; values stay text until ``load``.
 
-    There are dozens, so the usage has one word for all of them. ``note`` is said first in the help.
+    There are dozens: the usage has one word for all of them, and the help shows them only below a ``note``.
     """
-    usage = " ".join(parser.format_usage().removeprefix("usage:").split())
-    parser.usage = f"{usage} [--SETTING VALUE ...]"
-    group = parser.add_argument_group("settings", f"{note}they win over the environment and the files")
+    usage = " ".join([*parser.format_usage().removeprefix("usage:").split(), _ANY.replace(" ", _NO_BREAK)])
+    filled = textwrap.fill(usage, _WIDTH - _USAGE, subsequent_indent=" " * _USAGE)
+    parser.usage = filled.replace(_NO_BREAK, " ")
+    group = parser.add_argument_group("settings", note) if note else parser
     for setting in table.SETTINGS:
         if setting.flag is not None and setting.supported:
             group.add_argument(
                 setting.flag,
                 dest=setting.key,
                 metavar=setting.name.upper(),
-                help=f"{setting.help} ({setting.shape.words})".replace("%", "%%"),
+                help=_shown(setting) if note else argparse.SUPPRESS,
             )
+
+
+def _shown(setting: table.Setting) -> str:
+    return f"{setting.help} ({setting.shape.words})".replace("%", "%%")
 
 
 def flags_from(namespace: argparse.Namespace) -> dict[str, str]:

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one can write: verbs, arguments, examples, exit codes. Man page and completions are made from it.
+
+The help of a verb fits a screen. Only ``run`` and ``config`` show the settings; the others take them, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from nodeagent import __version__, config
+from nodeagent.cli import output, verbs
+
+_WIDTH = 79
+_SAVED = "a host saved by scan -o json (- is stdin)"
+_CODES = {output.FINE: "fine", output.FAILED: "failed", output.USAGE: "usage or configuration"}
+_CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node."
+_SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
+
+
+class Verb(NamedTuple):
+    """One word after ``nodeagent``.
+
+    ``more`` is what its own help says beyond the summary, ``wrong`` what exit code 3 means, if it ever comes.
+    """
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    summary: str
+    examples: tuple[str, ...]
+    more: str = ""
+    wrong: str = ""
+
+    @property
+    def codes(self) -> Mapping[int, str]:
+        """Exit codes and what they mean."""
+        return _CODES | ({output.WRONG: self.wrong} if self.wrong else {})
+
+
+def parser() -> argparse.ArgumentParser:
+    """All verbs and flags."""
+    top = argparse.ArgumentParser(
+        prog="nodeagent",
+        description="Owns the devices of this node that virtual machines are given.",
+        epilog=_CODES_OF_ALL,
+    )
+    top.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    top.add_argument(
+        "--root", default="/", metavar="DIR", help="use the host below DIR; before or after VERB"
+    )
+    known = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        _add(known.add_parser(verb.name, help=verb.summary), verb)
+    return top
+
+
+def _add(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    about = f"{verb.summary[0].upper()}{verb.summary[1:]}{verb.more}."
+    parser.description = textwrap.fill(about, _WIDTH, break_on_hyphens=False)
+    parser.epilog = "\n".join(_after(verb))
+    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
+    parser.set_defaults(run=verb.run)
+    parser.add_argument("--root", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    verb.add_arguments(parser)
+
+
+def _after(verb: Verb) -> Iterator[str]:
+    yield "examples:"
+    yield from (f"  nodeagent {example}" for example in verb.examples)
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in verb.codes.items())
+    yield f"\nExit codes: {codes}."
+
+
+def _show_help(options: argparse.Namespace) -> int:
+    """Print the help of a verb, or that of all."""
+    parser().parse_args([*filter(None, [options.verb]), "--help"])
+    return output.FINE  # pragma: no cover  argparse ends the process
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    config.add_flags(parser, "they win over the environment and the files")
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", metavar="FORM", help="text or json"
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    _add_form(parser)
+    config.add_flags(parser)
+    parser.description = f"{parser.description}\n{_SETTINGS}"
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="PCI address, UUID of an mdev, or vmi")
+    parser.add_argument(
+        "machine",
+        metavar="FILE",
+        nargs="?",
+        help="after vmi: its object as YAML or JSON, or NAMESPACE/NAME to ask the cluster for",
+    )
+    parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
+    parser.add_argument("--host", metavar="FILE", help=f"go by {_SAVED}")
+    _add_common(parser)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="FILE", help=f"plan for {_SAVED}")
+    parser.add_argument(
+        "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
+    )
+    _add_common(parser)
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("check",), help="list rights and objects, and what is missing")
+    _add_common(parser)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--check", metavar="FILE", help="only check this file (- is stdin)")
+    choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
+    _add_form(parser)
+    config.add_flags(parser, "they win over the environment and the files, but not over a running daemon's")
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keep", action="store_true", help="leave it running at the end, to play with")
+    parser.add_argument(
+        "--page", action="store_true", help="serve the status page, too, and leave it running at the end"
+    )
+
+
+def _add_help(parser: argparse.ArgumentParser) -> None:
+    names = [verb.name for verb in VERBS[:-1]]
+    parser.add_argument("verb", metavar="VERB", nargs="?", choices=names, help="one of the verbs")
+
+
+VERBS = (
+    Verb(
+        "run",
+        verbs.run,
+        _add_run,
+        "run the daemon",
+        ("run", "run --log-level debug", "--root /tmp/host run --http-listen 127.0.0.1:9999"),
+    ),
+    Verb(
+        "scan",
+        verbs.scan,
+        _add_common,
+        "show all devices and what becomes of them",
+        ("scan", "scan -o json > host.json", "scan --discovery-naming id"),
+    ),
+    Verb(
+        "plan",
+        verbs.plan,
+        _add_plan,
+        "show what would be done to mdevs, vGPUs and VFs, and why",
+        ("plan", "plan --mdevs-manage true", "plan --host host.json"),
+        more="; change nothing",
+    ),
+    Verb(
+        "explain",
+        verbs.explain,
+        _add_explain,
+        "say why a device is offered as it is or not at all",
+        (
+            "explain 3b:00.0 --host host.json",
+            "explain vmi machine.yaml --cr kubevirt.yaml",
+            "explain vmi default/my-machine",
+        ),
+        more=", or whether a virtual machine can have what it wants",
+    ),
+    Verb(
+        "status",
+        verbs.status,
+        _add_common,
+        "ask the running daemon how it is",
+        ("status", "status -o json"),
+        wrong="there is a problem",
+    ),
+    Verb(
+        "cluster",
+        verbs.cluster,
+        _add_cluster,
+        "check what this node may do at the API server",
+        ("cluster check", "cluster check --kubeconfig /etc/nodeagent/kubeconfig"),
+        more=", and what it would find there; change nothing",
+        wrong="something is missing",
+    ),
+    Verb(
+        "config",
+        verbs.configuration,
+        _add_config,
+        "show the settings in force, and where each comes from",
+        ("config", "config --check config.yaml", "config --schema"),
+        wrong="the newest file is not in force",
+    ),
+    Verb(
+        "demo",
+        verbs.demo,
+        _add_demo,
+        "run the daemon on a made-up host with a stand-in kubelet",
+        ("demo", "demo --page"),
+    ),
+    Verb("help", _show_help, _add_help, "show the help of a verb", ("help explain",)),
+)

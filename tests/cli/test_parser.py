@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one can write, and what help says of it, as a terminal of 80 columns and 24 lines shows it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeagent.cli import main, parser
+from nodeagent.sim import nodes
+
+VERBS = [verb.name for verb in parser.VERBS]
+LONG = {"run", "config"}  # which show the settings
+
+
+def nodeagent(
+    *arguments: str, given: str = "", stdout: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nodeagent", *arguments],
+        input=given,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "80"},
+        check=False,
+    )
+
+
+def helped(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What it prints before it ends well."""
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("verb", ["", *(verb for verb in VERBS if verb not in LONG)])
+def test_help_fits_a_screen(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = helped(*filter(None, [verb]), "--help", capsys=capsys).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_settings_are_shown_where_they_are_the_subject(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = helped(verb, "--help", capsys=capsys)
+    assert ("--timing-settle" in text) == (verb in LONG)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_tells_examples_that_parse_and_its_exit_codes(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = helped(verb, "--help", capsys=capsys)
+    examples = re.search(r"^examples:\n((?:  nodeagent .*\n)+)", text, re.MULTILINE)
+    assert examples, text
+    for line in examples.group(1).splitlines():
+        words = shlex.split(line.partition(" > ")[0])[1:]
+        assert verb in words
+        assert callable(parser.parser().parse_args(words).run)
+    assert "Exit codes: 0 fine, 1 failed, 2 usage or configuration" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_a_verb_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if verb != "help":
+        asked = helped("help", verb, capsys=capsys)
+        assert asked == helped(verb, "--help", capsys=capsys)
+    assert helped("help", capsys=capsys) == helped("--help", capsys=capsys)
+
+
+def test_the_root_may_stand_before_and_after_the_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = nodes.many(tmp_path, 1).directory
+    outputs = []
+    for arguments in (
+        ["--root", root, "scan"],
+        ["scan", "--root", root],
+        ["scan", "-o", "text", f"--root={root}"],
+    ):
+        assert main.main(arguments) == 0
+        outputs.append(capsys.readouterr().out)
+    assert nodes.address(0) in outputs[0]
+    assert len(set(outputs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "what"),
+    [("", "it is empty"), ("no", "no such directory"), (".", "there is no sys/ in it")],
+    ids=["empty", "absent", "no host"],
+)
+def test_a_root_without_a_host_is_a_mistake(
+    root: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["--root", root, "scan"]) == 2
+    out, err = capsys.readouterr()
+    first, second = err.splitlines()
+    assert (out, first) == ("", f'nodeagent: --root "{root}": {what}')
+    assert second == "give the directory that holds sys/ and dev/"
+
+
+def test_a_configuration_is_checked_from_standard_input() -> None:
+    fine = nodeagent("config", "--check", "-", given="discovery: {enabled: false}\n")
+    assert (fine.returncode, fine.stdout, fine.stderr) == (0, "-: fine\n", "")
+    wrong = nodeagent("config", "--check", "-", given="\ndiscovry: 1\n")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines() == ["nodeagent: -:2: discovry: unknown key", 'did you mean "discovery"?']
+    assert nodeagent("config", "--check", "-").returncode == 0, "an empty file is fine"
+
+
+def test_a_saved_host_comes_from_standard_input(tmp_path: Path) -> None:
+    root = nodes.many(tmp_path, 1).directory
+    saved = nodeagent("--root", root, "scan", "-o", "json").stdout
+    told = nodeagent("explain", nodes.address(0), "--host", "-", given=saved)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith(nodes.address(0))
+    cut = nodeagent("explain", nodes.address(0), "--host", "-", given=saved[:100])
+    assert cut.returncode == 2
+    assert cut.stderr.startswith("nodeagent: -: ")
+
+
+def test_a_machine_comes_from_standard_input(tmp_path: Path) -> None:
+    root = nodes.many(tmp_path, 1).directory
+    machine = (
+        "{kind: VirtualMachineInstance, apiVersion: kubevirt.io/v1, metadata: {name: a}, spec: {domain: {}}}"
+    )
+    told = nodeagent("--root", root, "explain", "vmi", "-", given=machine)
+    assert told.returncode == 0, told.stderr
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = nodeagent("config", "--schema", stdout=full.fileno())
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "nodeagent: the answer cannot be written to standard output: No space left on device",
+        "send it where there is room",
+    ]
+
+
+def test_a_closed_standard_output_is_a_sentence() -> None:
+    command = f"{shlex.quote(sys.executable)} -m nodeagent config --schema >&-"
+    done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nodeagent: standard output is closed\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = nodeagent("config", "--schema", stdout=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
