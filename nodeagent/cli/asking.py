@@ -26,14 +26,20 @@ SOCKET = "status.socket"
 
 
 def root_of(options: argparse.Namespace) -> Root:
-    """The root of all host paths. :raises ConfigError: if there is no host below it."""
+    """The root of all host paths. :raises ConfigError: if there is no host below it, and none is saved."""
     prefix = str(options.root)
-    wrong = "" if prefix else "it is empty"
-    wrong = wrong or ("" if Path(prefix).is_dir() else "no such directory")
-    wrong = wrong or ("" if Path(prefix, "sys").is_dir() else "there is no sys/ in it")
-    if wrong:
+    if wrong := _no_root(prefix, saved=getattr(options, "host", None) is not None):
         raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that holds sys/ and dev/")
     return Root(str(Path(prefix).absolute()))
+
+
+def _no_root(prefix: str, *, saved: bool) -> str:
+    """Why no host can be below it, "" if one can."""
+    if not prefix:
+        return "it is empty"
+    if not Path(prefix).is_dir():
+        return "no such directory"
+    return "" if saved or Path(prefix, "sys").is_dir() else "there is no sys/ in it"
 
 
 def sources(options: argparse.Namespace, root: Root) -> config.Sources:

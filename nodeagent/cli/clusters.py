@@ -18,6 +18,7 @@ from nodeagent.cli import asking, output
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
 from nodeagent.render import access as rendering
+from nodeagent.render import answers
 
 if TYPE_CHECKING:
     import argparse
@@ -37,8 +38,9 @@ def check(options: argparse.Namespace) -> int:
     report = None
     if credentials is not None:
         report = ask(credentials, lambda session: inspection.inspect(session, settings, place.node))
-    if options.output == "json":
-        text = output.json_text(rendering.document(report, str(credentials)))
+    if options.output != output.TEXT:
+        answer = rendering.answer(report, str(credentials))
+        text = output.formed(options.output, answers.document(answer))
     elif report is None:
         text = rendering.nothing(settings.configuration.kubevirt.enabled)
     else:

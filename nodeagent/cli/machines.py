@@ -21,6 +21,7 @@ from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
 from nodeagent.policy.offer import machines as judging
 from nodeagent.policy.offer import turn
+from nodeagent.render import answers
 from nodeagent.render import machine as rendering
 
 if TYPE_CHECKING:
@@ -52,9 +53,11 @@ def explain(options: argparse.Namespace) -> int:
     used = _used(options, asked.crs)
     basis, first_line = bases.chosen(options, cr=used.cr)
     told = judging.explain_machine(asked.machine, used.cr, turn.first(basis.snapshot, basis.matched))
-    if options.output == "json":
-        return output.answer(output.json_text(rendering.document(told, used)), first_line, asked.message)
-    return output.answer(rendering.text(told, used), first_line, asked.message)
+    if options.output == output.TEXT:
+        text = rendering.text(told, used)
+    else:
+        text = output.formed(options.output, answers.document(rendering.answer(told, used)))
+    return output.answer(text, first_line, asked.message)
 
 
 def _asked(options: argparse.Namespace) -> _Asked:

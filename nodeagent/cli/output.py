@@ -10,11 +10,15 @@ import io
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.base.errors import NodeagentError
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
+TEXT = "text"
+FORMS = (TEXT, "json", "yaml")
+WIDTH = 110  # characters, at which a long text of YAML goes on in the next line
 
 
 def answer(text: str, *messages: str) -> int:
@@ -44,6 +48,12 @@ def _write(text: str) -> None:
         raise NodeagentError(what, "send it where there is room") from error
 
 
-def json_text(document: Any, indent: int = 2) -> str:
-    """A document as people and programs can read it."""
-    return json.dumps(document, indent=indent)
+def formed(form: str, document: Mapping[str, Any]) -> str:
+    """A document as JSON, or as YAML, as ``-o`` asks for it."""
+    text = json.dumps(document, indent=2)
+    if form == "json":
+        return text
+    import yaml  # here: few ask for it
+
+    plain = json.loads(text)  # enumerations are texts now
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=WIDTH).rstrip()

@@ -88,7 +88,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_form(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", metavar="FORM", help="text or json"
+        "-o", "--output", choices=output.FORMS, default=output.TEXT, metavar="FORM", help="text, json or yaml"
     )
 
 

@@ -19,6 +19,8 @@ from nodeagent.cli.output import FINE, WRONG
 if TYPE_CHECKING:
     import argparse
 
+    from nodeagent.agent.tell.basis import Basis
+
 MACHINE = "vmi"  # instead of a device: a virtual machine
 
 
@@ -56,8 +58,8 @@ def scan(options: argparse.Namespace) -> int:
     from nodeagent.render import scan
 
     basis, first_line = bases.present(options)
-    if options.output == "json":
-        return output.answer(output.json_text(host_json.dump(basis.snapshot.host), indent=1), first_line)
+    if options.output != output.TEXT:
+        return output.answer(output.formed(options.output, host_json.dump(basis.snapshot.host)), first_line)
     return output.answer(scan.text(turn.first(basis.snapshot, basis.matched)), first_line)
 
 
@@ -65,15 +67,15 @@ def plan(options: argparse.Namespace) -> int:
     """Show what would be done to the host."""
     from nodeagent.cli import bases, planning
     from nodeagent.policy.change import plan as changes
-    from nodeagent.render import plan
+    from nodeagent.render import answers, plan
 
     basis, first_line = bases.chosen(options)
     snapshot, unknown = planning.complete(basis.snapshot, options)
     planned, manage = changes.plan(snapshot), snapshot.desired.mdevs.manage
-    if options.output == "json":
-        text = output.json_text(plan.document(planned, manage))
-    else:
+    if options.output == output.TEXT:
         text = plan.text(planned, manage)
+    else:
+        text = output.formed(options.output, answers.document(plan.answer(planned, manage)))
     return output.answer(text, first_line, *basis.warnings, unknown)
 
 
@@ -88,6 +90,7 @@ def explain(options: argparse.Namespace) -> int:
     from nodeagent.cli import bases
     from nodeagent.model.ids import mdev_uuid, pci_address
     from nodeagent.policy.offer import explain, turn
+    from nodeagent.render import answers
     from nodeagent.render import explain as rendering
 
     address = pci_address(options.device)
@@ -96,9 +99,10 @@ def explain(options: argparse.Namespace) -> int:
     explanation = explain.explain(device or options.device, turn.first(basis.snapshot, basis.matched))
     if explanation is None:
         raise _unknown(options, device)
-    if options.output == "json":
-        return output.answer(output.json_text(rendering.document(explanation)), first_line)
-    return output.answer(rendering.text(explanation), first_line)
+    if options.output == output.TEXT:
+        return output.answer(rendering.text(explanation), first_line)
+    document = answers.document(rendering.answer(explanation))
+    return output.answer(output.formed(options.output, document), first_line)
 
 
 def _unknown(options: argparse.Namespace, device: str | None) -> NodeagentError:
@@ -120,11 +124,11 @@ def status(options: argparse.Namespace) -> int:
     """Ask the daemon how it is."""
     from nodeagent.model import plain
     from nodeagent.model.status import Status
-    from nodeagent.render import status
+    from nodeagent.render import answers, status
 
     document = asking.status(options, asking.root_of(options))
-    if options.output == "json" and isinstance(document, dict) and document:
-        output.answer(output.json_text(document))
+    if options.output != output.TEXT and isinstance(document, dict) and document:
+        output.answer(output.formed(options.output, {**answers.heading(Status), **document}))
         return WRONG if document.get("problems") else FINE
     try:
         value = plain.load(Status, document)
@@ -149,29 +153,29 @@ def configuration(options: argparse.Namespace) -> int:
     from nodeagent.render import settings
 
     if options.schema:
-        return output.answer(output.json_text(config.schema()))
+        return output.answer(output.formed("json", config.schema()))
     if options.check:
         return _checked(options)
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
     effective = basis or asking.settings(options, root)
-    text = (
-        settings.as_json(effective.values, effective.warnings)
-        if options.output == "json"
-        else settings.text(effective.values)
-    )
+    text = settings.text(effective.values) if options.output == output.TEXT else _settings(options, effective)
     wrong = asking.refused(options, root) if basis else ""
     output.answer(text, first_line, wrong, *effective.warnings)
     return WRONG if wrong else FINE
 
 
 def _checked(options: argparse.Namespace) -> int:
-    from nodeagent.render import settings
-
     effective = config.check_file(options.check)
-    fine = f"{options.check}: fine"
-    text = settings.as_json(effective.values, effective.warnings) if options.output == "json" else fine
+    text = f"{options.check}: fine" if options.output == output.TEXT else _settings(options, effective)
     return output.answer(text, *effective.warnings)
+
+
+def _settings(options: argparse.Namespace, effective: config.Settings | Basis) -> str:
+    from nodeagent.render import answers, settings
+
+    answer = settings.answer(effective.values, effective.warnings)
+    return output.formed(options.output, answers.document(answer))
 
 
 def demo(options: argparse.Namespace) -> int:

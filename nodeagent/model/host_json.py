@@ -16,20 +16,21 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 
-FORMAT = "nodeagent-host/v1"
+HEADING = {"apiVersion": plain.API_VERSION, "kind": "Host"}
+_FORMER = {"format": "nodeagent-host/v1"}
 
 
 def dump(host: Host) -> dict[str, Any]:
     """The plain data of a host."""
     parts = {plain.camel(name): _plain(getattr(host, name), wanted) for name, wanted in _parts().items()}
-    return {"format": FORMAT, **parts}
+    return {**HEADING, **parts}
 
 
 def load(data: Any) -> Host:
     """The host of plain data. :raises ConfigError: if it is none."""
-    if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+    if not isinstance(data, Mapping) or not (_begins(data, HEADING) or _begins(data, _FORMER)):
         raise ConfigError(
-            f"this is no saved host: its format is not {FORMAT}", "make one with: nodeagent scan -o json"
+            "this is no saved host: its kind is not Host", "make one with: nodeagent scan -o json"
         )
     try:
         return _host(data)
@@ -37,6 +38,24 @@ def load(data: Any) -> Host:
         raise ConfigError(
             f"the saved host cannot be read: {error}", "make it anew with: nodeagent scan -o json"
         ) from error
+
+
+def _begins(data: Mapping[Any, Any], heading: Mapping[str, str]) -> bool:
+    return all(data.get(key) == text for key, text in heading.items())
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of what ``dump`` makes."""
+    from nodeagent.model import schemas  # here: for the documentation alone
+
+    definitions: dict[str, Any] = {}
+    parts = {
+        plain.camel(name): schemas.part(wanted, definitions)
+        if (record := _record(wanted)) is None
+        else {"type": "array", "items": schemas.part(record, definitions)}
+        for name, wanted in _parts().items()
+    }
+    return schemas.document(Host, HEADING, parts, tuple(parts), definitions)
 
 
 @cache

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origi
 
 T = TypeVar("T")
 
+API_VERSION = "nodeagent/v1"
+"""Of the configuration file, and of every document that a verb answers with."""
 KIND = "kind"
 _SIMPLE = (str, int, bool, float, NoneType)
 
 
-class _Field(NamedTuple):
-    """A field of a record. ``tagged``: what it holds says of which class it is."""
+class RecordField(NamedTuple):
+    """A field of a record, and its key. ``tagged``: what it holds says of which class it is."""
 
     name: str
     key: str
@@ -31,11 +33,16 @@ class _Field(NamedTuple):
     default: Any
     tagged: bool
 
+    @property
+    def has_default(self) -> bool:
+        """True if it may be left out."""
+        return self.default is not MISSING
+
 
 def dump(value: object) -> dict[str, Any]:
     """The plain data of a record."""
     result: dict[str, Any] = {}
-    for field in _fields(type(value)):
+    for field in fields_of(type(value)):
         item = getattr(value, field.name)
         if item != field.default:
             result[field.key] = _plain(item, field.tagged)
@@ -50,7 +57,7 @@ def load(wanted: type[T], data: Any) -> T:
     """
     if not isinstance(data, Mapping):
         raise TypeError(f"{wanted.__name__} cannot be {data!r:.60}")
-    given = (field for field in _fields(wanted) if field.key in data)
+    given = (field for field in fields_of(wanted) if field.key in data)
     return wanted(**{field.name: value(field.type, data[field.key], field.key) for field in given})
 
 
@@ -122,19 +129,20 @@ def _either(types: tuple[Any, ...], data: Any, name: str) -> Any:
     return value(others[0], data, name)
 
 
-def _fields(of: Any) -> tuple[_Field, ...]:
-    return _fields_of(of)
+def fields_of(record: Any) -> tuple[RecordField, ...]:
+    """The fields of a record, in its order."""
+    return _fields_of(record)
 
 
 @cache
-def _fields_of(of: Any) -> tuple[_Field, ...]:
+def _fields_of(of: Any) -> tuple[RecordField, ...]:
     hints = get_type_hints(of)
     if is_dataclass(of):
         defaults = {field.name: _default(field) for field in fields(of)}
     else:
         defaults = {name: of._field_defaults.get(name, MISSING) for name in of._fields}
     return tuple(
-        _Field(name, camel(name), hints[name], default, _tagged(hints[name]))
+        RecordField(name, camel(name), hints[name], default, _tagged(hints[name]))
         for name, default in defaults.items()
     )
 

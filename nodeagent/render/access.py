@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nodeagent.model.access import AccessReport, Check
+from nodeagent.render.answers import AccessAnswer
 
 _WHY_NOT = {
     "false": "kubevirt.enabled is false: this node asks the API server for nothing",
@@ -36,10 +36,9 @@ def _lines(check: Check) -> Iterator[str]:
         yield f"     to do: {check.hint}"
 
 
-def document(report: AccessReport | None, credentials: str = "") -> dict[str, Any]:
-    """The same as plain data; None: the settings follow no cluster."""
+def answer(report: AccessReport | None, credentials: str = "") -> AccessAnswer:
+    """The same for programs; None: the settings follow no cluster."""
     if report is None:
-        return {"followed": False}
-    checks = [check._asdict() | {"hint": "" if check.well else check.hint} for check in report.checks]
-    known = {"user": report.user, "credentials": credentials, "well": report.well, "checks": checks}
-    return {"followed": True} | known
+        return AccessAnswer(False, "", "", True, ())
+    checks = tuple(check._replace(hint="" if check.well else check.hint) for check in report.checks)
+    return AccessAnswer(True, report.user, credentials, report.well, checks)

@@ -10,6 +10,7 @@ from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.policy import classes
 from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.explain import Explanation, Member
+from nodeagent.render.answers import DeviceAnswer, MemberAnswer, ReasonAnswer, RuleAnswer
 from nodeagent.render.table import table
 
 
@@ -118,40 +119,39 @@ _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
 """What is told of a kind beside what all have: before that, and after it."""
 
 
-def document(explanation: Explanation) -> dict[str, Any]:
-    """The same as plain data."""
+def answer(explanation: Explanation) -> DeviceAnswer:
+    """The same for programs."""
     host_device, reason = explanation.host_device, explanation.reason
-    return {
+    return DeviceAnswer(
+        host_device.id,
+        kinds.of(host_device).rule.kind,
+        explanation.verdict,
+        explanation.to_do,
+        explanation.resource,
+        None if explanation.resource is None else reason is None,
+        None if reason is None else ReasonAnswer(reason.code, reason.what, reason.hint),
+        host_device.vendor,
+        explanation.vendor_name,
+        explanation.device_name,
+        host_device.driver,
+        host_device.group,
+        explanation.viable,
+        tuple(MemberAnswer(member.address, member.driver, member.role) for member in explanation.members),
+        tuple(RuleAnswer(rule, says) for rule, says in explanation.rules),
+        explanation.env,
+        tuple(explanation.nodes),
+        explanation.holder,
+        dict(_facts(host_device)),
         **_identity(host_device),
-        "verdict": explanation.verdict,
-        "resource": explanation.resource,
-        "healthy": None if explanation.resource is None else reason is None,
-        "toDo": explanation.to_do,
-        "reason": None if reason is None else {"code": reason.code, "what": reason.what, "hint": reason.hint},
-        "vendor": host_device.vendor,
-        "vendorName": explanation.vendor_name,
-        "deviceName": explanation.device_name,
-        "driver": host_device.driver,
-        "group": host_device.group,
-        "viable": explanation.viable,
-        "members": [
-            {"address": member.address, "driver": member.driver, "role": member.role}
-            for member in explanation.members
-        ],
-        "rules": [{"rule": rule, "says": says} for rule, says in explanation.rules],
-        "env": explanation.env,
-        "nodes": list(explanation.nodes),
-        "holder": explanation.holder,
-    }
+    )
 
 
 def _identity(host_device: HostDevice) -> dict[str, Any]:
-    return {key: getattr(host_device, name) for key, name in _IDENTITY.get(type(host_device), _ID).items()}
+    return {key: getattr(host_device, name) for key, name in _IDENTITY.get(type(host_device), {}).items()}
 
 
-_ID = {"id": "id"}
 _IDENTITY: Mapping[type, Mapping[str, str]] = {
-    PciFunction: {"address": "address", "device": "device", "vgpuType": "vgpu_type"},
+    PciFunction: {"address": "address", "device": "device", "vgpu_type": "vgpu_type"},
     Mdev: {"uuid": "uuid", "type": "type_id", "parent": "parent"},
 }
-"""What tells a device of a kind from others: key → attribute. Of other kinds it is the id alone."""
+"""What tells a device of a kind from others beside its id: field → attribute."""

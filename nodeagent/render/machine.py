@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nodeagent.model.kubevirt import UsedCR, VirtualMachine, VmDevice
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
+from nodeagent.render.answers import AskAnswer, CRAnswer, MachineAnswer, MachineName, VmDeviceAnswer
 
 _VERDICTS = {
     Prospect.NOW: "this node can give it now",
@@ -61,28 +61,26 @@ def _device(device: VmDevice) -> str:
     return f"{device.listed} {device.name}".strip()
 
 
-def document(told: MachineExplanation, used: UsedCR = NO_CR) -> dict[str, Any]:
-    """The same as plain data."""
+def answer(told: MachineExplanation, used: UsedCR = NO_CR) -> MachineAnswer:
+    """The same for programs."""
     machine = told.machine
-    return {
-        "kind": machine.kind,
-        "namespace": machine.namespace,
-        "name": machine.name,
-        "prospect": told.prospect,
-        "resources": [_plain(ask) for ask in told.asks],
-        "notes": list(told.notes),
-        "cr": {"name": used.name, "source": used.source} if used.source else None,
-    }
+    return MachineAnswer(
+        MachineName(machine.kind, machine.namespace, machine.name),
+        told.prospect,
+        tuple(map(_ask_answer, told.asks)),
+        tuple(told.notes),
+        CRAnswer(used.name, used.source) if used.source else None,
+    )
 
 
-def _plain(ask: Ask) -> dict[str, Any]:
-    return {
-        "resource": ask.resource,
-        "count": ask.count,
-        "prospect": ask.prospect,
-        "devices": [{"list": device.listed, "name": device.name} for device in ask.devices],
-        "env": dict(ask.grant.envs),
-        "nodes": [node.path for node in ask.grant.nodes],
-        "cdi": list(ask.grant.cdi),
-        "why": list(ask.why),
-    }
+def _ask_answer(ask: Ask) -> AskAnswer:
+    return AskAnswer(
+        ask.resource,
+        ask.count,
+        ask.prospect,
+        tuple(VmDeviceAnswer(device.listed, device.name) for device in ask.devices),
+        dict(ask.grant.envs),
+        tuple(node.path for node in ask.grant.nodes),
+        tuple(ask.grant.cdi),
+        tuple(ask.why),
+    )

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
+from nodeagent.model import plain
 from nodeagent.model.action import SetNumVfs, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
+from nodeagent.render.answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 
@@ -91,47 +91,27 @@ def _sum(plan: Plan) -> str:
     return f"to do: {steps}, waiting: {waiting}"
 
 
-def document(plan: Plan, managed: bool) -> dict[str, Any]:
-    """The same as plain data, nothing left out; steps in the order in which the daemon does them."""
-    return {
-        "manage": managed,
-        "cards": [_card_document(card) for card in plan.cards],
-        "steps": [_step(each) for each in plan.steps],
-        "waiting": [_step(each) for each in plan.waiting],
-        "problems": list(plan.problems),
-    }
+def answer(plan: Plan, managed: bool) -> PlanAnswer:
+    """The same for programs, nothing left out; steps in the order in which the daemon does them."""
+    return PlanAnswer(
+        managed,
+        tuple(map(_card_answer, plan.cards)),
+        tuple(map(_step, plan.steps)),
+        tuple(map(_step, plan.waiting)),
+        plan.problems,
+    )
 
 
-def _card_document(card: CardSummary) -> dict[str, Any]:
-    return {
-        "address": card.address,
-        "type": card.type_id,
-        "exists": [
-            {
-                "id": each.instance.id,
-                "parent": each.instance.parent,
-                "type": each.instance.type_id,
-                "own": each.own,
-                "holder": str(each.holder) if each.holder else None,
-                "leaving": each.leaving,
-            }
-            for each in card.exists
-        ],
-        "notes": list(card.notes),
-    }
+def _card_answer(card: CardSummary) -> CardAnswer:
+    return CardAnswer(card.address, card.type_id, tuple(map(_existing, card.exists)), card.notes)
 
 
-def _step(step: Step) -> Mapping[str, Any]:
+def _existing(each: Existing) -> ExistingAnswer:
+    instance, holder = each.instance, str(each.holder) if each.holder else None
+    return ExistingAnswer(instance.id, instance.parent, instance.type_id, each.own, holder, each.leaving)
+
+
+def _step(step: Step) -> StepAnswer:
     action, undo = step.action, step.action.undo
-    name = type(action).__name__
-    return {
-        "card": action.card,
-        "action": name[0].lower() + name[1:],
-        **_values(action),
-        "why": step.why,
-        "undo": None if undo is None else undo.describe(),
-    }
-
-
-def _values(action: Any) -> Mapping[str, Any]:
-    return {each.name: getattr(action, each.name) for each in dataclasses.fields(action)}
+    reversal = None if undo is None else undo.describe()
+    return StepAnswer(action.card, action.kind, action.describe(), step.why, reversal, plain.dump(action))

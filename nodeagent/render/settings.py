@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the effective settings: key, value, where it comes from. For people as columns, else as JSON."""
+"""Shows the effective settings: key, value, where it comes from."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+
+from nodeagent.render.answers import SettingAnswer, SettingsAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +25,11 @@ def text(values: Iterable[Value]) -> str:
     return "\n".join(lines)
 
 
-def as_json(values: Iterable[Value], warnings: Iterable[str]) -> str:
-    """The same as one JSON object: key → value and source; and what is odd, in whole lines."""
-    settings = {item.key: {"value": item.value, "source": item.source} for item in values}
-    return json.dumps({"settings": settings, "warnings": list(warnings)}, indent=2)
+def answer(values: Iterable[Value], warnings: Iterable[str]) -> SettingsAnswer:
+    """The same for programs; and what is odd, in whole lines."""
+    return SettingsAnswer(
+        {item.key: SettingAnswer(item.value, item.source) for item in values}, tuple(warnings)
+    )
 
 
 def _row(item: Value) -> tuple[str, str, str]:

@@ -31,7 +31,7 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *("architecture", "configuration", "events", "kubernetes", "kubevirt"),
+        *("architecture", "commands", "configuration", "events", "kubernetes", "kubevirt"),
         *("logs", "metrics", "packaging", "scale", "vgpu"),
     )
 }
@@ -54,6 +54,8 @@ def write(root: Path) -> None:
     _write(root / MAN_PAGE, compressed(man_page()))
     for name, page in DOCUMENTS.items():
         _write(root / DOCUMENTATION / name, compressed((source.ROOT / "docs" / page).read_text()))
+    for schema in (source.ROOT / "docs/schemas").glob("*.json"):
+        _write(root / DOCUMENTATION / "schemas" / schema.name, schema.read_bytes())
 
 
 def compressed(text: str) -> bytes:

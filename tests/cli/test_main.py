@@ -26,6 +26,7 @@ from nodeagent.sim.host import SimulatedHost
 from tests.render.statuses import WELL
 
 ONE = nodes.address(0)
+HEADING = {"apiVersion": "nodeagent/v1", "kind": "Status"}
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -157,7 +158,7 @@ def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
         assert code == 0
         assert text == f"{status.text(WELL)}\n"
         code, out, _ = run("status", "-o", "json")
-        assert (code, json.loads(out)) == (0, document)
+        assert (code, json.loads(out)) == (0, HEADING | document)
 
 
 def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
@@ -188,14 +189,14 @@ def test_the_plain_data_of_a_daemon_of_another_make_is_given_as_it_is(run: Run, 
     document = {"of": "another make", "problems": ["something"]}
     with daemon(host, document):
         code, out, _ = run("status", "-o", "json")
-    assert (code, json.loads(out)) == (3, document)
+    assert (code, json.loads(out)) == (3, HEADING | document)
 
 
 def test_what_a_newer_daemon_says_beyond_is_passed_over(run: Run, host: SimulatedHost) -> None:
     document = {**plain.dump(WELL), "weather": "fine"}
     with daemon(host, document):
         assert run("status")[:2] == (0, f"{status.text(WELL)}\n")
-        assert json.loads(run("status", "-o", "json")[1]) == document
+        assert json.loads(run("status", "-o", "json")[1]) == HEADING | document
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"format": "nodeagent-snapshot/v1"}], ids=str)

@@ -75,7 +75,7 @@ def test_a_saved_host_explains_itself_elsewhere_as_it_did_at_home(
         here = command("--root", there, "explain", "-o", "json", address)
         again = command("--root", elsewhere, "explain", "-o", "json", address, "--host", saved)
         assert here.code == again.code == 0
-        assert json.loads(here.out) == json.loads(again.out)
+        assert json.loads(again.out) == without_costly_facts(json.loads(here.out))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_this_machine_can_be_scanned(command: Command) -> None:
     assert said.code == 0
     assert "Traceback" not in said.err
     document = json.loads(command("scan", "-o", "json").out)
-    assert document["format"] == "nodeagent-host/v1"
+    assert (document["apiVersion"], document["kind"]) == ("nodeagent/v1", "Host")
     assert f"{len(document['functions'])} functions" in said.out
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_address_costs_two_lines_and_exit_code_2(command: Command) ->
 # A name, and what stands at which path: text or bytes of a file, None for a directory, "→" for a link.
 FOREIGN: list[tuple[str, dict[str, Any]]] = [
     ("an empty directory", {}),
-    ("files instead of directories", {"sys": "x", "dev": "x", "proc": "x"}),
+    ("files instead of directories", {"sys/bus": "x", "dev": "x", "proc": "x"}),
     ("a file as the list of devices", {"sys/bus/pci/devices": "x", "sys/kernel/iommu_groups": "x"}),
     ("a file as a device", {"sys/bus/pci/devices/0000:01:00.0": "x"}),
     ("a broken link as a device", {"sys/bus/pci/devices/0000:01:00.0": "→../nowhere"}),
@@ -149,7 +149,15 @@ FOREIGN: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def without_costly_facts(document: dict[str, Any]) -> dict[str, Any]:
+    """Those are read of the present host alone."""
+    facts = {key: value for key, value in document["facts"].items() if key not in ("resets", "errors")}
+    return {**document, "facts": facts}
+
+
 def plant(root: Path, tree: dict[str, Any]) -> None:
+    if "sys" not in tree:
+        (root / "sys").mkdir(parents=True, exist_ok=True)
     for path, content in tree.items():
         at = root / path
         at.parent.mkdir(parents=True, exist_ok=True)

@@ -188,11 +188,11 @@ def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -
                 all(says != "takes it" for _, says in told.rules) and told.env is None
             )
             assert shown.text(told).startswith(f"{address}  {told.verdict}")
-            assert shown.document(told)["verdict"] == told.verdict
+            assert shown.answer(told).verdict == told.verdict
         for uuid, mdev in decision.snapshot.host.mdevs.items():
             told = explain.explain(uuid, decision)
             assert told is not None
             assert shown.text(told).startswith(f"{uuid}  {told.verdict}")
-            assert shown.document(told)["type"] == mdev.type_id
+            assert shown.answer(told).type == mdev.type_id
         table = scan_shown.text(decision)
         assert all(address in table for address in decision.snapshot.host.functions)

@@ -106,24 +106,34 @@ def test_a_newer_file_is_read_as_far_as_it_is_known() -> None:
         "text",
         {},
         {"format": "nodeagent-host/v2"},
-        {"format": host_json.FORMAT, "functions": [{}]},
-        {"format": host_json.FORMAT, "functions": ["x"]},
-        {"format": host_json.FORMAT, "functions": [{"address": "a", "recovery": "soon"}]},
-        {"format": host_json.FORMAT, "groups": 7},
-        {"format": host_json.FORMAT, "mdevParents": []},
-        {"format": host_json.FORMAT, "mdevParents": {"x": [{"id": "t", "available": "many"}]}},
-        {"format": host_json.FORMAT, "nodes": [7]},
-        {"format": host_json.FORMAT, "numaNodes": 3},
-        {"format": host_json.FORMAT, "release": ["6.12"]},
-        {"format": host_json.FORMAT, "groups": [{"number": "7"}]},
-        {"format": host_json.FORMAT, "groups": [{"number": 7, "members": "0000:01:00.0"}]},
-        {"format": host_json.FORMAT, "functions": [{"address": None}]},
-        {"format": host_json.FORMAT, "functions": [{"address": "0000:01:00.0", "enable": True}]},
-        {"format": host_json.FORMAT, "functions": [{"address": "0000:01:00.0", "driver": {}}]},
-        {"format": host_json.FORMAT, "functions": [{"address": "0000:01:00.0", "vgpuTypes": [["1"]]}]},
+        {**host_json.HEADING, "apiVersion": "nodeagent/v2"},
+        {**host_json.HEADING, "kind": "Status"},
+        {**host_json.HEADING, "functions": [{}]},
+        {**host_json.HEADING, "functions": ["x"]},
+        {**host_json.HEADING, "functions": [{"address": "a", "recovery": "soon"}]},
+        {**host_json.HEADING, "groups": 7},
+        {**host_json.HEADING, "mdevParents": []},
+        {**host_json.HEADING, "mdevParents": {"x": [{"id": "t", "available": "many"}]}},
+        {**host_json.HEADING, "nodes": [7]},
+        {**host_json.HEADING, "numaNodes": 3},
+        {**host_json.HEADING, "release": ["6.12"]},
+        {**host_json.HEADING, "groups": [{"number": "7"}]},
+        {**host_json.HEADING, "groups": [{"number": 7, "members": "0000:01:00.0"}]},
+        {**host_json.HEADING, "functions": [{"address": None}]},
+        {**host_json.HEADING, "functions": [{"address": "0000:01:00.0", "enable": True}]},
+        {**host_json.HEADING, "functions": [{"address": "0000:01:00.0", "driver": {}}]},
+        {**host_json.HEADING, "functions": [{"address": "0000:01:00.0", "vgpuTypes": [["1"]]}]},
     ],
 )
 def test_what_is_no_saved_host_is_refused_with_a_hint(data: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         host_json.load(data)
     assert "nodeagent scan -o json" in caught.value.hint
+
+
+def test_a_host_that_was_saved_by_a_former_version_is_read() -> None:
+    modern = host_json.dump(Host())
+    former = {"format": "nodeagent-host/v1"} | {
+        key: value for key, value in modern.items() if key not in host_json.HEADING
+    }
+    assert host_json.load(former) == host_json.load(modern) == Host()

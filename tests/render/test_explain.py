@@ -11,7 +11,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.policy.offer import explain as policy
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.explain import Explanation
-from nodeagent.render import explain
+from nodeagent.render import answers, explain
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
 
 A = PciAddress("0000:65:00.0")
@@ -78,7 +78,7 @@ def test_a_device_of_which_nothing_is_known_has_a_story_too() -> None:
 
 
 def test_the_data_say_the_same_as_the_text() -> None:
-    document = json.loads(json.dumps(explain.document(told(function(A, driver=None)))))
+    document = json.loads(json.dumps(answers.document(explain.answer(told(function(A, driver=None))))))
     assert document["verdict"] == f"offered as {GPU}, Unhealthy: it has no driver, not a VFIO driver"
     assert document["reason"] == {
         "code": "driver-changed",
@@ -88,7 +88,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
     assert (document["healthy"], document["group"], document["holder"]) == (False, 1, "ns/vm")
     assert document["members"] == [{"address": A, "driver": None, "role": "unbound"}]
     assert document["rules"] == [{"rule": f"rule {GPU}", "says": "takes it"}]
-    assert explain.document(told(function(A, vendor="8086")))["healthy"] is None
+    assert explain.answer(told(function(A, vendor="8086"))).healthy is None
 
 
 def test_an_mdev_has_a_story_too() -> None:
@@ -112,5 +112,5 @@ def test_an_mdev_has_a_story_too() -> None:
         f"  a pod would get  MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q={UUID}",
         "                   /dev/vfio/vfio /dev/vfio/50",
     ]
-    document = explain.document(found)
-    assert (document["uuid"], document["type"], document["parent"]) == (UUID, "nvidia-222", "0000:65:00.0")
+    answer = explain.answer(found)
+    assert (answer.uuid, answer.type, answer.parent) == (UUID, "nvidia-222", "0000:65:00.0")

@@ -9,7 +9,8 @@ from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.configuration import Finding
 from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
-from nodeagent.render import machine
+from nodeagent.render import answers, machine
+from nodeagent.render.answers import CRAnswer
 
 GPU = VmDevice(DeviceList.GPUS, "gpu1", "a.b/gpu")
 DISK = VmDevice(DeviceList.HOST_DEVICES, "", "a.b/nvme")
@@ -59,14 +60,9 @@ def test_a_machine_that_asks_for_nothing_or_cannot_be_meant_says_so() -> None:
 
 
 def test_the_same_is_there_for_programs() -> None:
-    document = json.loads(json.dumps(machine.document(TOLD)))
-    assert {key: document[key] for key in ("kind", "namespace", "name", "prospect", "notes")} == {
-        "kind": "VirtualMachineInstance",
-        "namespace": "demo",
-        "name": "red",
-        "prospect": "later",
-        "notes": ["nobody knows"],
-    }
+    document = json.loads(json.dumps(answers.document(machine.answer(TOLD))))
+    assert document["machine"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
+    assert (document["prospect"], document["notes"]) == ("later", ["nobody knows"])
     assert document["resources"][0] == {
         "resource": "a.b/gpu",
         "count": 1,
@@ -84,6 +80,6 @@ def test_the_cr_that_a_machine_was_judged_by_is_named() -> None:
     used = UsedCR(KubeVirtCR("kubevirt", "kv"), "record")
     line = "  cr      the KubeVirt CR kubevirt/kv, as a daemon has heard it last"
     assert line in machine.text(TOLD, used).splitlines()
-    assert machine.document(TOLD, used)["cr"] == {"name": "kubevirt/kv", "source": "record"}
+    assert machine.answer(TOLD, used).cr == CRAnswer("kubevirt/kv", "record")
     nameless = UsedCR(KubeVirtCR("", ""), "file")
     assert "  cr      the KubeVirt CR, as --cr has it" in machine.text(TOLD, nameless).splitlines()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of the verbs, ``docs/commands.md``, and the schemas of what they answer to programs.
+
+``python -m nodeagent.cli.reference docs`` writes them; a test fails when they differ from the program.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nodeagent.base import pages
+from nodeagent.cli import output, parser
+from nodeagent.model import host_json, schemas
+from nodeagent.render import answers
+
+PAGE, FOLDER = "commands.md", "schemas"
+_MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
+
+
+def page(text: str) -> str:
+    """The page ``text`` with its tables renewed. :raises ValueError: if a mark is missing."""
+    return pages.renewed(pages.renewed(text, "verbs", verbs()), "documents", documents())
+
+
+def verbs() -> str:
+    """All verbs, and what their exit codes mean, as a Markdown table."""
+    rows = (
+        f"| `{verb.name}` | {pages.cell(verb.summary)} "
+        f"| {' | '.join(verb.codes.get(code, '') for code in _MEANINGS)} |\n"
+        for verb in parser.VERBS
+    )
+    head = "| verb | what it does | 0 | 1 | 2 | 3 |\n|---|---|---|---|---|---|\n"
+    return "".join((head, *rows))
+
+
+def documents() -> str:
+    """All documents as a Markdown table."""
+    rows = (f"| `{kind}` | {_first(schema)} | [schema]({_file(kind)}) |\n" for kind, schema in _schemas())
+    return "".join(("| kind | what it is | |\n|---|---|---|\n", *rows))
+
+
+def _first(schema: Mapping[str, Any]) -> str:
+    sentence, _, _ = str(schema["description"]).partition(". ")
+    return pages.cell(sentence.rstrip("."))
+
+
+def _file(kind: str) -> str:
+    return f"{FOLDER}/{kind}.json"
+
+
+def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield host_json.HEADING["kind"], host_json.schema()
+    for kind, record in answers.KINDS.items():
+        yield kind, schemas.of(record, answers.heading(record))
+
+
+def files() -> Mapping[str, str]:
+    """Path below the folder of the documentation → text, of each schema."""
+    return {_file(kind): json.dumps(schema, indent=2) + "\n" for kind, schema in _schemas()}
+
+
+def write(documentation: Path) -> None:
+    """Write the page and the schemas."""
+    pages.renew([str(documentation / PAGE)], page)
+    for name, text in files().items():
+        (documentation / name).write_text(text)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs answer to programs, as records: their plain form (``model.plain``) is a contract.
+
+Each document says its ``apiVersion`` and ``kind``; docs/schemas has the schema of each. Keys may be added,
+with a default, and none is renamed. What an answer means stands with what it was made of, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nodeagent.model import plain
+from nodeagent.model.access import Check
+from nodeagent.model.status import Status
+
+
+class ReasonAnswer(NamedTuple):
+    """Why a device is Unhealthy, and what to do."""
+
+    code: str
+    what: str
+    hint: str
+
+
+class MemberAnswer(NamedTuple):
+    """A function of an IOMMU group, and what it means for the group."""
+
+    address: str
+    driver: str | None
+    role: str
+
+
+class RuleAnswer(NamedTuple):
+    """A rule, and what it says of the device."""
+
+    rule: str
+    says: str
+
+
+class DeviceAnswer(NamedTuple):
+    """All that decides about one device.
+
+    ``to_do`` is what to do for it to be given. ``healthy`` is null if it is not offered. A PCI function has
+    ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts`` are the
+    lines of the text, by their first word.
+    """
+
+    id: str
+    device_kind: str
+    verdict: str
+    to_do: str
+    resource: str | None
+    healthy: bool | None
+    reason: ReasonAnswer | None
+    vendor: str | None
+    vendor_name: str | None
+    device_name: str | None
+    driver: str | None
+    group: int | None
+    viable: bool
+    members: tuple[MemberAnswer, ...]
+    rules: tuple[RuleAnswer, ...]
+    env: str | None
+    nodes: tuple[str, ...]
+    holder: str | None
+    facts: Mapping[str, str]
+    address: str | None = None
+    device: str | None = None
+    vgpu_type: str | None = None
+    uuid: str | None = None
+    type: str | None = None
+    parent: str | None = None
+
+
+class MachineName(NamedTuple):
+    """A virtual machine."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class CRAnswer(NamedTuple):
+    """The KubeVirt CR that a machine is judged by, and where it is from: file, api-server, daemon, record."""
+
+    name: str
+    source: str
+
+
+class VmDeviceAnswer(NamedTuple):
+    """A device in the specification of a machine: the list that it stands in, and its name there."""
+
+    list: str
+    name: str
+
+
+@dataclass(frozen=True)  # no tuple: these have a method of the name count
+class AskAnswer:
+    """A resource that a machine asks for, and what its pod would get of this node."""
+
+    resource: str
+    count: int
+    prospect: str
+    devices: tuple[VmDeviceAnswer, ...]
+    env: Mapping[str, str]
+    nodes: tuple[str, ...]
+    cdi: tuple[str, ...]
+    why: tuple[str, ...]
+
+
+class MachineAnswer(NamedTuple):
+    """Whether this node can give a machine what it asks for: now, later, others (have to), never."""
+
+    machine: MachineName
+    prospect: str
+    resources: tuple[AskAnswer, ...]
+    notes: tuple[str, ...]
+    cr: CRAnswer | None
+
+
+class ExistingAnswer(NamedTuple):
+    """What exists on a card; ``own``: nodeagent may remove it."""
+
+    id: str
+    parent: str
+    type: str | None
+    own: bool
+    holder: str | None
+    leaving: bool
+
+
+class CardAnswer(NamedTuple):
+    """A card: the type that it is for, and what exists on it."""
+
+    address: str
+    type: str | None
+    exists: tuple[ExistingAnswer, ...]
+    notes: tuple[str, ...]
+
+
+class StepAnswer(NamedTuple):
+    """A change of the host: ``details`` are what it is about, ``undo`` is what would reverse it."""
+
+    card: str
+    kind: str
+    what: str
+    why: str
+    undo: str | None
+    details: Mapping[str, Any]
+
+
+class PlanAnswer(NamedTuple):
+    """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed."""
+
+    manage: bool
+    cards: tuple[CardAnswer, ...]
+    steps: tuple[StepAnswer, ...]
+    waiting: tuple[StepAnswer, ...]
+    problems: tuple[str, ...]
+
+
+class SettingAnswer(NamedTuple):
+    """A setting in force, and where it comes from."""
+
+    value: Any
+    source: str
+
+
+class SettingsAnswer(NamedTuple):
+    """The settings in force, by key, and what is odd with them."""
+
+    settings: Mapping[str, SettingAnswer]
+    warnings: tuple[str, ...]
+
+
+class AccessAnswer(NamedTuple):
+    """What the API server lets this node do; ``followed`` is false if the settings follow no cluster."""
+
+    followed: bool
+    user: str
+    credentials: str
+    well: bool
+    checks: tuple[Check, ...]
+
+
+KINDS: Mapping[str, type] = {
+    "Status": Status,
+    "Plan": PlanAnswer,
+    "DeviceExplanation": DeviceAnswer,
+    "MachineExplanation": MachineAnswer,
+    "Settings": SettingsAnswer,
+    "ClusterCheck": AccessAnswer,
+}
+"""Each kind of document but Host, which ``model.host_json`` writes."""
+_NAMES = {record: name for name, record in KINDS.items()}
+
+
+def heading(record: type) -> dict[str, str]:
+    """What the document of such a record begins with."""
+    return {"apiVersion": plain.API_VERSION, "kind": _NAMES[record]}
+
+
+def document(answer: Any) -> dict[str, Any]:
+    """The plain data of one of these records, with its version and kind."""
+    return heading(type(answer)) | plain.dump(answer)
