@@ -59,6 +59,12 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
     )
 
 
+async def with_names(root: Root, before: Snapshot) -> Snapshot:
+    """The same with the names of all devices."""
+    names = await threads.call(_names, root, before.host)
+    return replace(before, names={**names, **before.names})
+
+
 async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
     """The same with the costly facts of one function read in addition, as far as they come in time.
 

@@ -51,6 +51,13 @@ def chosen(
     return basis if costly is None else _with_hints(basis, options, costly), first_line
 
 
+def named(options: argparse.Namespace) -> tuple[Basis, str]:
+    """As ``chosen``, with the names of all devices: a daemon only knows those of what may be offered."""
+    basis, first_line = chosen(options)
+    snapshot = anyio.run(oneshot.with_names, asking.root_of(options), basis.snapshot)
+    return basis._replace(snapshot=snapshot), first_line
+
+
 def _of_shell(options: argparse.Namespace, saved: Host | None = None, cr: KubeVirtCR | None = None) -> Basis:
     root = asking.root_of(options)
     own = asking.settings(options, root)

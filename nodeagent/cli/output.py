@@ -16,9 +16,8 @@ from typing import Any
 from nodeagent.base.errors import NodeagentError
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
-TEXT = "text"
+TEXT, WIDE, NAME = "text", "wide", "name"
 FORMS = (TEXT, "json", "yaml")
-WIDTH = 110  # characters, at which a long text of YAML goes on in the next line
 
 
 def answer(text: str, *messages: str) -> int:
@@ -53,7 +52,6 @@ def formed(form: str, document: Mapping[str, Any]) -> str:
     text = json.dumps(document, indent=2)
     if form == "json":
         return text
-    import yaml  # here: few ask for it
+    from nodeagent.config import manifests  # here: few ask for it
 
-    plain = json.loads(text)  # enumerations are texts now
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=WIDTH).rstrip()
+    return manifests.written(json.loads(text))  # enumerations are texts now

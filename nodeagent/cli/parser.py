@@ -86,16 +86,33 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     config.add_flags(parser, "they win over the environment and the files")
 
 
-def _add_form(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", choices=output.FORMS, default=output.TEXT, metavar="FORM", help="text, json or yaml"
-    )
+def _add_form(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
+    words = f"{', '.join(forms[:-1])} or {forms[-1]}"
+    parser.add_argument("-o", "--output", choices=forms, default=output.TEXT, metavar="FORM", help=words)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    _add_form(parser)
+def _add_common(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
+    _add_form(parser, forms)
     config.add_flags(parser)
     parser.description = f"{parser.description}\n{_SETTINGS}"
+
+
+def _add_scan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "patterns", metavar="ADDRESS", nargs="*", help="only these; * and ? stand for anything"
+    )
+    parser.add_argument(
+        "--class",
+        metavar="CODE",
+        dest="classes",
+        action="append",
+        default=[],
+        help="only this class: 2 to 6 digits",
+    )
+    parser.add_argument("--offered", action="store_true", help="only what the kubelet is told of")
+    parser.add_argument("--bridges", action="store_true", help="bridges, too")
+    parser.add_argument("--host", metavar="FILE", help=f"go by {_SAVED}")
+    _add_common(parser, (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:]))
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -155,9 +172,9 @@ VERBS = (
     Verb(
         "scan",
         verbs.scan,
-        _add_common,
+        _add_scan,
         "show all devices and what becomes of them",
-        ("scan", "scan -o json > host.json", "scan --discovery-naming id"),
+        ("scan --offered", "scan '3b:*' -o wide", "scan --class 03 -o name", "scan -o json > host.json"),
     ),
     Verb(
         "plan",

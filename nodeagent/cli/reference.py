@@ -53,7 +53,9 @@ def _file(kind: str) -> str:
 
 
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield host_json.HEADING["kind"], host_json.schema()
+    host = host_json.schema()
+    host["properties"]["fates"] = schemas.part(tuple[answers.FateAnswer, ...], host["$defs"])
+    yield host_json.HEADING["kind"], host
     for kind, record in answers.KINDS.items():
         yield kind, schemas.of(record, answers.heading(record))
 

@@ -52,15 +52,9 @@ def run(options: argparse.Namespace) -> int:
 
 def scan(options: argparse.Namespace) -> int:
     """Show all devices and what becomes of them."""
-    from nodeagent.cli import bases
-    from nodeagent.model import host_json
-    from nodeagent.policy.offer import turn
-    from nodeagent.render import scan
+    from nodeagent.cli import scanning
 
-    basis, first_line = bases.present(options)
-    if options.output != output.TEXT:
-        return output.answer(output.formed(options.output, host_json.dump(basis.snapshot.host)), first_line)
-    return output.answer(scan.text(turn.first(basis.snapshot, basis.matched)), first_line)
+    return scanning.show(options)
 
 
 def plan(options: argparse.Namespace) -> int:

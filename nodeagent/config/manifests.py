@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubernetes objects in a file that a person has, YAML or JSON: plain data, as an API server would send it.
 
+And plain data as such a file.
 Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine. What the
 objects mean is not known here.
 """
@@ -16,6 +17,7 @@ from nodeagent.base import files
 from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
+_WIDTH = 110  # characters, at which a long text goes on in the next line
 _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 
@@ -31,6 +33,12 @@ def read(path: str) -> list[Any]:
         why = " ".join(str(error).split())
         raise ConfigError(f"{path}: this is neither YAML nor JSON: {why[:200]}", _HINT) from error
     return [item for document in found if document is not None for item in _items(document)]
+
+
+def written(document: Any) -> str:
+    """Plain data as YAML, without the last line's end."""
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return text.rstrip()
 
 
 def _content(path: str) -> bytes:

@@ -7,13 +7,14 @@ with a default, and none is renamed. What an answer means stands with what it wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nodeagent.model import plain
 from nodeagent.model.access import Check
 from nodeagent.model.status import Status
+from nodeagent.policy.offer.fates import Fate
 
 
 class ReasonAnswer(NamedTuple):
@@ -185,6 +186,21 @@ class AccessAnswer(NamedTuple):
     checks: tuple[Check, ...]
 
 
+class FateAnswer(NamedTuple):
+    """What becomes of one device: the resource, or why it is not offered.
+
+    ``by`` is the rule that takes it, ``code`` the Reason of an Unhealthy one.
+    """
+
+    id: str
+    name: str | None
+    resource: str | None
+    by: str
+    code: str | None
+    why: str
+    holder: str | None
+
+
 KINDS: Mapping[str, type] = {
     "Status": Status,
     "Plan": PlanAnswer,
@@ -200,6 +216,11 @@ _NAMES = {record: name for name, record in KINDS.items()}
 def heading(record: type) -> dict[str, str]:
     """What the document of such a record begins with."""
     return {"apiVersion": plain.API_VERSION, "kind": _NAMES[record]}
+
+
+def fates(found: Iterable[Fate]) -> dict[str, Any]:
+    """What ``scan`` adds to a saved host, for which it means nothing: what became of each device there."""
+    return {"fates": [plain.dump(FateAnswer(*fate)) for fate in found]}
 
 
 def document(answer: Any) -> dict[str, Any]:

@@ -1,30 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``nodeagent scan`` prints: all devices by IOMMU group, all mdevs, and what becomes of each."""
+"""What ``nodeagent scan`` prints: devices by IOMMU group, then mdevs and types, and what becomes of each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
 from nodeagent.policy import groups
-from nodeagent.policy.offer.turn import Decision
+from nodeagent.policy.offer.fates import Fate
 from nodeagent.render.table import table
 
-_HEAD = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
-_MDEV_HEAD = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "WHAT BECOMES OF IT")
+LONGEST_NAME = 26  # characters of a name that is not asked for in full
+_FATE = "WHAT BECOMES OF IT"
+_HEAD = ("ADDRESS", "GROUP", "DRIVER", "NAME", _FATE)
+_WIDE = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "BY", "NAME", _FATE)
+_MDEV_HEAD = ("MDEV", "TYPE", "NAME", "PARENT", _FATE)
+_MDEV_WIDE = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "BY", _FATE)
 _TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 
 
-def text(decision: Decision) -> str:
-    """The table of functions, those of mdevs and their types, then the other facts of the host."""
-    host = decision.snapshot.host
-    rows = [_row(function, decision) for function in _by_group(host)]
-    sections = [table(_HEAD, rows) if rows else "no PCI devices", ""]
-    mdevs = [_mdev_row(mdev, decision) for mdev in _mdevs(host)]
+def text(host: Host, shown: Sequence[Fate], *, wide: bool = False) -> str:
+    """The tables of what is ``shown``, then the facts of the whole host, and what is left out."""
+    known = {fate.id: fate for fate in shown}
+    functions = [function for function in _by_group(host) if function.address in known]
+    rows = [(_wide if wide else _row)(function, known[function.address], host) for function in functions]
+    sections = [table(_WIDE if wide else _HEAD, rows), ""] if rows else []
+    mdevs = [mdev for mdev in _mdevs(host) if mdev.uuid in known]
     if mdevs:
-        sections += [table(_MDEV_HEAD, mdevs), ""]
-    types = [_type_row(parent, each) for parent, offered in _types(host).items() for each in offered]
+        mdev_rows = [(_wide_mdev if wide else _mdev_row)(mdev, known[mdev.uuid]) for mdev in mdevs]
+        sections += [table(_MDEV_WIDE if wide else _MDEV_HEAD, mdev_rows), ""]
+    types = [_type_row(parent, each) for parent, offered in _types(host, known).items() for each in offered]
     if types:
         sections += [table(_TYPE_HEAD, types), ""]
-    return "\n".join([*sections, *_facts(host)])
+    return "\n".join([*(sections or ["no devices", ""]), *_facts(host, len(functions))])
+
+
+def names(shown: Iterable[Fate]) -> str:
+    """Their ids, a line each."""
+    return "\n".join(fate.id for fate in shown)
 
 
 def _by_group(host: Host) -> list[PciFunction]:
@@ -40,34 +53,51 @@ def _mdevs(host: Host) -> list[Mdev]:
     return [*host.mdevs.values(), *host.leaving.values()]
 
 
-def _types(host: Host) -> dict[str, tuple[MdevType, ...]]:
-    """The types of all parents; those that a VF takes are there while it has none."""
+def _types(host: Host, known: Mapping[str, Fate]) -> dict[str, tuple[MdevType, ...]]:
+    """The types of all parents that are shown; those that a VF takes are there while it has none."""
     vfs: dict[str, tuple[MdevType, ...]] = {
         function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
         for function in host.functions.values()
         if groups.takes_vgpu(function) and groups.vgpu_of(function) is None
     }
-    return {**host.mdev_parents, **vfs}
+    return {parent: types for parent, types in {**host.mdev_parents, **vfs}.items() if parent in known}
 
 
-def _row(function: PciFunction, decision: Decision) -> tuple[str, ...]:
-    members = decision.snapshot.host.members(function.group)
-    viable = "-" if function.group is None else "no" if groups.blockers(members) else "yes"
+def _row(function: PciFunction, fate: Fate, _: Host) -> tuple[str, ...]:
     return (
         function.address,
         _shown(function.group),
-        viable,
-        f"{function.vendor or '?'}:{function.device or '?'}",
-        (function.pci_class or "?")[:4],
         _shown(function.driver),
-        _shown(function.numa_node),
-        fate(function, decision),
+        _cut(fate.name or f"{function.vendor or '?'}:{function.device or '?'}"),
+        str(fate),
     )
 
 
-def _mdev_row(mdev: Mdev, decision: Decision) -> tuple[str, ...]:
-    facts = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent, mdev.driver, mdev.numa_node)
-    return (mdev.uuid, *map(_shown, facts), fate(mdev, decision))
+def _wide(function: PciFunction, fate: Fate, host: Host) -> tuple[str, ...]:
+    blocked = groups.blockers(host.members(function.group))
+    return (
+        function.address,
+        _shown(function.group),
+        "-" if function.group is None else "no" if blocked else "yes",
+        f"{function.vendor or '?'}:{function.device or '?'}",
+        (function.pci_class or "?")[:4],
+        *_common(function, fate),
+        _shown(fate.name),
+        str(fate),
+    )
+
+
+def _mdev_row(mdev: Mdev, fate: Fate) -> tuple[str, ...]:
+    return (mdev.uuid, *map(_shown, (mdev.type_id, mdev.type_name, mdev.parent)), str(fate))
+
+
+def _wide_mdev(mdev: Mdev, fate: Fate) -> tuple[str, ...]:
+    facts = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent)
+    return (mdev.uuid, *map(_shown, facts), *_common(mdev, fate), str(fate))
+
+
+def _common(host_device: HostDevice, fate: Fate) -> tuple[str, ...]:
+    return _shown(host_device.driver), _shown(host_device.numa_node), fate.by or "-"
 
 
 def _type_row(parent: str, mdev_type: MdevType) -> tuple[str, ...]:
@@ -78,19 +108,15 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def fate(host_device: HostDevice, decision: Decision) -> str:
-    """The resource and health of a function or mdev, or that it is not offered."""
-    offer = decision.offer_with(host_device.id)
-    if offer is None:
-        waits = isinstance(host_device, Mdev) and host_device.leaving
-        return "going away, still in use" if waits else host_device.unreadable or "not offered"
-    reason = offer.device.reason
-    return offer.match.resource if reason is None else f"{offer.match.resource}: {reason.what}"
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 2]}.."
 
 
-def _facts(host: Host) -> list[str]:
+def _facts(host: Host, shown: int) -> list[str]:
+    left_out = len(host.functions) - shown
+    untold = f" ({left_out} not shown)" if left_out else ""
     return [
-        f"{len(host.functions)} functions, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
+        f"{len(host.functions)} functions{untold}, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
         f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
         f"nodes: {', '.join(sorted(host.nodes)) or 'none'}",
     ]

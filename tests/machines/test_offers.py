@@ -21,7 +21,7 @@ from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
-from nodeagent.policy.offer import explain, turn
+from nodeagent.policy.offer import explain, fates, turn
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.render import explain as shown
 from nodeagent.render import scan as scan_shown
@@ -147,6 +147,10 @@ def test_an_instance_without_a_driver_is_dead() -> None:
     assert len(found) == 4
 
 
+def scanned(decision: turn.Decision, *, wide: bool = False) -> str:
+    return scan_shown.text(decision.snapshot.host, tuple(fates.fates(decision)), wide=wide)
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(held: bool) -> None:
     ghost, types = "00000003-0000-4000-8000-000000000003", ("mtty-1", "mtty-2", "mdpy-vga", "mbochs-small")
@@ -157,7 +161,7 @@ def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(he
     assert {key: code for key, code in found.items() if code is not None} == (
         {ghost: ReasonCode.GOING_AWAY} if held else {}
     )
-    assert f"{ghost}  19  " in " ".join(scan_shown.text(decision).split(" "))
+    assert f"{ghost}  19  " in scanned(decision, wide=True)
 
 
 def test_an_mdev_has_a_node_of_its_own_where_the_kernel_makes_one() -> None:
@@ -194,5 +198,5 @@ def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -
             assert told is not None
             assert shown.text(told).startswith(f"{uuid}  {told.verdict}")
             assert shown.answer(told).type == mdev.type_id
-        table = scan_shown.text(decision)
+        table = scanned(decision)
         assert all(address in table for address in decision.snapshot.host.functions)

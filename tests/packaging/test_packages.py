@@ -163,7 +163,7 @@ SHELLS = {
 }
 
 
-@pytest.mark.parametrize(("typed", "offered"), [("exp", "explain"), ("scan --timing-se", "--timing-settle")])
+@pytest.mark.parametrize(("typed", "offered"), [("exp", "explain"), ("run --timing-se", "--timing-settle")])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes_verbs_and_settings(unpacked: Path, shell: str, typed: str, offered: str) -> None:
     script = SHELLS[shell].format(unpacked / texts.COMPLETIONS[shell], typed)

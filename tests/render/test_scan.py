@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from nodeagent.model.desired import Desired, MdevRule, MdevSelector
 from nodeagent.model.host import Host, MdevType
-from nodeagent.policy.offer import turn
+from nodeagent.policy.offer import fates, turn
 from nodeagent.render import scan
-from tests.policy.samples import GPU, UUID, function, host, mdev, snapshot, vgpu
+from tests.policy.samples import GPU, UUID, WISH, function, host, mdev, snapshot, vgpu
 
 READY = function("0000:65:00.0", 2)
 BLOCKED = function("0000:66:00.0", 1)
@@ -15,25 +15,50 @@ BLOCKER = function("0000:66:00.1", 1, driver="e1000e", vendor="8086", device="10
 BARE = function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci_class=None, numa_node=None)
 
 
-def lines(here: Host) -> list[str]:
-    return scan.text(turn.first(snapshot(here))).splitlines()
+def lines(here: Host, *, wide: bool = False, desired: Desired = WISH) -> list[str]:
+    decision = turn.first(snapshot(here, desired))
+    return scan.text(here, tuple(fates.fates(decision)), wide=wide).splitlines()
 
 
 def test_functions_are_shown_by_group_and_those_without_one_last() -> None:
-    found = lines(host(BARE, READY, BLOCKED, BLOCKER))
+    found = lines(host(BARE, READY, BLOCKED, BLOCKER), wide=True)
     assert [line.split()[:6] for line in found[1:5]] == [
         ["0000:66:00.0", "1", "no", "10de:1eb8", "0302", "vfio-pci"],
         ["0000:66:00.1", "1", "no", "8086:10d3", "0200", "e1000e"],
         ["0000:65:00.0", "2", "yes", "10de:1eb8", "0302", "vfio-pci"],
         ["0000:02:00.0", "-", "-", "?:?", "?", "-"],
     ]
+    narrow = lines(host(BARE, READY, BLOCKED, BLOCKER))
+    assert [line.split()[:4] for line in narrow[1:5]] == [
+        ["0000:66:00.0", "1", "vfio-pci", "10de:1eb8"],
+        ["0000:66:00.1", "1", "e1000e", "8086:10d3"],
+        ["0000:65:00.0", "2", "vfio-pci", "10de:1eb8"],
+        ["0000:02:00.0", "-", "-", "?:?"],
+    ]
+
+
+def test_a_long_name_is_cut_unless_the_table_is_wide() -> None:
+    names = {"10de:1eb8": "An Accelerator with a Name beyond All Measure"}
+    decision = turn.first(snapshot(host(READY), names=names))
+    shown = tuple(fates.fates(decision))
+    assert "  An Accelerator with a Na..  " in scan.text(host(READY), shown)
+    assert f"  {names['10de:1eb8']}  " in scan.text(host(READY), shown, wide=True)
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    here = host(READY, BARE)
+    shown = [each for each in fates.fates(turn.first(snapshot(here))) if each.offered]
+    text = scan.text(here, shown)
+    assert BARE.address not in text
+    assert "2 functions (1 not shown), 1 IOMMU groups, 0 mdevs" in text.splitlines()
+    assert scan.names(shown) == READY.address
 
 
 def test_the_last_column_says_what_becomes_of_a_function() -> None:
     at = lines(host(READY, BLOCKED, BLOCKER))
     column = at[0].index("WHAT")
     assert at[1][column:].startswith(f"{GPU}: IOMMU group 1 is not viable")
-    assert at[2][column:] == "not offered"
+    assert at[2][column:] == "not offered: no rule, and discovery is off"
     assert at[3][column:] == GPU
 
 
@@ -55,8 +80,8 @@ def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None
     free = vgpu(vgpu_type=None, vgpu_types=(("1147", "NVIDIA A40-1B"),))
     found = lines(host(READY, free, mdev(), mdev_parents=types))
     (row,) = (line for line in found if line.startswith(UUID))
-    facts = [UUID, "50", "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "nvidia-vgpu-vfio", "0"]
-    assert row.split() == [*facts, "not", "offered"]
+    facts = [UUID, "nvidia-222", "GRID", "T4-1Q", "0000:65:00.0", "not", "offered:"]
+    assert row.split()[:7] == facts
     begin = next(number for number, line in enumerate(found) if line.startswith("PARENT"))
     assert [line.split() for line in found[begin + 1 : begin + 4]] == [
         ["0000:65:00.0", "nvidia-222", "GRID", "T4-1Q", "15"],
@@ -67,14 +92,14 @@ def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None
 
 def test_an_mdev_says_what_becomes_of_it() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
-    decision = turn.first(snapshot(host(mdev(driver=None)), Desired(rules=(rule,))))
-    (row,) = (line for line in scan.text(decision).splitlines() if line.startswith(UUID))
+    found = lines(host(mdev(driver=None)), desired=Desired(rules=(rule,)))
+    (row,) = (line for line in found if line.startswith(UUID))
     assert row.endswith("a.b/c: it has no driver any more: nobody can use this instance")
 
 
 def test_an_empty_host_is_told_as_such() -> None:
     assert lines(Host()) == [
-        "no PCI devices",
+        "no devices",
         "",
         "0 functions, 0 IOMMU groups, 0 mdevs",
         "IOMMU: not active: no device can be given to a virtual machine",

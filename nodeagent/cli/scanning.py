@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent scan``: which devices are shown, and in which form; not what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.cli import bases, output
+from nodeagent.model import host_json
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import pci_address
+from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.offer.fates import Fate
+from nodeagent.render import answers, scan
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nodeagent.model.host import Host
+
+_SHOWN = (output.TEXT, output.WIDE, output.NAME)
+_DIGITS = frozenset("0123456789abcdef")
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show the devices that the options choose. :raises ConfigError: if they go together with nothing."""
+    _check(options)
+    basis, first_line = bases.named(options)
+    host = basis.snapshot.host
+    found = tuple(fates.fates(turn.first(basis.snapshot, basis.matched)))
+    if options.output not in _SHOWN:
+        document = host_json.dump(host) | answers.fates(found)
+        return output.answer(output.formed(options.output, document), first_line)
+    shown = tuple(_chosen(found, host, options))
+    if options.output == output.NAME:
+        return output.answer(scan.names(shown), first_line) if shown else output.FINE
+    return output.answer(scan.text(host, shown, wide=options.output == output.WIDE), first_line)
+
+
+def _check(options: argparse.Namespace) -> None:
+    narrowed = options.patterns or options.classes or options.offered
+    if narrowed and options.output not in _SHOWN:
+        raise ConfigError(
+            f"-o {options.output} saves the whole host", "leave out addresses, --class and --offered"
+        )
+    for code in options.classes:
+        if not 2 <= len(code) <= 6 or not _DIGITS.issuperset(code.lower()):
+            raise ConfigError(
+                f"--class {code}: no PCI class", "give 2, 4 or 6 hexadecimal digits, such as 0302"
+            )
+
+
+def _chosen(found: tuple[Fate, ...], host: Host, options: argparse.Namespace) -> Iterator[Fate]:
+    classes = tuple(code.lower() for code in options.classes)
+    patterns = tuple(map(_whole, options.patterns))
+    for fate in found:
+        device = host.device(fate.id)
+        function = device if isinstance(device, PciFunction) else None
+        code = "" if function is None else function.pci_class or ""
+        if classes and not code.startswith(classes):
+            continue
+        if patterns and not any(fnmatchcase(fate.id, pattern) for pattern in patterns):
+            continue
+        if options.offered and not fate.offered:
+            continue
+        named = classes or patterns or options.bridges
+        if function is None or named or not function.bridge:
+            yield fate
+
+
+def _whole(pattern: str) -> str:
+    """An address without its domain is one of domain 0000; ``*`` and ``?`` stand for anything."""
+    lower = pattern.lower()
+    return pci_address(lower) or (f"0000:{lower}" if lower.count(":") == 1 else lower)

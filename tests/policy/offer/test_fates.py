@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a device, in a few words: who takes it, why nobody does, who has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
+from nodeagent.model.host import HostDevice
+from nodeagent.model.resource import ReasonCode
+from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.offer.fates import Fate
+from tests.policy.samples import GPU, UUID, WISH, function, holders, host, mdev, snapshot
+
+NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
+A, B = "0000:65:00.0", "0000:65:00.1"
+OFF = Desired(discovery=Discovery(enabled=False))
+
+
+def fate(*here: HostDevice, desired: Desired = WISH, held: Mapping[str, Holder] | None = None) -> Fate:
+    """That of the first device."""
+    decision = turn.first(snapshot(host(*here), desired, names=NAMES, holders=held))
+    return fates.fate(here[0], decision)
+
+
+def test_what_is_offered_says_as_what_by_whom_and_its_name() -> None:
+    found = fate(function(A), desired=Desired())
+    name = "nvidia.com/TU104GL_TESLA_T4"
+    assert (found.id, found.resource, found.by, found.why, found.holder) == (A, name, "discovery", "", None)
+    assert found.name == "TU104GL [Tesla T4]"
+    assert (found.offered, str(found)) == (True, name)
+    rule = PciRule("a.b/gpu", (PciSelector(vendors=("10de",)),))
+    ruled = fate(function(A), desired=Desired(rules=(rule,)))
+    assert (ruled.resource, ruled.by) == ("a.b/gpu", "rule a.b/gpu")
+
+
+def test_what_a_pod_has_says_which() -> None:
+    found = fate(function(A), held=holders(A))
+    assert str(found) == f"{GPU}, held by ns/vm"
+
+
+def test_what_is_unhealthy_says_why() -> None:
+    blocker = function(B, driver="e1000e", vendor="8086", pci_class="020000")
+    found = fate(function(A), blocker)
+    assert found.code is ReasonCode.GROUP_NOT_VIABLE
+    assert str(found).startswith(f"{GPU}: IOMMU group 1 is not viable")
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (function(A, pci_class="020000"), "class 0200 not discovered"),
+        (function(A, pci_class=None), "class ? not discovered"),
+        (function(A, driver="nvidia"), "driver nvidia"),
+        (function(A, driver=None), "no driver"),
+        (function(A, driver="nvidia", vfs=(B,)), "carries 1 VF"),
+        (function(A, pci_class="060400"), "bridge"),
+        (function(A, unreadable="no answer for 1 s", driver=None), "no answer for 1 s"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_nobody_takes_says_why(device: HostDevice, why: str) -> None:
+    found = fate(device, desired=Desired())
+    assert (found.offered, found.why, str(found)) == (False, why, f"not offered: {why}")
+
+
+def test_an_mdev_that_waits_for_its_removal_says_so() -> None:
+    decision = turn.first(snapshot(host(mdev(leaving=True))))
+    (found,) = fates.fates(decision)
+    assert (found.id, found.offered, found.why) == (UUID, False, "going away, still in use")
+
+
+def test_without_discovery_that_is_the_reason() -> None:
+    assert fate(function(A), desired=OFF).why == "no rule, and discovery is off"
+    assert fate(mdev(), desired=OFF).why == "no rule, and discovery is off"
+
+
+def test_every_device_of_a_host_has_a_fate() -> None:
+    here = host(function(A), mdev(), mdev("x", leaving=True))
+    found = tuple(fates.fates(turn.first(snapshot(here))))
+    assert [each.id for each in found] == [A, UUID, "x"]
