@@ -18,6 +18,7 @@ from nodeagent.cli import output, verbs
 _WIDTH = 79
 _SAVED = "a host saved by scan -o json (- is stdin)"
 _CODES = {output.FINE: "fine", output.FAILED: "failed", output.USAGE: "usage or configuration"}
+_WIDE_FORMS = (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:])
 _CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node."
 _SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
 
@@ -112,7 +113,12 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offered", action="store_true", help="only what the kubelet is told of")
     parser.add_argument("--bridges", action="store_true", help="bridges, too")
     parser.add_argument("--host", metavar="FILE", help=f"go by {_SAVED}")
-    _add_common(parser, (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:]))
+    _add_common(parser, _WIDE_FORMS)
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-w", "--watch", action="store_true", help="again whenever something differs")
+    _add_common(parser, _WIDE_FORMS)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -199,9 +205,9 @@ VERBS = (
     Verb(
         "status",
         verbs.status,
-        _add_common,
+        _add_status,
         "ask the running daemon how it is",
-        ("status", "status -o json"),
+        ("status", "status -o wide --watch", "status -o json"),
         wrong="there is a problem",
     ),
     Verb(

@@ -116,23 +116,9 @@ def _unknown(options: argparse.Namespace, device: str | None) -> NodeagentError:
 
 def status(options: argparse.Namespace) -> int:
     """Ask the daemon how it is."""
-    from nodeagent.model import plain
-    from nodeagent.model.status import Status
-    from nodeagent.render import answers, status
+    from nodeagent.cli import statuses
 
-    document = asking.status(options, asking.root_of(options))
-    if options.output != output.TEXT and isinstance(document, dict) and document:
-        output.answer(output.formed(options.output, {**answers.heading(Status), **document}))
-        return WRONG if document.get("problems") else FINE
-    try:
-        value = plain.load(Status, document)
-    except (TypeError, ValueError) as error:
-        raise NodeagentError(
-            f"the daemon's answer cannot be read: {error}",
-            "it is of another version than this command: restart it with: systemctl restart nodeagent",
-        ) from error
-    output.answer(status.text(value))
-    return WRONG if value.problems else FINE
+    return statuses.show(options)
 
 
 def cluster(options: argparse.Namespace) -> int:

@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 from nodeagent.model import shares
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, StaleStatus, Status
+from nodeagent.render import times
 from nodeagent.render.table import table
 
-_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD")
+_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "REGISTERED")
+_WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
 
 
 _KUBELET_LOG = "look for its reason in the kubelet's log: journalctl -u kubelet --since -10min"
@@ -24,11 +26,16 @@ _NOT_MEANT = (
 )
 
 
-def text(status: Status) -> str:
-    """The resources, who holds what, and what needs a person."""
+def names(status: Status) -> str:
+    """The names of the resources, a line each."""
+    return "\n".join(resource.name for resource in status.resources)
+
+
+def text(status: Status, *, wide: bool = False) -> str:
+    """The resources, who holds what, and what needs a person; ``wide``: all devices, too."""
     kubelet, host = status.kubelet, status.host
     lines = [
-        f"nodeagent {status.version}, pid {status.pid}, up {status.uptime_seconds:.0f} s",
+        f"nodeagent {status.version}, pid {status.pid}, up {times.span(status.uptime_seconds)}",
         f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
         f"pod-resources: {kubelet.pod_resources}",
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
@@ -40,10 +47,12 @@ def text(status: Status) -> str:
         else "no resources",
     ]
     lines += [_nothing(each) for each in status.resources if not each.devices]
+    lines += ["", table(_WIDE, _devices(status))] if wide and status.resources else []
     lines += [""] if status.holders else []
     lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
-    lines += [f"waiting on {each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
-    lines += _waiting(status)
+    waiting = [f"{each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
+    waiting += _waiting(status)
+    lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []
     lines += [_stale(each) for each in status.cluster.stale]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
     return "\n".join([*lines, *_told(status)])
@@ -85,7 +94,7 @@ def _hints(status: Status) -> dict[str, str]:
 def _waiting(status: Status) -> list[str]:
     """What is Unhealthy and no problem: it is as it should be while a pod has the rest of its group."""
     return [
-        f"{resource.name}: {device.id} waits for a pod to end: {device.what}"
+        f"{resource.name}: {device.id}: {device.what}"
         for resource in status.resources
         for device in resource.devices
         if device.reason in WAITS and shares.unhealthy(resource.name, device) not in status.problems
@@ -116,11 +125,22 @@ def _stale(stale: StaleStatus) -> str:
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:
     ids = {device.id for device in resource.devices}
-    held = sum(device in ids and holder.resource == resource.name for device, holder in holders.items())
-    return (
-        resource.name,
-        str(len(ids)),
-        str(resource.healthy),
-        "yes" if resource.registered else "no",
-        str(held),
-    )
+    held = {
+        device for device, holder in holders.items() if device in ids and holder.resource == resource.name
+    }
+    free = sum(device.healthy and device.id not in held for device in resource.devices)
+    numbers = (len(ids), resource.healthy, len(held), free)
+    return (resource.name, *map(str, numbers), "yes" if resource.registered else "no")
+
+
+def _devices(status: Status) -> Iterator[tuple[str, ...]]:
+    for resource in status.resources:
+        for device in resource.devices:
+            holder = status.holders.get(device.id)
+            yield (
+                device.id,
+                resource.name,
+                "Healthy" if device.healthy else device.reason or "Unhealthy",
+                "-" if device.numa is None else str(device.numa),
+                holder.pod if holder is not None and holder.resource == resource.name else "-",
+            )

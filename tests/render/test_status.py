@@ -27,13 +27,13 @@ def lines(**other: Any) -> list[str]:
 def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
     text = lines()
     assert text[:4] == [
-        "nodeagent 0.1.0, pid 7, up 61 s",
+        "nodeagent 0.1.0, pid 7, up 1 min 1 s",
         "kubelet present at /k.sock",
         "pod-resources: answers",
         "host: 3 functions, 2 groups; events by netlink",
     ]
-    assert text[5].split() == ["RESOURCE", "DEVICES", "HEALTHY", "REGISTERED", "HELD"]
-    assert text[6].split() == ["nvidia.com/gpu", "2", "1", "yes", "1"]
+    assert text[5].split() == ["RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "REGISTERED"]
+    assert text[6].split() == ["nvidia.com/gpu", "2", "1", "1", "0", "yes"]
     assert text[-3:] == ["0000:65:00.0 held by ns/vm", "", "all is well"]
 
 
@@ -45,7 +45,13 @@ def test_a_device_that_waits_for_a_pod_is_told_above_what_is_to_be_looked_at() -
     (gpu,) = WELL.resources
     device = DeviceStatus(DeviceId("a"), False, None, "group-held", "held by ns/vm")
     text = lines(resources=(gpu._replace(devices=(device,)),))
-    assert text[-3:] == ["nvidia.com/gpu: a waits for a pod to end: held by ns/vm", "", "all is well"]
+    assert text[-5:] == [
+        "",
+        "waiting, which needs nobody:",
+        "  nvidia.com/gpu: a: held by ns/vm",
+        "",
+        "all is well",
+    ]
 
 
 def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
@@ -106,7 +112,12 @@ def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what
 def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
     waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
     text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
-    assert text[-3:] == ["waiting on 0000:3b:00.0: remove mdev x: held by ns/vm", "", "all is well"]
+    assert text[-4:] == [
+        "waiting, which needs nobody:",
+        "  0000:3b:00.0: remove mdev x: held by ns/vm",
+        "",
+        "all is well",
+    ]
 
 
 def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
@@ -117,7 +128,7 @@ def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
 
 def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
     holders = {ONE: HolderStatus("ns/vm", ResourceName("example.com/old"))}
-    assert lines(holders=holders)[6].split()[-1] == "0"
+    assert lines(holders=holders)[6].split()[3:5] == ["0", "1"]
 
 
 def test_where_metrics_are_served_is_told_if_they_are() -> None:
