@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import anyio
 import anyio.from_thread
@@ -87,7 +87,7 @@ def test_a_watch_prints_what_differs_and_ends_well_when_it_is_interrupted(host: 
         assert watch.wait(20) == 0
 
 
-def assert_printed(stream: TextIO, value: Status) -> None:
+def assert_printed(stream: IO[str], value: Status) -> None:
     first, *rest = status.text(value).splitlines()
     assert stream.readline().startswith(first.partition(", up")[0])
     assert [stream.readline().rstrip("\n") for _ in rest] == rest
