@@ -196,12 +196,14 @@ class ClearVgpuType(_OfVgpu):
 class SetNumVfs:
     """Make ``count`` VFs, or remove them all (0); the kernel knows 0 → n and n → 0 only.
 
-    ``vfs`` are the addresses of those that are there before.
+    ``vfs`` are the addresses of those that are there before. ``lent``: the PF itself is one that is given to
+    VMs, so nobody may get it meanwhile.
     """
 
     address: str
     count: int
     vfs: tuple[str, ...] = ()
+    lent: bool = False
 
     kind: ClassVar[str] = "set-num-vfs"
 
@@ -222,8 +224,8 @@ class SetNumVfs:
 
     @property
     def takes(self) -> frozenset[str]:
-        """The VFs, if they are removed."""
-        return frozenset() if self.count else frozenset(self.vfs)
+        """The VFs, if they are removed; and the PF, if it is lent."""
+        return frozenset((*(() if self.count else self.vfs), *((self.address,) if self.lent else ())))
 
     @property
     def attempt(self) -> str:
@@ -238,7 +240,7 @@ class SetNumVfs:
     @property
     def undo(self) -> Action | None:
         """As many as there were. Which VFs there will be, and who uses them, nobody knows before."""
-        return None if self.count else SetNumVfs(self.address, len(self.vfs))
+        return None if self.count else SetNumVfs(self.address, len(self.vfs), lent=self.lent)
 
     def describe(self) -> str:
         """The change in words."""

@@ -60,6 +60,7 @@ class PciFunction(NamedTuple):
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
     vfs: tuple[PciAddress, ...] = ()
+    left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
     sriov_capable: bool = False
     total_vfs: int | None = None  # how many it can have, as its driver lets it
     vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists

@@ -29,7 +29,9 @@ def text(plan: Plan, managed: bool) -> str:
     steps, waiting = ([each for each in some if not _on(each, cards)] for some in (plan.steps, plan.waiting))
     for heading in dict.fromkeys(map(_heading, (*steps, *waiting))):
         lines += [heading, *_steps(_below(heading, steps)), *_waiting(_below(heading, waiting)), ""]
-    lines += [f"problem: {problem}" for problem in plan.problems]
+    for problem in plan.problems:
+        remedy = plan.remedies.get(problem)
+        lines += [f"problem: {problem}", *([f"  to do: {remedy}"] if remedy else [])]
     return "\n".join([*lines, _sum(plan)])
 
 
@@ -99,6 +101,7 @@ def document(plan: Plan, managed: bool) -> dict[str, Any]:
         "steps": [_step(each) for each in plan.steps],
         "waiting": [_step(each) for each in plan.waiting],
         "problems": list(plan.problems),
+        "remedies": dict(plan.remedies),
     }
 
 

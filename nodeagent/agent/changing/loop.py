@@ -110,6 +110,7 @@ class ChangeLoop:
             self._executor.writes,
             _words(self._executor.late),
             tuple(self._retries.results.values()),
+            plan.remedies,
         )
 
     def _forget(self) -> None:
@@ -133,7 +134,7 @@ class ChangeLoop:
         """Say what is new among what waits and what cannot be meant; a refusal was logged when it came."""
         for text in self.plan.problems:
             if text not in before.problems:
-                log.event(log.PLAN_PROBLEM, text=text)
+                log.event(log.PLAN_PROBLEM, text=text, hint=self.plan.remedies.get(text))
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
         reasons = {step.action.describe(): step.why for step in waiting}

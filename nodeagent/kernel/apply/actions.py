@@ -12,6 +12,7 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import PATIENCE, Write
 from nodeagent.kernel.root import Root
@@ -22,6 +23,7 @@ _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
     errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
     errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
 }
+_LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
 
 
 def apply(root: Root, action: Action, patience: float = PATIENCE) -> None:
@@ -67,17 +69,26 @@ def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
 def _set_num_vfs(root: Root, action: SetNumVfs, patience: float) -> None:
     """Make or remove the VFs; nothing if there are as many already.
 
-    :raises KernelRefused: as ``write.verified``.
+    :raises KernelRefused: as ``write.verified``; at once if VFs of the function were left behind.
     """
     address, count = action.address, action.count
-    if _vfs(root, address) != count:
-        path = f"{pci.DEVICES}/{address}/sriov_numvfs"
-        step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
-        write.verified(root, step, lambda: _vfs(root, address) == count, patience)
+    vfs = _vfs(root, address)
+    if len(vfs) == count:
+        return
+    path = f"{pci.DEVICES}/{address}/sriov_numvfs"
+    lost = pci.virtual(root, address).difference(vfs)
+    if lost:
+        what = f"{path} is not written: {min(lost)} was left behind when {address} was removed"
+        raise KernelRefused(what, _LEFT_BEHIND, path=path)
+    step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
+    write.verified(root, step, lambda: len(_vfs(root, address)) == count, patience)
 
 
-def _vfs(root: Root, address: str) -> int:
-    return sum(name.startswith("virtfn") for name in root.names(f"{pci.DEVICES}/{address}"))
+def _vfs(root: Root, address: str) -> tuple[str, ...]:
+    """The VFs that a function lists."""
+    device = f"{pci.DEVICES}/{address}"
+    links = (name for name in root.names(device) if name.startswith("virtfn"))
+    return tuple(root.link(f"{device}/{name}") or name for name in links)
 
 
 def _set_vgpu_type(root: Root, action: SetVgpuType, patience: float) -> None:

@@ -231,6 +231,7 @@ def assemble(
         for table, values in findings.tables.items()
     }
     recover(read["functions"], recoveries)
+    pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
         for table, values in read.items()

@@ -62,6 +62,43 @@ def test_another_number_goes_over_none() -> None:
     )
 
 
+def test_nothing_is_written_to_a_function_that_left_vfs_behind_and_a_person_is_told() -> None:
+    here = host(function(PF, 1, driver="nvme", sriov_capable=True), virtual(left_behind=True))
+    plan = planned(here)
+    assert (plan.steps, plan.waiting) == ((), ())
+    (problem,) = plan.problems
+    assert problem == "0000:3b:00.0: its VFs 0000:3b:00.2 were left behind when it was removed"
+    assert "reboot the node" in plan.remedies[problem]
+    assert planned(here, ()) == Plan()
+
+
+@pytest.mark.parametrize("vfs", [(), (virtual(),)], ids=["none yet", "some"])
+@pytest.mark.parametrize(
+    ("pf", "known", "what"),
+    [
+        ({}, Snapshot(), "who holds what is not known"),
+        ({}, held(PF), f"{PF} is held by ns/vm"),
+        ({}, held("1"), f"{PF} is held by ns/vm"),
+        ({}, replace(KNOWN, reservations=reserved([PF])), f"{PF} was given to a pod a moment ago"),
+        ({}, replace(KNOWN, open=frozenset({PF})), f"something on this host has {PF} open"),
+        ({"enable": 1}, KNOWN, f"something on this host has {PF} open"),
+    ],
+)
+def test_the_number_stays_while_a_pod_or_an_open_file_has_the_function_itself(
+    vfs: tuple[PciFunction, ...], pf: dict[str, Any], known: Snapshot, what: str
+) -> None:
+    plan = planned(physical(*vfs, driver="vfio-pci", **pf), RULES, known)
+    assert plan.steps == ()
+    assert plan.waiting[0].why.endswith(f"; {what}")
+
+
+def test_nobody_gets_a_function_of_vfio_while_its_number_is_changed() -> None:
+    (step,) = planned(physical(driver="vfio-pci")).steps
+    assert step.action.takes == {PF}
+    (step,) = planned(physical()).steps
+    assert step.action.takes == frozenset()
+
+
 def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
     one = (replace(RULES[0], num_vfs=1),)
     assert planned(physical(virtual()), one) == Plan()

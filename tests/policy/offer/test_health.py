@@ -43,6 +43,7 @@ def beside(**change: Any) -> dict[str, Any]:
 CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("unreadable", ReasonCode.UNREADABLE, CARD._replace(unreadable="no answer"), {}, "no answer"),
     ("leaving", ReasonCode.GOING_AWAY, function(A, driver=None, enable=1), {}, "going away, still in use"),
+    ("left behind", ReasonCode.GONE, function(A, physfn=B, left_behind=True), {}, "left it behind"),
     ("no group", ReasonCode.NO_GROUP, CARD, {"group": None}, "no IOMMU group"),
     ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "iommu": False}, "no active IOMMU"),
     ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": GROUP._replace(name="vfio-noiommu")}, "vfio-noiommu"),
@@ -94,7 +95,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
-    elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
+    elsewhere = {ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
 
 
