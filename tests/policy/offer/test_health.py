@@ -224,6 +224,16 @@ def test_only_the_nodes_that_would_be_handed_out_must_exist(
     assert code(found, Use(iommufd=iommufd), nodes=nodes, group=group) is expected
 
 
+def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that() -> None:
+    without = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=NODES)
+    assert without is not None
+    assert "no iommufd (/dev/iommu does not exist)" in without.what
+    assert "iommufd: auto" in without.hint
+    unbound = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=BOTH)
+    assert unbound is not None
+    assert "a device node is missing" in unbound.what
+
+
 def test_what_was_refused_since_the_pod_of_its_record_has_more_of_the_group_is_held_by_that() -> None:
     """Otherwise the kubelet would give it to one pod after the other, and each would fail."""
     both: dict[str, Any] = {"holders": holders(A, B)}
