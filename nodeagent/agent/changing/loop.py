@@ -89,7 +89,7 @@ class ChangeLoop:
             return  # the first scan has failed: an empty Host would say that all devices are gone
         if self._inputs == _inputs(snapshot, self._runs):
             return
-        self._ledger.learn()
+        self._ledger.learn(self._runs.busy)
         snapshot = self._snapshots.now
         before, self.plan = self.plan, planning.plan(snapshot)
         self._forget()

@@ -6,9 +6,9 @@ from us, unless the operator lets us adopt it. The types take turns, in the oper
 a type takes the first open card that has it already, or that is to get a new type and has room for it.
 Because a card that has a wanted type counts as its turn, a deal that was cut short anywhere ends as it
 began. Only what nobody uses is removed. What a card has room for shows when it is empty: while one is being
-emptied, no other gets a type that could be another one then. What waits for a holder may wait for weeks, and keeps
-its card reserved for the type that it was dealt, so the end is the same whatever comes in between. Asked
-again after every change: a plan is good for the Host that it was made from.
+emptied, no other gets a type that could be another one then. What waits for a holder may wait for weeks, and
+keeps its card reserved for the type that it was dealt, so the end is the same whatever comes in between.
+Asked again after every change: a plan is good for the Host that it was made from.
 """
 
 from __future__ import annotations

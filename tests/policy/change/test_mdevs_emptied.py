@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was on the cards before decides nothing: a card that is to be emptied first shows its room afterwards."""
+"""What was on the cards before decides nothing: a card that is to be emptied shows its room afterwards."""
 
 from __future__ import annotations
 
