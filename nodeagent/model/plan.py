@@ -58,7 +58,8 @@ class CardSummary:
 class Plan:
     """What to do now, what must wait, how each card stands, and what is wrong with the wishes.
 
-    ``remedies``: problem → what to do, for those that another configuration would not end.
+    ``remedies``: problem → what to do, for those that another configuration would not end. ``shortfalls``:
+    problem → card, for those that say what fits on it: while it is worked on, that says nothing.
     """
 
     steps: tuple[Step, ...] = ()
@@ -66,3 +67,4 @@ class Plan:
     cards: tuple[CardSummary, ...] = ()
     problems: tuple[str, ...] = ()
     remedies: Mapping[str, str] = field(default_factory=dict)
+    shortfalls: Mapping[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ nothing. A turn that finds nothing to do touches no file. Decides nothing: that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -91,7 +92,7 @@ class ChangeLoop:
             return
         self._ledger.learn(self._runs.busy)
         snapshot = self._snapshots.now
-        before, self.plan = self.plan, planning.plan(snapshot)
+        before, self.plan = self.plan, self._at_rest(planning.plan(snapshot))
         self._forget()
         self._tell(before)
         for card, steps in self._batches().items():
@@ -112,6 +113,12 @@ class ChangeLoop:
             tuple(self._retries.results.values()),
             plan.remedies,
         )
+
+    def _at_rest(self, plan: Plan) -> Plan:
+        """Without what is new on the room of cards in the middle of our own work: it was read half-way."""
+        passing = {text for text, card in plan.shortfalls.items() if card in self._runs.working}
+        passing.difference_update(self.plan.problems)
+        return replace(plan, problems=tuple(text for text in plan.problems if text not in passing))
 
     def _forget(self) -> None:
         """What was refused and is not to be done any more; not on a card that is on its way."""

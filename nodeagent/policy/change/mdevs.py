@@ -79,6 +79,7 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(waiting for each in planned for waiting in each.waiting),
         tuple(each.card for each in planned),
         tuple(dict.fromkeys(problems)),
+        shortfalls={text: each.card.address for each in planned for text in each.problems},
     )
 
 
