@@ -183,6 +183,7 @@ class Host:
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
+    sriov_manage: bool = False  # NVIDIA's tool for the VFs of its GPUs is installed
     release: str | None = None  # of the kernel, as far as the tree tells
     generation: int = field(default=0, compare=False)
     changes: Changes | None = field(default=None, compare=False)

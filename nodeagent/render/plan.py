@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from nodeagent.model.action import SetNumVfs, Step
+from nodeagent.model.action import RunSriovManage, SetNumVfs, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 
-_HEADINGS: Mapping[type, str] = {SetNumVfs: "virtual functions"}
+_HEADINGS: Mapping[type, str] = {
+    SetNumVfs: "virtual functions",
+    RunSriovManage: "virtual functions",
+}
 """Of changes that are not shown with what is on their card."""
 _OTHERS = "other changes"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
 from nodeagent.base.watching import Watcher
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
-from tests.sim.vfs import SimulatedVfs
+from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.1"
 DISKS, CARDS = "example.com/disk", "example.com/card"
@@ -72,6 +73,30 @@ async def test_nothing_is_written_to_a_function_that_left_its_vfs_behind(node: N
         plan = await node.command("plan")
         assert f"problem: {said['text']}" in plan.stdout
         assert "reboot the node" in plan.stdout
+
+
+async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node: Node) -> None:
+    node.host.add_function(
+        PF, vendor="10de", device="2235", pci_class="030200", driver="nvidia", group=1, sriov=2
+    )
+    node.configure(RULES + WISH.replace("numVFs: 2", "numVFs: 1"))
+    async with made_to_order(node) as vfs, node.running(listed={CARDS: 1}) as (daemon, _):
+        said = await daemon.logged("plan-problem")
+        assert "makes all 2 or none" in said["text"]
+        node.configure(RULES + WISH)
+        await node.until_told(lambda told: any("sriov-manage -e" in each for each in remedies(told)))
+        assert (vfs.made, asked_of(node)) == ((), "0")
+        add_sriov_manage(node.host)
+        node.host.write(PF, "numa_node", "0")  # an event, as a driver's installation brings many
+        done = await daemon.logged("action-done")
+        assert done["action"] == f"have sriov-manage make the 2 VFs of {PF}"
+        told = await node.until_told(lambda told: not told["changes"]["problems"])
+        assert (len(vfs.made), told["changes"]["writes"]) == (2, 1)
+
+
+def remedies(told: dict[str, Any]) -> list[str]:
+    found: dict[str, str] = told["changes"]["remedies"]
+    return list(found.values())
 
 
 async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_the_function(

@@ -23,6 +23,7 @@ VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor
 VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
 _CREATABLE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
+SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 

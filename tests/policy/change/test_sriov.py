@@ -145,3 +145,57 @@ def test_a_function_without_a_driver_and_one_that_failed_wait() -> None:
     assert "has no driver" in told(planned(physical(driver=None)))[1][0]
     failed = replace(KNOWN, failures={SetNumVfs(PF, 8).attempt: "the kernel said ENOSPC"})
     assert "the kernel said ENOSPC" in told(planned(physical(), RULES, failed))[1][0]
+
+
+GPU_RULES = (replace(RULES[0], num_vfs=16),)
+
+
+def gpu(*vfs: PciFunction, tool: bool = True, **other: Any) -> Host:
+    """A GPU on NVIDIA's driver."""
+    values = {"driver": "nvidia", "total_vfs": 16} | other
+    return replace(physical(*vfs, **values), sriov_manage=tool)
+
+
+def test_nvidias_tool_makes_all_vfs_of_a_gpu_and_removes_them() -> None:
+    assert told(planned(gpu(), GPU_RULES, Snapshot())) == (
+        ["have sriov-manage make the 16 VFs of 0000:3b:00.0"],
+        [],
+    )
+    none = (replace(RULES[0], num_vfs=0),)
+    plan = planned(gpu(virtual(driver="nvidia", vgpu=True)), none)
+    assert told(plan)[0] == ["have sriov-manage remove the VFs of 0000:3b:00.0"]
+    assert plan.steps[0].action.takes == {VF}
+
+
+@pytest.mark.parametrize(
+    ("here", "number", "what", "remedy"),
+    [
+        (gpu(), 8, "makes all 16 or none", "numVFs"),
+        (gpu(total_vfs=None), 8, "makes all ? or none", "numVFs"),
+        (gpu(tool=False), 16, "sriov-manage is not where nodeagent runs", f"run sriov-manage -e {PF}"),
+        (gpu(virtual(), tool=False), 0, "sriov-manage is not where nodeagent runs", f"sriov-manage -d {PF}"),
+    ],
+)
+def test_a_rule_that_nvidias_driver_cannot_meet_is_refused_with_what_to_do(
+    here: Host, number: int, what: str, remedy: str
+) -> None:
+    plan = planned(here, (replace(RULES[0], num_vfs=number),))
+    assert (plan.steps, plan.waiting) == ((), ())
+    (problem,) = plan.problems
+    assert what in problem
+    assert remedy in plan.remedies[problem]
+
+
+@pytest.mark.parametrize(
+    ("here", "number", "what"),
+    [
+        (replace(gpu(), mdevs={"u": Mdev("u", PF, "t-1")}), 16, f"{PF} has mdevs"),
+        (replace(gpu(virtual(driver="nvidia")), mdevs={"u": Mdev("u", VF, "t-1")}), 0, f"{VF} has mdevs"),
+        (gpu(virtual(driver="nvidia", vgpu=True, vgpu_type="256")), 0, f"{VF} has the vGPU type 256"),
+        (gpu(virtual(driver="vfio-pci", enable=1)), 0, f"something on this host has {VF} open"),
+    ],
+)
+def test_nvidias_tool_is_not_run_on_a_card_that_is_not_empty(here: Host, number: int, what: str) -> None:
+    plan = planned(here, (replace(RULES[0], num_vfs=number),))
+    assert plan.steps == ()
+    assert plan.waiting[0].why.endswith(f"; {what}")
