@@ -390,7 +390,7 @@ STALE_RESOURCE_REMOVED = Event(
     logging.INFO,
     "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
 )
-PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
+PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}", ("hint",))
 
 
 def catalogue() -> tuple[Event, ...]:

@@ -17,6 +17,7 @@ from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
 _HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
+_NVIDIA = "nvidia"  # a driver that makes nothing of a VF but vGPUs
 
 Node = tuple[int, int, int]  # file type and device number, else file system and inode
 
@@ -78,6 +79,7 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
 def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
     """A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
 
+    Not so on NVIDIA's: there it is for vGPUs alone, and used by nobody while it is none and has no mdev.
     A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be. It has
     a VFIO device, but its driver is one of the host, where ``enable`` says nothing (usually 1).
     """
@@ -89,8 +91,12 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
     if function.driver is None or (function.vfio and not function.vgpu):
         return function.enable is None or function.enable > 0
     if not function.vgpu:
-        return True
+        return function.physfn is None or function.driver != _NVIDIA or _has_mdevs(root, address)
     return function.vgpu_type is not None and (_nodes(root, f"{pci.DEVICES}/{address}") or True)
+
+
+def _has_mdevs(root: Root, address: str) -> bool:
+    return bool(mdevs.instances_on(root, (address,)))
 
 
 def _use_count(root: Root, module: str) -> int | None:

@@ -193,17 +193,17 @@ class ClearVgpuType(_OfVgpu):
 
 
 @dataclass(frozen=True, slots=True)
-class SetNumVfs:
-    """Make ``count`` VFs, or remove them all (0); the kernel knows 0 → n and n → 0 only.
+class _OfVfs:
+    """What both ways to another number of VFs have in common: ``count`` are made, or all removed (0).
 
-    ``vfs`` are the addresses of those that are there before.
+    ``vfs`` are the addresses of those that are there before. ``lent``: the PF itself is one that is given to
+    VMs, so nobody may get it meanwhile.
     """
 
     address: str
     count: int
     vfs: tuple[str, ...] = ()
-
-    kind: ClassVar[str] = "set-num-vfs"
+    lent: bool = False
 
     @property
     def card(self) -> str:
@@ -222,8 +222,20 @@ class SetNumVfs:
 
     @property
     def takes(self) -> frozenset[str]:
-        """The VFs, if they are removed."""
-        return frozenset() if self.count else frozenset(self.vfs)
+        """The VFs, if they are removed; and the PF, if it is lent."""
+        return frozenset((*(() if self.count else self.vfs), *((self.address,) if self.lent else ())))
+
+    @property
+    def type_id(self) -> None:
+        """A VF has no type when it is made."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class SetNumVfs(_OfVfs):
+    """Make ``count`` VFs, or remove them all (0); the kernel knows 0 → n and n → 0 only."""
+
+    kind: ClassVar[str] = "set-num-vfs"
 
     @property
     def attempt(self) -> str:
@@ -231,21 +243,39 @@ class SetNumVfs:
         return f"{self.address}/sriov_numvfs/{self.count}"
 
     @property
-    def type_id(self) -> None:
-        """A VF has no type when it is made."""
-        return
-
-    @property
     def undo(self) -> Action | None:
         """As many as there were. Which VFs there will be, and who uses them, nobody knows before."""
-        return None if self.count else SetNumVfs(self.address, len(self.vfs))
+        return None if self.count else SetNumVfs(self.address, len(self.vfs), lent=self.lent)
 
     def describe(self) -> str:
         """The change in words."""
         return f"set the number of VFs of {self.address} to {self.count}"
 
 
-KINDS = tuple(kind.kind for kind in (CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType, SetNumVfs))
+@dataclass(frozen=True, slots=True)
+class RunSriovManage(_OfVfs):
+    """Have NVIDIA's sriov-manage make all VFs that a GPU can have (``count``), or remove them (0)."""
+
+    kind: ClassVar[str] = "run-sriov-manage"
+
+    @property
+    def attempt(self) -> str:
+        """Making, or removing, those of this GPU."""
+        return f"{self.address}/sriov-manage/{self.count}"
+
+    @property
+    def undo(self) -> Action | None:
+        """It knows all or none. Which VFs there will be, and who uses them, nobody knows before."""
+        return None if self.count else RunSriovManage(self.address, len(self.vfs))
+
+    def describe(self) -> str:
+        """The change in words."""
+        asked = f"make the {self.count} VFs" if self.count else "remove the VFs"
+        return f"have sriov-manage {asked} of {self.address}"
+
+
+_ALL = (CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType, SetNumVfs, RunSriovManage)
+KINDS = tuple(kind.kind for kind in _ALL)
 """The kinds of all Actions that there are."""
 
 

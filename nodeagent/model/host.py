@@ -60,6 +60,7 @@ class PciFunction(NamedTuple):
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
     vfs: tuple[PciAddress, ...] = ()
+    left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
     sriov_capable: bool = False
     total_vfs: int | None = None  # how many it can have, as its driver lets it
     vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
@@ -182,6 +183,7 @@ class Host:
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
+    sriov_manage: bool = False  # NVIDIA's tool for the VFs of its GPUs is installed
     release: str | None = None  # of the kernel, as far as the tree tells
     generation: int = field(default=0, compare=False)
     changes: Changes | None = field(default=None, compare=False)

@@ -8,7 +8,8 @@ far it has been carried out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nodeagent.model.action import Step
 from nodeagent.model.allocation import Holder
@@ -55,9 +56,15 @@ class CardSummary:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, what must wait, how each card stands, and what is wrong with the wishes."""
+    """What to do now, what must wait, how each card stands, and what is wrong with the wishes.
+
+    ``remedies``: problem → what to do, for those that another configuration would not end. ``shortfalls``:
+    problem → card, for those that say what fits on it: while it is worked on, that says nothing.
+    """
 
     steps: tuple[Step, ...] = ()
     waiting: tuple[Step, ...] = ()
     cards: tuple[CardSummary, ...] = ()
     problems: tuple[str, ...] = ()
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    shortfalls: Mapping[str, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
@@ -259,6 +260,7 @@ class ChangesStatus(NamedTuple):
     """What is made of the host.
 
     ``problems`` are the plan's alone, and ``late`` are changes to which the kernel does not answer.
+    ``remedies`` says to some of the problems what to do; the others end with another configuration.
     """
 
     cards: tuple[CardStatus, ...]
@@ -269,6 +271,7 @@ class ChangesStatus(NamedTuple):
     writes: int
     late: tuple[str, ...] = ()
     results: tuple[ResultsStatus, ...] = ()
+    remedies: Mapping[str, str] = MappingProxyType({})
 
 
 NO_CHANGES = ChangesStatus((), (), (), (), (), 0)

@@ -153,13 +153,17 @@ class StepAnswer(NamedTuple):
 
 
 class PlanAnswer(NamedTuple):
-    """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed."""
+    """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed.
+
+    ``remedies`` are what to do about a problem, by the problem.
+    """
 
     manage: bool
     cards: tuple[CardAnswer, ...]
     steps: tuple[StepAnswer, ...]
     waiting: tuple[StepAnswer, ...]
     problems: tuple[str, ...]
+    remedies: Mapping[str, str]
 
 
 class SettingAnswer(NamedTuple):

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.model import plain
-from nodeagent.model.action import SetNumVfs, Step
+from nodeagent.model.action import RunSriovManage, SetNumVfs, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
 from nodeagent.render.answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 
-_HEADINGS: Mapping[type, str] = {SetNumVfs: "virtual functions"}
+_HEADINGS: Mapping[type, str] = {
+    SetNumVfs: "virtual functions",
+    RunSriovManage: "virtual functions",
+}
 """Of changes that are not shown with what is on their card."""
 _OTHERS = "other changes"
 
@@ -29,7 +32,9 @@ def text(plan: Plan, managed: bool) -> str:
     steps, waiting = ([each for each in some if not _on(each, cards)] for some in (plan.steps, plan.waiting))
     for heading in dict.fromkeys(map(_heading, (*steps, *waiting))):
         lines += [heading, *_steps(_below(heading, steps)), *_waiting(_below(heading, waiting)), ""]
-    lines += [f"problem: {problem}" for problem in plan.problems]
+    for problem in plan.problems:
+        remedy = plan.remedies.get(problem)
+        lines += [f"problem: {problem}", *([f"  to do: {remedy}"] if remedy else [])]
     return "\n".join([*lines, _sum(plan)])
 
 
@@ -99,6 +104,7 @@ def answer(plan: Plan, managed: bool) -> PlanAnswer:
         tuple(map(_step, plan.steps)),
         tuple(map(_step, plan.waiting)),
         plan.problems,
+        dict(plan.remedies),
     )
 
 

@@ -72,7 +72,7 @@ def _hints(status: Status) -> dict[str, str]:
     error, http = status.configuration.error, status.http
     hints = {shares.unregistered(resource): _KUBELET_LOG for resource in status.resources}
     hints[shares.unasked(status.kubelet.pod_resources)] = _NOT_ASKED
-    hints |= dict.fromkeys(status.changes.problems, _NOT_MEANT)
+    hints |= dict.fromkeys(status.changes.problems, _NOT_MEANT) | dict(status.changes.remedies)
     hints |= {
         shares.unhealthy(resource.name, device): device.hint or ""
         for resource in status.resources

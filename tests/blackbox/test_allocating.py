@@ -277,6 +277,16 @@ async def test_character_devices_are_given_when_the_rule_asks_and_they_exist(
             assert all("devices" not in device.host_path for device in answer.devices)
 
 
+async def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that(node: Node) -> None:
+    (address,) = node.add_gpus(1)
+    node.configure("resources: [{name: example.com/g, pci: [{vendors: ['10de']}], iommufd: only}]")
+    async with node.running(listed={"example.com/g": 1}) as (_, kubelet):
+        await until_health(kubelet, "example.com/g", address, "Unhealthy")
+        said = await node.command("explain", address)
+        assert "no iommufd (/dev/iommu does not exist)" in said.stdout
+        assert "iommufd: auto" in said.stdout
+
+
 @pytest.mark.shows("SB-2", "SB-3")
 async def test_several_devices_of_one_group_are_all_offered_by_address_and_have_cdi_names_of_their_own(
     node: Node,

@@ -176,6 +176,16 @@ async def test_a_vf_on_a_driver_of_the_host_counts_as_used(cards: SimulatedCards
     assert used(cards, NIC) == {NIC}, "its enable count is not 0"
 
 
+async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards: SimulatedCards) -> None:
+    vf = "0000:3b:01.0"
+    cards.host.add_function(
+        vf, vendor="10de", device="20f1", pci_class="030200", driver="nvidia", group=71, physfn=T4
+    )
+    assert used(cards, vf) == set()
+    files.directory(cards.host.path(f"/sys/class/mdev_bus/{vf}/{ONE}"))
+    assert used(cards, vf) == {vf}
+
+
 def openers(cards: SimulatedCards, *ids: str) -> dict[str, str]:
     return in_use.openers(Root(cards.host.directory), ids)
 

@@ -2,10 +2,12 @@
 """VFs made to order in a tree of files: what is written to ``sriov_numvfs`` of a PF becomes so.
 
 As the kernel has it, only 0 → n and n → 0 are done, up to ``sriov_totalvfs``. VFs come without a driver.
+``add_sriov_manage`` puts a program in the place of NVIDIA's tool.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from nodeagent.base.watching import Change, Watcher
@@ -13,6 +15,22 @@ from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
 
 _FUNCTIONS = "/sys/bus/pci/devices"
+
+
+_TOOL = """#!/bin/sh
+root=${0%/usr/lib/nvidia/sriov-manage}
+pf=$root/sys/bus/pci/devices/$2
+echo "$1 $2" >>"$root/asked"
+[ -e "$root/refuses" ] && { echo some words; echo "Cannot obtain unbindLock for $2" >&2; exit 1; }
+case $1 in -e) cat "$pf/sriov_totalvfs";; -d) echo 0;; esac >"$pf/sriov_numvfs"
+"""
+
+
+def add_sriov_manage(host: SimulatedHost) -> None:
+    """A tool that makes all VFs or none; what it was asked is in /asked; it fails where /refuses exists."""
+    path = host.path("/usr/lib/nvidia/sriov-manage")
+    files.write(path, _TOOL)
+    os.chmod(path, 0o755)
 
 
 def vf_addresses(pf: str, count: int) -> tuple[str, ...]:
@@ -34,7 +52,7 @@ class SimulatedVfs:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.made: tuple[str, ...] = ()
-        self._host = host
+        self.host = host
         self._pf = pf
         self._group = group
         self._driver = driver
@@ -51,10 +69,10 @@ class SimulatedVfs:
 
     def _make(self, count: int) -> None:
         for address in self.made:
-            self._host.unplug(address)
+            self.host.unplug(address)
         self.made = vf_addresses(self._pf, count)
         for number, address in enumerate(self.made):
-            self._host.add_function(
+            self.host.add_function(
                 address,
                 vendor="10de",
                 device="20f1",

@@ -72,6 +72,8 @@ _DEVICES = """
 -device nvme,serial=S1,bus=rp14,subsys=ns0,sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4
 -device pcie-root-port,id=rp15,chassis=6,addr=0x15,disable-acs=true -device e1000e,bus=rp15
 -device pcie-root-port,id=rp16,chassis=7,addr=0x16 -device virtio-net-pci,id=faulty,bus=rp16,aer=on
+-device pcie-root-port,id=rp17,chassis=8,addr=0x17 -device nvme-subsys,id=ns1,nqn=ns1
+-device nvme,serial=S2,bus=rp17,subsys=ns1,sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4
 -device pcie-root-port,id=rp18,chassis=9,addr=0x18 -device e1000e,bus=rp18,addr=0x0.0x0,multifunction=on
 -device e1000e,bus=rp18,addr=0x0.0x1 -device pci-testdev,bus=rp18,addr=0x0.0x2
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work on one card: its steps in their order, until one does not go as planned; a refusal is no surprise.
 
-It ends, too, as soon as the operator wants or a pod holds anything else. Then the card is scanned, so that
-the next plan knows what has become of it. Cards are worked on at the same time.
+It ends, too, as soon as the operator wants or a pod holds anything else, or somebody else has made an mdev
+on the card: nothing is made beside it. Then the card is scanned, so that the next plan knows what has become
+of it. Cards are worked on at the same time.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.withdrawals import Withdrawals
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import threads
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import mdevs
 from nodeagent.model.action import Step
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import cards
 
 
 class CardRuns:
@@ -27,11 +32,13 @@ class CardRuns:
 
     def __init__(
         self,
+        root: Root,
         snapshots: Snapshots,
         probe: Probe,
         executor: Executor,
         withdrawals: Withdrawals,
     ) -> None:
+        self._root = root
         self._snapshots = snapshots
         self._probe = probe
         self._executor = executor
@@ -59,13 +66,14 @@ class CardRuns:
         await self._withdrawals.settle()
 
     async def _run(self, card: str, steps: Sequence[Step], planned: Snapshot) -> None:
-        await self._carry_out(steps, planned)
+        await self._carry_out(card, steps, planned)
         await self._withdrawals.give_back(steps, _places(card, planned.host))
         self._working -= {card}
         self._snapshots.ring()
 
-    async def _carry_out(self, steps: Sequence[Step], planned: Snapshot) -> None:
+    async def _carry_out(self, card: str, steps: Sequence[Step], planned: Snapshot) -> None:
         probe = BatchProbe(self._probe, {each for step in steps for each in step.action.takes})
+        others = Others(self._root, card, steps, planned.host)
         refused: set[str] = set()
         for step in steps:
             takes, attempt = step.action.takes, step.action.attempt
@@ -73,6 +81,8 @@ class CardRuns:
                 return
             if attempt in refused or (takes and await probe.opened(takes)):
                 continue
+            if not takes and await others.have_come():
+                return
             outcome = await self._executor.take(step, partial(self._allowed, step, planned))
             if outcome is Outcome.UNPLANNED:
                 return
@@ -90,6 +100,22 @@ class CardRuns:
             and now.allocations is planned.allocations
             and now.machine_id == planned.machine_id
         )
+
+
+class Others:
+    """What may have come to a card since it was planned, and is none of the work on it."""
+
+    def __init__(self, root: Root, card: str, steps: Sequence[Step], host: Host) -> None:
+        self._root = root
+        self._parents = tuple(each for each in host.mdev_parents if cards.card_of(host, each) == card)
+        self._known = host.mdevs.keys() | {each for step in steps for each in step.action.targets}
+
+    async def have_come(self) -> bool:
+        """True if there is an mdev that nobody knew of."""
+        if not self._parents:
+            return False
+        here = await threads.call(mdevs.instances_on, self._root, self._parents)
+        return not here <= self._known
 
 
 def _places(card: str, host: Host) -> frozenset[str]:

@@ -40,6 +40,6 @@ def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = r
     core.releases.look_with(probe)
     executor = Executor(root, core.wakes, retries, keeper, deadline)
     withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
-    runs = CardRuns(snapshots, probe, executor, withdrawals)
+    runs = CardRuns(root, snapshots, probe, executor, withdrawals)
     loop = ChangeLoop(snapshots, core.releases, keeper, retries, executor, runs)
     return Changing(loop, (loop, executor, withdrawals, retries, keeper))

@@ -12,7 +12,7 @@ there stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -85,17 +85,19 @@ class LedgerKeeper:
         self._saved = Ledger()
         self._saving = anyio.Lock()
         self._before: dict[str, str] = {}  # VF → the type on record before the one that is being set
+        self._setting: set[str] = set()  # VFs whose type is on record before it is set
 
     async def open(self) -> None:
         """Read what is on record since boot, and which machine this is."""
+        self._setting.clear()
         machine = await threads.call(identity.machine_id, self._root)
         self._saved = await threads.call(read, self._root.path(PATH))
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
 
-    def learn(self) -> None:
-        """Remember what the Host shows of vGPU types."""
+    def learn(self, busy: Set[str]) -> None:
+        """Remember what the Host shows of vGPU types; not yet of ``busy`` VFs, for it may be old."""
         now = self._snapshots.now
-        self._publish(ownership.learned(now.ledger, now.host, now.names))
+        self._publish(ownership.learned(now.ledger, now.host, now.names, busy | self._setting))
 
     async def run(self) -> None:
         """Put on disk what has changed, for ever; a refusal matters when a type is to be set."""
@@ -125,6 +127,7 @@ class LedgerKeeper:
             vf, types = action.address, self._snapshots.now.ledger.types
             if vf in types:
                 self._before[vf] = types[vf]
+            self._setting.add(vf)
             self._set_types({**types, vf: action.type_id})
             await self.save()
 
@@ -134,6 +137,7 @@ class LedgerKeeper:
         A type that it was given before, by a late write, stays on record when another is refused.
         """
         before = self._before.pop(action.device, None)
+        self._setting.discard(action.device)
         if not isinstance(action, ClearVgpuType if made else SetVgpuType):
             return
         types = {

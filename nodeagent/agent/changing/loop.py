@@ -8,6 +8,7 @@ nothing. A turn that finds nothing to do touches no file. Decides nothing: that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -89,9 +90,9 @@ class ChangeLoop:
             return  # the first scan has failed: an empty Host would say that all devices are gone
         if self._inputs == _inputs(snapshot, self._runs):
             return
-        self._ledger.learn()
+        self._ledger.learn(self._runs.busy)
         snapshot = self._snapshots.now
-        before, self.plan = self.plan, planning.plan(snapshot)
+        before, self.plan = self.plan, self._at_rest(planning.plan(snapshot))
         self._forget()
         self._tell(before)
         for card, steps in self._batches().items():
@@ -110,7 +111,14 @@ class ChangeLoop:
             self._executor.writes,
             _words(self._executor.late),
             tuple(self._retries.results.values()),
+            plan.remedies,
         )
+
+    def _at_rest(self, plan: Plan) -> Plan:
+        """Without what is new on the room of cards in the middle of our own work: it was read half-way."""
+        passing = {text for text, card in plan.shortfalls.items() if card in self._runs.working}
+        passing.difference_update(self.plan.problems)
+        return replace(plan, problems=tuple(text for text in plan.problems if text not in passing))
 
     def _forget(self) -> None:
         """What was refused and is not to be done any more; not on a card that is on its way."""
@@ -133,7 +141,7 @@ class ChangeLoop:
         """Say what is new among what waits and what cannot be meant; a refusal was logged when it came."""
         for text in self.plan.problems:
             if text not in before.problems:
-                log.event(log.PLAN_PROBLEM, text=text)
+                log.event(log.PLAN_PROBLEM, text=text, hint=self.plan.remedies.get(text))
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
         reasons = {step.action.describe(): step.why for step in waiting}

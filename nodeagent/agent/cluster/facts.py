@@ -89,7 +89,8 @@ def _changes(status: Status) -> Iterator[tuple[Key, Notice]]:
     for action in changes.late:
         yield ("late", action), Notice(reasons.APPLY_FAILED, f"the kernel does not answer: {action}")
     for problem in changes.problems:
-        yield ("wish", problem), Notice(_with_virt_handler(problem, reasons.WISH_UNMET), problem)
+        remedy = changes.remedies.get(problem, "")
+        yield ("wish", problem), Notice(_with_virt_handler(problem, reasons.WISH_UNMET), problem, remedy)
 
 
 def _settings(status: Status) -> Iterator[tuple[Key, Notice]]:

@@ -12,16 +12,26 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeagent.kernel.apply import write
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.apply import sriov_manage, write
 from nodeagent.kernel.apply.write import PATIENCE, Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
-from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
+from nodeagent.model.action import (
+    Action,
+    ClearVgpuType,
+    CreateMdev,
+    RemoveMdev,
+    RunSriovManage,
+    SetNumVfs,
+    SetVgpuType,
+)
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
     errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
     errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
 }
+_LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
 
 
 def apply(root: Root, action: Action, patience: float = PATIENCE) -> None:
@@ -67,17 +77,47 @@ def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
 def _set_num_vfs(root: Root, action: SetNumVfs, patience: float) -> None:
     """Make or remove the VFs; nothing if there are as many already.
 
-    :raises KernelRefused: as ``write.verified``.
+    :raises KernelRefused: as ``write.verified``; at once if VFs of the function were left behind.
     """
     address, count = action.address, action.count
-    if _vfs(root, address) != count:
-        path = f"{pci.DEVICES}/{address}/sriov_numvfs"
+    path = f"{pci.DEVICES}/{address}/sriov_numvfs"
+    if not _has_vfs(root, address, count, path):
         step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
-        write.verified(root, step, lambda: _vfs(root, address) == count, patience)
+        write.verified(root, step, lambda: len(_vfs(root, address)) == count, patience)
 
 
-def _vfs(root: Root, address: str) -> int:
-    return sum(name.startswith("virtfn") for name in root.names(f"{pci.DEVICES}/{address}"))
+def _run_sriov_manage(root: Root, action: RunSriovManage, patience: float) -> None:
+    """Have the tool make or remove the VFs; nothing if there are as many already.
+
+    :raises KernelRefused: as ``sriov_manage.run``, and if there is another number of VFs afterwards.
+    """
+    address, count = action.address, action.count
+    path = pci.SRIOV_MANAGE
+    if not _has_vfs(root, address, count, path):
+        sriov_manage.run(root, address, make=count > 0)
+        if not write.shown(lambda: len(_vfs(root, address)) == count, patience):
+            what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
+            raise KernelRefused(what, "the kernel's log (dmesg) may say why", path=path)
+
+
+def _has_vfs(root: Root, address: str, count: int, path: str) -> bool:
+    """True if there are as many VFs.
+
+    :raises KernelRefused: if some were left behind: then ``path`` must not be used.
+    """
+    vfs = _vfs(root, address)
+    lost = pci.virtual(root, address).difference(vfs)
+    if len(vfs) != count and lost:
+        what = f"{path} is not used: {min(lost)} was left behind when {address} was removed"
+        raise KernelRefused(what, _LEFT_BEHIND, path=path)
+    return len(vfs) == count
+
+
+def _vfs(root: Root, address: str) -> tuple[str, ...]:
+    """The VFs that a function lists."""
+    device = f"{pci.DEVICES}/{address}"
+    links = (name for name in root.names(device) if name.startswith("virtfn"))
+    return tuple(root.link(f"{device}/{name}") or name for name in links)
 
 
 def _set_vgpu_type(root: Root, action: SetVgpuType, patience: float) -> None:
@@ -115,4 +155,5 @@ _APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
     SetVgpuType: _set_vgpu_type,
     ClearVgpuType: _clear_vgpu_type,
     SetNumVfs: _set_num_vfs,
+    RunSriovManage: _run_sriov_manage,
 }

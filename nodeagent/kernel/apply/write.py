@@ -53,12 +53,19 @@ def verified(root: Root, write: Write, shows: Callable[[], bool], patience: floa
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
     _put(root, write)
+    if not shown(shows, patience):
+        what = f"{write.path} was written without an error, but {write.otherwise}"
+        raise KernelRefused(what, _LOG, path=write.path)
+
+
+def shown(shows: Callable[[], bool], patience: float) -> bool:
+    """Wait for an effect, but not longer than ``patience`` (seconds); False if it has not shown by then."""
     end = time.monotonic() + patience
     while not shows():
         if time.monotonic() >= end:
-            what = f"{write.path} was written without an error, but {write.otherwise}"
-            raise KernelRefused(what, _LOG, path=write.path)
+            return False
         time.sleep(_PAUSE)
+    return True
 
 
 def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> KernelRefused:

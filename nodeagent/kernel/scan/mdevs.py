@@ -74,6 +74,12 @@ def _type(root: Root, path: str, type_id: str) -> MdevType:
     )
 
 
+def instances_on(root: Root, parents: Iterable[str]) -> frozenset[str]:
+    """The UUIDs of all instances below these parents now; cheaper than a scan."""
+    names = (name for parent in parents for name in root.names(f"{PARENTS}/{parent}"))
+    return frozenset(name for name in names if mdev_uuid(name) == name)
+
+
 def _list(root: Root) -> list[str]:
     return [name for name in root.names(DEVICES) if mdev_uuid(name) == name]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
@@ -23,6 +23,7 @@ VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor
 VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
 _CREATABLE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
+SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
@@ -181,6 +182,31 @@ def natural(text: str | None) -> int | None:
 def _group_number(text: str | None) -> GroupNumber | None:
     number = natural(text)
     return None if number is None else GroupNumber(number)
+
+
+def virtual(root: Root, physical: str) -> frozenset[str]:
+    """The functions that name this one as their PF, whether it lists them or not."""
+    names = root.names(DEVICES)
+    return frozenset(name for name in names if root.link(f"{DEVICES}/{name}/physfn") == physical)
+
+
+def find_left_behind(
+    read: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]
+) -> None:
+    """Mark the VFs that were left behind among those that were read; ``known`` are functions that were not.
+
+    Some drivers (nvme) do not take their VFs along when the PF is removed. Found again, the PF is another
+    device to the kernel: the old VFs still name it, and it lists none (Linux 6.1, 6.12 and 7.2).
+    """
+    for address, vf in read.items():
+        if vf is not None and vf.physfn is not None:
+            physical = read[vf.physfn] if vf.physfn in read else known.get(vf.physfn)
+            if physical is None or _disowns(physical, address):
+                read[address] = vf._replace(left_behind=True)
+
+
+def _disowns(physical: PciFunction, vf: PciAddress) -> bool:
+    return physical.sriov_capable and physical.unreadable is None and vf not in physical.vfs
 
 
 def _list(root: Root) -> list[str]:

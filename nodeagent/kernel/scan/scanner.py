@@ -110,7 +110,7 @@ class ReadList(NamedTuple):
 
     whole: bool
     items: tuple[Item, ...]
-    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vfio_loaded, release
+    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vfio_loaded, …
 
 
 class Findings:
@@ -176,6 +176,7 @@ class Scanner:
             numa_nodes=frozenset(int(n[4:]) for n in numa if n.startswith("node") and n[4:].isdecimal()),
             iommu=bool(self._root.names("/sys/class/iommu")),
             vfio_loaded=self._vfio_loaded(),
+            sriov_manage=self._root.exists(pci.SRIOV_MANAGE),
             release=self._root.text("/proc/sys/kernel/osrelease"),
         )
 
@@ -185,6 +186,7 @@ class Scanner:
             numa_nodes=previous.numa_nodes,
             iommu=previous.iommu,
             vfio_loaded=self._vfio_loaded(),
+            sriov_manage=self._root.exists(pci.SRIOV_MANAGE),
             release=previous.release,
         )
 
@@ -231,6 +233,7 @@ def assemble(
         for table, values in findings.tables.items()
     }
     recover(read["functions"], recoveries)
+    pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
         for table, values in read.items()

@@ -9,7 +9,7 @@ done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.model.action import (
     Action,
@@ -55,6 +55,12 @@ def plan(state: CardState, type_id: str | None, snapshot: Snapshot) -> CardPlan:
         (*waiting, *refused),
         () if in_the_way or going else _shortfall(state, type_id),
     )
+
+
+def put_off(planned: CardPlan, why: str) -> CardPlan:
+    """The same for a card that is not to get its type yet."""
+    card = replace(planned.card, type_id=None, notes=(*planned.card.notes, why))
+    return replace(planned, card=card, creations=(), problems=())
 
 
 def _going(state: CardState, type_id: str | None) -> Iterator[tuple[Existing, str]]:

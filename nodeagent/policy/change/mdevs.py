@@ -5,9 +5,10 @@ One type for each card, filled and topped up. What is not ours stays, and a card
 from us, unless the operator lets us adopt it. The types take turns, in the operator's order: in its turn
 a type takes the first open card that has it already, or that is to get a new type and has room for it.
 Because a card that has a wanted type counts as its turn, a deal that was cut short anywhere ends as it
-began. Only what nobody uses is removed; what waits keeps its card reserved for the type that it was
-dealt, so the end is the same whatever comes in between. Asked again after every change: a plan is good
-for the Host that it was made from.
+began. Only what nobody uses is removed. What a card has room for shows when it is empty: while one is being
+emptied, no other gets a type that could be another one then. What waits for a holder may wait for weeks, and
+keeps its card reserved for the type that it was dealt, so the end is the same whatever comes in between.
+Asked again after every change: a plan is good for the Host that it was made from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nodeagent.model.host import Host, MdevType
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import card_desired, card_plans
+from nodeagent.policy.change.card_plans import CardPlan
 from nodeagent.policy.change.card_states import CardState, card_states
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
@@ -65,8 +67,7 @@ def plan(snapshot: Snapshot) -> Plan:
         return Plan(problems=(NO_MACHINE,))
     listed = card_desired.for_node(wanted, dict(snapshot.desired.labels))
     states = card_states(snapshot, listed)
-    assigned = _assigned(states, tuple(card_desired.type_ids(listed, _mdev_types(states))))
-    planned = [card_plans.plan(state, assigned[state.card.address], snapshot) for state in states]
+    planned = _planned(states, tuple(card_desired.type_ids(listed, _mdev_types(states))), snapshot)
     removals = [step for each in planned for step in each.removals]
     creations = [step for each in planned for step in each.creations]
     problems = (
@@ -78,16 +79,36 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(waiting for each in planned for waiting in each.waiting),
         tuple(each.card for each in planned),
         tuple(dict.fromkeys(problems)),
+        shortfalls={text: each.card.address for each in planned for text in each.problems},
     )
 
 
-def _assigned(states: Sequence[CardState], order: Sequence[str]) -> dict[str, str | None]:
-    """Card → type: by the round, or by itself where it has a list of its own or is left alone."""
+def _planned(states: Sequence[CardState], order: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
+    """What becomes of each card: by the round, or by itself if it has a list of its own or is left alone."""
     candidates = {state.card.address: _candidate(state) for state in states}
-    inside = [state.card.address for state in states if state.desired.shared and not state.left_alone]
-    assigned = assign(order, [candidates[address] for address in inside])
-    outside = {state.card.address: _alone(state, candidates[state.card.address]) for state in states}
-    return outside | {address: assigned.get(address) for address in inside}
+    inside = [candidates[state.card.address] for state in states if _in_round(state)]
+    assigned = assign(order, inside)
+    planned = []
+    for state in states:
+        candidate = candidates[state.card.address]
+        type_id = assigned.get(candidate.card) if _in_round(state) else _alone(state, candidate)
+        planned.append(card_plans.plan(state, type_id, snapshot))
+    new = {candidate.card: candidate for candidate in inside if candidate.kept is None}
+    emptied = next(
+        (each.card.address for each in planned if each.removals and each.card.address in new), None
+    )
+    if emptied is None:
+        return planned
+    return [
+        card_plans.put_off(each, f"its type is decided when {emptied} is empty")
+        if each.creations and each.card.address in new and len(new[each.card.address].fits) > 1
+        else each
+        for each in planned
+    ]
+
+
+def _in_round(state: CardState) -> bool:
+    return state.desired.shared and not state.left_alone
 
 
 def _candidate(state: CardState) -> Candidate:

@@ -10,9 +10,10 @@ foreign. A VF shows nothing of the kind: what was seen and set on it is learned 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Set
 
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import vgpu_key
+from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Names
 
@@ -21,10 +22,12 @@ INDEXES = 0x10000
 _TAIL = 4
 
 
-def learned(ledger: Ledger, host: Host, names: Names) -> Ledger:
+def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozenset()) -> Ledger:
     """The ledger with what the host shows, and without VFs that are gone: new ones are nobody's yet.
 
-    ``names`` has names that no VF lists, by ``vgpu_key``. The same object if there is nothing new.
+    Nor is a VF whose type others have cleared or changed: what it is given again is not ours. ``coming`` are
+    VFs whose type we are setting, and that may not show it yet. ``names`` has names that no VF lists, by
+    ``vgpu_key``. The same object if there is nothing new.
     """
     vfs = [function for function in host.functions.values() if function.vgpu]
     present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
@@ -33,11 +36,17 @@ def learned(ledger: Ledger, host: Host, names: Names) -> Ledger:
     listed = dict(ledger.listed)
     listed.update((vf.address, _joined(ledger, vf)) for vf in vfs if vf.vgpu_types)
     newer = Ledger(
-        {vf: type_id for vf, type_id in ledger.types.items() if vf in host.functions},
+        {vf: type_id for vf, type_id in ledger.types.items() if vf in coming or _kept(vf, type_id, host)},
         {**ledger.names, **called},
         {vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
     )
     return ledger if newer == ledger else newer
+
+
+def _kept(vf: str, type_id: str, host: Host) -> bool:
+    """False if the VF is gone, or says that it has another type or none."""
+    function = host.functions.get(PciAddress(vf))
+    return function is not None and (not function.vgpu or function.vgpu_type == type_id)
 
 
 def _joined(ledger: Ledger, vf: PciFunction) -> tuple[str, ...]:

@@ -27,4 +27,6 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(step for part in plans for step in part.waiting),
         tuple(card for part in plans for card in part.cards),
         tuple(text for part in plans for text in part.problems),
+        {text: remedy for part in plans for text, remedy in part.remedies.items()},
+        {text: card for part in plans for text, card in part.shortfalls.items()},
     )

@@ -3,40 +3,104 @@
 
 The kernel knows 0 → n and n → 0 only (EBUSY between two counts above 0, drivers/pci/iov.c). So another count
 means to remove all VFs first, and that waits until none of them is used by anybody. What the kernel would
-refuse afterwards (ERANGE) is not begun.
+refuse afterwards (ERANGE) is not begun. NVIDIA's driver takes no number: its tool makes all VFs or none, and
+takes away what is set up on the card, so it is for an empty card only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from nodeagent.model.action import SetNumVfs, Step
+from nodeagent.model.action import RunSriovManage, SetNumVfs, Step
 from nodeagent.model.desired import SriovRule
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.change.cards import order
 
+_SHOWN = 4  # VFs that one line names
+_BY_HAND = (
+    "run sriov-manage {flag} {address} on the node while nothing uses the GPU; "
+    "what is set up on it for MIG or for vGPUs of several sizes is lost by that"
+)
+_LOST = "reboot the node when it is drained: to write sriov_numvfs can crash the kernel, so nobody does"
+
 
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for all physical functions in address order; the first rule that picks one holds."""
-    steps, waiting = [], []
+    steps: list[Step] = []
+    waiting: list[Step] = []
+    remedies: dict[str, str] = {}
+    lost = _left_behind(snapshot.host)
     functions = snapshot.host.functions
     for address in sorted(functions, key=order):
         function = functions[address]
         rule = _rule(function, snapshot.desired.sriov)
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
-        action = SetNumVfs(address, 0 if function.vfs else rule.num_vfs, function.vfs)
+        refused = _refused(rule, function, lost.get(address, ()), snapshot.host)
+        if refused is not None:
+            remedies[f"{address}: {refused[0]}"] = refused[1]
+            continue
+        action = _action(rule, function)
         obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
         if obstacle is None:
             steps.append(Step(action, f"it is to have {rule.num_vfs} VFs"))
         else:
             why = f"it is to have {rule.num_vfs} VFs, and has {len(function.vfs)}; {obstacle}"
             waiting.append(Step(action, why))
-    return Plan(tuple(steps), tuple(waiting))
+    return Plan(tuple(steps), tuple(waiting), problems=tuple(remedies), remedies=remedies)
+
+
+def _by_tool(function: PciFunction) -> bool:
+    """True for a GPU on NVIDIA's driver, which has no sriov_configure: a write of sriov_numvfs is ENOENT."""
+    return function.vendor == "10de" and function.driver == groups.VENDOR_DRIVER
+
+
+def _action(rule: SriovRule, function: PciFunction) -> SetNumVfs | RunSriovManage:
+    count = 0 if function.vfs else rule.num_vfs
+    if _by_tool(function):
+        return RunSriovManage(function.address, count, function.vfs)
+    return SetNumVfs(function.address, count, function.vfs, function.vfio)
+
+
+def _refused(
+    rule: SriovRule, function: PciFunction, lost: Sequence[str], host: Host
+) -> tuple[str, str] | None:
+    """Why a rule is not carried out at all, and what to do; None if it may be."""
+    if lost:
+        return f"its VFs {_some(lost)} were left behind when it was removed", _LOST
+    if not _by_tool(function):
+        return None
+    if rule.num_vfs not in (0, function.total_vfs):
+        most = "?" if function.total_vfs is None else function.total_vfs
+        return (
+            f"it is to have {rule.num_vfs} VFs, and NVIDIA's driver makes all {most} or none",
+            "say so in numVFs; which of them become vGPUs is a matter of mdevs.types",
+        )
+    if not host.sriov_manage:
+        what = "its driver takes no number of VFs, and NVIDIA's sriov-manage is not where nodeagent runs"
+        return what, _BY_HAND.format(flag="-e" if rule.num_vfs else "-d", address=function.address)
+    return None
+
+
+def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
+    """PF → the VFs that name it and that it does not know.
+
+    To write ``sriov_numvfs`` there ends in a BUG of drivers/pci/iov.c (Linux 6.1, 6.12) or an oops (7.2).
+    """
+    lost: dict[str, list[str]] = {}
+    for function in host.functions.values():
+        if function.left_behind and function.physfn is not None:
+            lost.setdefault(function.physfn, []).append(function.address)
+    return lost
+
+
+def _some(addresses: Sequence[str]) -> str:
+    more = len(addresses) - _SHOWN
+    return ", ".join(addresses[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
@@ -54,34 +118,45 @@ def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
     return None if most is None or rule.num_vfs <= most else f"it can have {most} at most"
 
 
-def _obstacle(action: SetNumVfs, function: PciFunction, snapshot: Snapshot) -> str | None:
+def _obstacle(action: SetNumVfs | RunSriovManage, function: PciFunction, snapshot: Snapshot) -> str | None:
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is tried again later"
     if function.driver is None:
         return "it has no driver, which would make them"
-    if function.vfs and not snapshot.allocations.complete:
+    if action.takes and not snapshot.allocations.complete:
         return "who holds what is not known"
-    used = (_used(each, snapshot) for each in function.vfs)
+    used = (_taken(function.address, snapshot), *(_used(each, snapshot) for each in function.vfs))
+    if _by_tool(function):
+        used = (*used, _with_mdevs(function.address, snapshot.host))
     return next((text for text in used if text is not None), None)
 
 
-def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """What a VF is used for, in words; None if it may go."""
-    host = snapshot.host
-    function = host.functions.get(address)
-    group = None if function is None else function.group
-    holder = groups.holder_of(snapshot.allocations, address, group)
+def _taken(address: PciAddress, snapshot: Snapshot) -> str | None:
+    """Who has a function, in words: a pod, or whoever has it open."""
+    function = snapshot.host.functions.get(address)
+    holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
     if holder is not None:
         return f"{address} is held by {holder}"
     if address in snapshot.reservations.given:
         return f"{address} was given to a pod a moment ago"
     if address in snapshot.open or function is None or groups.in_use(function):
         return f"something on this host has {address} open"
-    if any(mdev.parent == address for mdev in host.mdevs.values()):
-        return f"{address} has mdevs"
+    return None
+
+
+def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
+    """What a VF is used for, in words; None if it may go."""
+    function = snapshot.host.functions.get(address)
+    taken = _taken(address, snapshot) or _with_mdevs(address, snapshot.host)
+    if taken is not None or function is None:
+        return taken
     if function.vgpu_type is not None:
         return f"{address} has the vGPU type {function.vgpu_type}"
-    if function.driver is not None and not function.vfio:
+    if function.driver is not None and not function.vfio and not _by_tool(function):
         return f"{address} is bound to {function.driver}"
     return None
+
+
+def _with_mdevs(address: str, host: Host) -> str | None:
+    return f"{address} has mdevs" if any(mdev.parent == address for mdev in host.mdevs.values()) else None

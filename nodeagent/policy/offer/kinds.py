@@ -56,6 +56,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
     checks=(
         devices.unreadable,
         devices.going_away,
+        devices.left_behind,
         vfio.no_group,
         devices.domain,
         devices.driver,

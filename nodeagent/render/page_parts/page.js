@@ -166,7 +166,7 @@ function showTrouble(status, devices) {
   for (const line of status.problems) {
     const device = byLine.get(line);
     const failing = status.changes.failing.find((each) => line === `${each.card}: ${each.what}`);
-    const hint = (device && device.hint) || (failing && failing.hint) || (line === status.http.error && status.http.hint);
+    const hint = (device && device.hint) || (failing && failing.hint) || status.changes.remedies[line] || (line === status.http.error && status.http.hint);
     urgent.push(el("div", "problem", el("strong", "", line), hint ? el("div", "hint", hint) : null,
       device && device.resource && /^[0-9a-f-]+[:-]/.test(device.id)
         ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null));

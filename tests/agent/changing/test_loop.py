@@ -29,7 +29,7 @@ from tests.agent.changing.changing import (
     uuid,
 )
 from tests.conftest import Said
-from tests.sim.vfs import SimulatedVfs, vf_addresses
+from tests.sim.vfs import SimulatedVfs, add_sriov_manage, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
 
@@ -286,6 +286,7 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         changing.cards.kernel.cards[:] = [card]
         changing.cards.host.write(FIRST, "sriov_numvfs", "0")
         changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
+        add_sriov_manage(changing.cards.host)
         changing.eyes.wakes.wake(FIRST)
         SimulatedVfs(
             changing.cards.host,
@@ -305,6 +306,7 @@ async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_pat
     async with node(tmp_path, [Card(FIRST, ())]) as changing, changing.run():
         changing.cards.host.write(FIRST, "sriov_numvfs", "0")
         changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
+        changing.cards.host.bind(FIRST, "ice")
         changing.eyes.wakes.wake(FIRST)
         vfs = SimulatedVfs(changing.cards.host, FIRST, changing.eyes.watcher, group=50)
         for number in (4, 8):

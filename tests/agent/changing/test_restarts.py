@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import anyio
@@ -11,9 +12,10 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
+from nodeagent.model.ids import PciAddress
 from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
-from tests.agent.changing.changing import FIRST, SECOND, Changing, node, restarted, t4
+from tests.agent.changing.changing import FIRST, SECOND, SLOW, Changing, node, restarted, t4
 from tests.sim import fifos
 from tests.sim.vfs import vf_addresses
 
@@ -138,3 +140,26 @@ async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tm
             assert changing.plan.problems == ()
             fifos.replace_fifo(release, b"6.12\n")
             await changing.until_counts((FIRST, "2", 2))
+
+
+async def test_a_vgpu_type_that_others_cleared_and_set_again_stays_when_ours_go(tmp_path: Path) -> None:
+    vfs = vf_addresses(FIRST, 4)
+    async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "1") as changing:
+        changing.forget(backoff=SLOW)
+        async with changing.run():
+            await changing.until_counts((FIRST, "1", 4))
+            await changing.until_at_rest()
+            kernel = changing.cards.kernel
+            kernel.set_vgpu_type(vfs[0], "0")
+            kernel.errors[FIRST, "1"] = errno.EIO  # ours is not to be made again at once
+            changing.cards.show()
+            await changing.until(lambda: bool(changing.status.failing))
+            kernel.errors.clear()
+            kernel.set_vgpu_type(vfs[0], "1")
+            changing.cards.show()
+            await changing.until(lambda: changing.now.host.functions[PciAddress(vfs[0])].vgpu_type == "1")
+            changing.want()
+            await changing.until_counts((FIRST, "1", 1))
+            await changing.until_at_rest()
+            assert list(changing.cards.instances) == [vfs[0]]
+            assert ledger.read(changing.root.path(ledger.PATH)).types == {}

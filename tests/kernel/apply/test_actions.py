@@ -155,3 +155,15 @@ async def test_a_function_whose_driver_makes_no_vfs_is_not_said_to_be_gone(cards
     error = await refusal(cards, SetNumVfs(T4, 3))
     assert error.errno == errno.ENOENT
     assert "vfio-pci" in error.hint
+
+
+async def test_the_number_of_vfs_is_not_written_where_some_were_left_behind(cards: SimulatedCards) -> None:
+    host, pf = cards.host, "0000:af:00.0"
+    host.add_function(pf, vendor="8086", device="0010", pci_class="010802", driver="nvme", group=90, sriov=4)
+    host.add_function("0000:af:00.1", vendor="8086", device="0010", pci_class="010802", group=91, physfn=pf)
+    host.unplug(pf)
+    host.plug(pf)
+    error = await refusal(cards, SetNumVfs(pf, 2))
+    assert "0000:af:00.1 was left behind" in error.what
+    assert "reboot" in error.hint
+    assert Root(host.directory).text(f"/sys/bus/pci/devices/{pf}/sriov_numvfs") == "0"

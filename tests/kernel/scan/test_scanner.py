@@ -193,6 +193,24 @@ def test_the_pf_alone_names_its_vfs(host: SimulatedHost, looks: Looks) -> None:
     assert GroupNumber(8) in after.groups
 
 
+def test_vfs_that_their_pf_left_behind_are_known_from_a_whole_scan_and_from_events(
+    host: SimulatedHost, looks: Looks
+) -> None:
+    pf, vf = PciAddress("0000:06:00.0"), PciAddress("0000:06:00.1")
+    host.add_function(pf, vendor="8086", device="1572", pci_class="020000", group=6, sriov=4)
+    host.add_function(vf, vendor="8086", device="154c", pci_class="020000", group=8, physfn=pf)
+    before = looks.full()
+    assert not before.functions[vf].left_behind
+    host.unplug(pf)
+    gone = looks.refresh(before, frozenset({pf}))
+    assert gone.functions[vf].left_behind
+    host.plug(pf)
+    back = looks.refresh(gone, frozenset({pf}))
+    assert back.functions[pf].vfs == ()
+    assert [each.address for each in back.functions.values() if each.left_behind] == [vf]
+    assert looks.full() == back
+
+
 def test_a_refresh_of_a_parent_reads_its_types_again(
     host: SimulatedHost, looks: Looks, tmp_path: Path
 ) -> None:

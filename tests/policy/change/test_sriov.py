@@ -62,6 +62,43 @@ def test_another_number_goes_over_none() -> None:
     )
 
 
+def test_nothing_is_written_to_a_function_that_left_vfs_behind_and_a_person_is_told() -> None:
+    here = host(function(PF, 1, driver="nvme", sriov_capable=True), virtual(left_behind=True))
+    plan = planned(here)
+    assert (plan.steps, plan.waiting) == ((), ())
+    (problem,) = plan.problems
+    assert problem == "0000:3b:00.0: its VFs 0000:3b:00.2 were left behind when it was removed"
+    assert "reboot the node" in plan.remedies[problem]
+    assert planned(here, ()) == Plan()
+
+
+@pytest.mark.parametrize("vfs", [(), (virtual(),)], ids=["none yet", "some"])
+@pytest.mark.parametrize(
+    ("pf", "known", "what"),
+    [
+        ({}, Snapshot(), "who holds what is not known"),
+        ({}, held(PF), f"{PF} is held by ns/vm"),
+        ({}, held("1"), f"{PF} is held by ns/vm"),
+        ({}, replace(KNOWN, reservations=reserved([PF])), f"{PF} was given to a pod a moment ago"),
+        ({}, replace(KNOWN, open=frozenset({PF})), f"something on this host has {PF} open"),
+        ({"enable": 1}, KNOWN, f"something on this host has {PF} open"),
+    ],
+)
+def test_the_number_stays_while_a_pod_or_an_open_file_has_the_function_itself(
+    vfs: tuple[PciFunction, ...], pf: dict[str, Any], known: Snapshot, what: str
+) -> None:
+    plan = planned(physical(*vfs, driver="vfio-pci", **pf), RULES, known)
+    assert plan.steps == ()
+    assert plan.waiting[0].why.endswith(f"; {what}")
+
+
+def test_nobody_gets_a_function_of_vfio_while_its_number_is_changed() -> None:
+    (step,) = planned(physical(driver="vfio-pci")).steps
+    assert step.action.takes == {PF}
+    (step,) = planned(physical()).steps
+    assert step.action.takes == frozenset()
+
+
 def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
     one = (replace(RULES[0], num_vfs=1),)
     assert planned(physical(virtual()), one) == Plan()
@@ -108,3 +145,57 @@ def test_a_function_without_a_driver_and_one_that_failed_wait() -> None:
     assert "has no driver" in told(planned(physical(driver=None)))[1][0]
     failed = replace(KNOWN, failures={SetNumVfs(PF, 8).attempt: "the kernel said ENOSPC"})
     assert "the kernel said ENOSPC" in told(planned(physical(), RULES, failed))[1][0]
+
+
+GPU_RULES = (replace(RULES[0], num_vfs=16),)
+
+
+def gpu(*vfs: PciFunction, tool: bool = True, **other: Any) -> Host:
+    """A GPU on NVIDIA's driver."""
+    values = {"driver": "nvidia", "total_vfs": 16} | other
+    return replace(physical(*vfs, **values), sriov_manage=tool)
+
+
+def test_nvidias_tool_makes_all_vfs_of_a_gpu_and_removes_them() -> None:
+    assert told(planned(gpu(), GPU_RULES, Snapshot())) == (
+        ["have sriov-manage make the 16 VFs of 0000:3b:00.0"],
+        [],
+    )
+    none = (replace(RULES[0], num_vfs=0),)
+    plan = planned(gpu(virtual(driver="nvidia", vgpu=True)), none)
+    assert told(plan)[0] == ["have sriov-manage remove the VFs of 0000:3b:00.0"]
+    assert plan.steps[0].action.takes == {VF}
+
+
+@pytest.mark.parametrize(
+    ("here", "number", "what", "remedy"),
+    [
+        (gpu(), 8, "makes all 16 or none", "numVFs"),
+        (gpu(total_vfs=None), 8, "makes all ? or none", "numVFs"),
+        (gpu(tool=False), 16, "sriov-manage is not where nodeagent runs", f"run sriov-manage -e {PF}"),
+        (gpu(virtual(), tool=False), 0, "sriov-manage is not where nodeagent runs", f"sriov-manage -d {PF}"),
+    ],
+)
+def test_a_rule_that_nvidias_driver_cannot_meet_is_refused_with_what_to_do(
+    here: Host, number: int, what: str, remedy: str
+) -> None:
+    plan = planned(here, (replace(RULES[0], num_vfs=number),))
+    assert (plan.steps, plan.waiting) == ((), ())
+    (problem,) = plan.problems
+    assert what in problem
+    assert remedy in plan.remedies[problem]
+
+
+@pytest.mark.parametrize(
+    ("here", "number", "what"),
+    [
+        (replace(gpu(), mdevs={"u": Mdev("u", PF, "t-1")}), 16, f"{PF} has mdevs"),
+        (replace(gpu(virtual(driver="nvidia")), mdevs={"u": Mdev("u", VF, "t-1")}), 0, f"{VF} has mdevs"),
+        (gpu(virtual(driver="nvidia", vgpu=True, vgpu_type="256")), 0, f"{VF} has the vGPU type 256"),
+        (gpu(virtual(driver="vfio-pci", enable=1)), 0, f"something on this host has {VF} open"),
+    ],
+)
+def test_nvidias_tool_is_not_run_on_a_card_that_is_not_empty(here: Host, number: int, what: str) -> None:
+    plan = planned(here, (replace(RULES[0], num_vfs=number),))
+    assert plan.steps == ()
+    assert plan.waiting[0].why.endswith(f"; {what}")

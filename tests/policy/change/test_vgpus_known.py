@@ -179,3 +179,30 @@ def test_the_end_does_not_depend_on_what_was_held_in_between(
     for node in (peaceful, troubled):
         node.settle(after)
     assert short(kernel) == short(peaceful.kernel)
+
+
+@pytest.mark.parametrize("between", ["0", "2"])
+def test_what_others_have_cleared_or_changed_and_set_again_is_not_ours_any_more(between: str) -> None:
+    node = Node(card(81))
+    node.settle(wanted("1"))
+    theirs, *ours = node.vfs
+    for vf in node.vfs if between != "0" else [theirs]:
+        node.kernel.set_vgpu_type(vf, "0")
+    node.kernel.set_vgpu_type(theirs, between)
+    node.plan(wanted("1"))
+    for vf in node.vfs if between != "0" else ():
+        node.kernel.set_vgpu_type(vf, "0")
+    node.kernel.set_vgpu_type(theirs, "1")
+    node.plan(wanted("1"))
+    assert theirs not in node.record.types
+    assert (set(node.record.types) == set(ours)) is (between == "0")
+    plan = node.plan(wanted())
+    assert theirs not in {step.action.device for step in (*plan.steps, *plan.waiting)}
+
+
+def test_a_type_that_the_host_does_not_show_yet_stays_ours_while_it_is_set() -> None:
+    vf = card(81).vfs[0]
+    record = Ledger({vf: "1"})
+    here = MdevKernel([card(81)]).host()
+    assert vf in learned(record, here, {}, frozenset({vf})).types
+    assert vf not in learned(record, here, {}).types

@@ -43,6 +43,7 @@ def beside(**change: Any) -> dict[str, Any]:
 CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("unreadable", ReasonCode.UNREADABLE, CARD._replace(unreadable="no answer"), {}, "no answer"),
     ("leaving", ReasonCode.GOING_AWAY, function(A, driver=None, enable=1), {}, "going away, still in use"),
+    ("left behind", ReasonCode.GONE, function(A, physfn=B, left_behind=True), {}, "left it behind"),
     ("no group", ReasonCode.NO_GROUP, CARD, {"group": None}, "no IOMMU group"),
     ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "iommu": False}, "no active IOMMU"),
     ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": GROUP._replace(name="vfio-noiommu")}, "vfio-noiommu"),
@@ -94,7 +95,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
-    elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
+    elsewhere = {ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
 
 
@@ -221,6 +222,16 @@ def test_only_the_nodes_that_would_be_handed_out_must_exist(
 ) -> None:
     group = GROUP._replace(node=group_node)
     assert code(found, Use(iommufd=iommufd), nodes=nodes, group=group) is expected
+
+
+def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that() -> None:
+    without = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=NODES)
+    assert without is not None
+    assert "no iommufd (/dev/iommu does not exist)" in without.what
+    assert "iommufd: auto" in without.hint
+    unbound = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=BOTH)
+    assert unbound is not None
+    assert "a device node is missing" in unbound.what
 
 
 def test_what_was_refused_since_the_pod_of_its_record_has_more_of_the_group_is_held_by_that() -> None:

@@ -15,9 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -62,6 +63,7 @@ class Node:
         self.physical = pci.below(0x14)[0]
         self.below_port = pci.below(0x15)[0]
         self.faulty = pci.below(0x16)[0]
+        self.leaving = pci.below(0x17)[0]
         self.first, self.second, self.third = pci.below(0x18)
         self._log = log
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -72,10 +74,12 @@ class Node:
         trio = (self.first, self.second, self.third)
         return (self.alone, self.plugged, self.below_port, self.faulty, *trio)
 
-    def configure(self, types: Sequence[str] | None = None) -> bool:
+    def configure(
+        self, types: Sequence[str] | None = None, vfs: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
         """Write the configuration (JSON is YAML); False if it is the same as before.
 
-        ``types``: the mdevs to make; None leaves them alone.
+        ``types``: the mdevs to make; None leaves them alone. ``vfs``: PF → how many VFs it is to have.
         """
         selectors: dict[str, dict[str, list[str]]] = {
             "pair": {"addresses": [self.first, self.second]},
@@ -97,16 +101,17 @@ class Node:
             "discovery": {"enabled": False},
             "resources": resources,
             "mdevs": {"manage": types is not None, "types": list(types or ())},
+            "sriov": [{"match": [{"addresses": [pf]}], "numVFs": count} for pf, count in vfs.items()],
             "timing": {"settle": "300ms", "holders": "200ms"},
             "log": {"format": "json"},
         }
         return _renew(_CONFIGURATION, json.dumps(settings))
 
-    async def wish(self, types: Sequence[str] | None) -> None:
-        """Have these types of mdevs wanted from now on; returns when the daemon says that it knows."""
+    async def wish(self, types: Sequence[str] | None, vfs: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Have these mdevs and VFs wanted from now on; returns when the daemon says that it knows."""
         before = self.logged("config-reloaded")
-        if await anyio.to_thread.run_sync(self.configure, types):
-            await until(lambda: self.logged("config-reloaded") > before, f"{types} are in force")
+        if await anyio.to_thread.run_sync(self.configure, types, vfs):
+            await until(lambda: self.logged("config-reloaded") > before, f"{types} {vfs} are in force")
 
     async def run_daemon(self, mode: Mode) -> None:
         """Have the daemon run in that mode; returns when its lists are at the kubelet.

@@ -20,6 +20,18 @@ def unreadable(host_device: HostDevice, _: Unit, __: Use) -> Reason | None:
     )
 
 
+def left_behind(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """What its PF does not know any more does not answer: its configuration space reads all ones."""
+    if not function.left_behind:
+        return None
+    return Reason(
+        ReasonCode.GONE,
+        f"its physical function {function.physfn} was removed and left it behind: nothing answers there",
+        f"reboot the node when it is drained, and write no number of VFs to {function.physfn} before: "
+        "that can crash the kernel",
+    )
+
+
 def going_away(function: PciFunction, unit: Unit, _: Use) -> Reason | None:
     """The driver has let go of the function, but somebody still has it open."""
     return _waits_for_holder() if groups.going_away(function, unit.group) else None

@@ -65,6 +65,8 @@ def nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
     enough = {Iommufd.NEVER: legacy, Iommufd.ONLY: modern, Iommufd.AUTO: legacy or modern}
     if enough[use.iommufd]:
         return None
+    if use.iommufd is Iommufd.ONLY and IOMMUFD_NODE not in unit.nodes:
+        return _no_iommufd()
     wanted = (
         f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
         if use.iommufd is Iommufd.ONLY
@@ -74,4 +76,14 @@ def nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
         ReasonCode.NODE_MISSING,
         f"a device node is missing: {wanted} must exist",
         "look for udev or container mounts that hide /dev/vfio; bind the device again if the node stays away",
+    )
+
+
+def _no_iommufd() -> Reason:
+    """The kernel has it from 6.2 on, if it was built so; Debian's up to 7.2 were not."""
+    return Reason(
+        ReasonCode.NODE_MISSING,
+        f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource says iommufd: only",
+        "load the module iommufd if the kernel has it (CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV), "
+        "or say iommufd: auto or never for the resource",
     )

@@ -3,37 +3,40 @@
 
 from __future__ import annotations
 
+import anyio
 import anyio.to_thread
 
 from tests.vm.guest import pci, vfio
 from tests.vm.guest.node import ABSENT, HEALTHY, UNHEALTHY, Node, until
 
-
-def _make(node: Node, count: int) -> None:
-    pci.path(node.physical, "sriov_drivers_autoprobe").write_text("0")
-    pci.path(node.physical, "sriov_numvfs").write_text(str(count))
+_RETRIES = 4.0  # seconds in which a refusal would have been tried again, twice
 
 
-def _functions(node: Node) -> list[str]:
-    return [pci.path(node.physical, f"virtfn{index}").readlink().name for index in range(2)]
+def _make(physical: str, count: int) -> None:
+    pci.path(physical, "sriov_drivers_autoprobe").write_text("0")
+    pci.path(physical, "sriov_numvfs").write_text(str(count))
+
+
+def _functions(physical: str) -> list[str]:
+    return [pci.path(physical, f"virtfn{index}").readlink().name for index in range(2)]
 
 
 async def virtual_functions_come_and_go_with_their_number(node: Node) -> None:
     """Each is offered when it is bound, and gone with the others."""
-    await node.change(_make, node, 2)
-    one, two = _functions(node)
+    await node.change(_make, node.physical, 2)
+    one, two = _functions(node.physical)
     for address in (one, two):
         done = await node.change(pci.bind, address, pci.VFIO)
         await node.promised(address, HEALTHY, done)
-    done = await node.change(_make, node, 0)
+    done = await node.change(_make, node.physical, 0)
     await node.promised(one, ABSENT, done)
     await node.promised(two, ABSENT, done)
 
 
 async def virtual_functions_that_cannot_go_stop_no_scan(node: Node) -> None:
     """One is open while their number is set to 0: the write waits, and other devices are still followed."""
-    await node.change(_make, node, 2)
-    one, two = _functions(node)
+    await node.change(_make, node.physical, 2)
+    one, two = _functions(node.physical)
     for address in (one, two):
         await node.change(pci.bind, address, pci.VFIO)
         await node.until(address, HEALTHY)
@@ -47,3 +50,28 @@ async def virtual_functions_that_cannot_go_stop_no_scan(node: Node) -> None:
     await until(lambda: not pci.exists(one) and not pci.exists(two), "both have gone")
     await node.until(one, ABSENT)
     await node.until(two, ABSENT)
+
+
+async def nothing_is_written_to_a_function_that_came_back_without_its_virtual_functions(node: Node) -> None:
+    """The driver leaves them behind when it is removed; another write of their number would end the kernel.
+
+    They stay until a reboot, so this takes a controller of its own, and leaves its rule in force for a while.
+    """
+    await node.change(_make, node.leaving, 2)
+    one, two = _functions(node.leaving)
+    for address in (one, two):
+        await node.change(pci.bind, address, pci.VFIO)
+        await node.until(address, HEALTHY)
+    await node.change(pci.remove, node.leaving)
+    await node.change(pci.rescan)
+    await until(lambda: pci.driver(node.leaving) == "nvme", "the driver has it again")
+    for address in (one, two):
+        await node.until_reason(address, "fallen-off-the-bus", "left it behind")
+        print(f"    {address} reads {pci.path(address, 'config').read_bytes()[:4].hex()}", flush=True)
+    await node.wish(None, {node.leaving: 2})
+    await until(lambda: node.logged("plan-problem") > 0, "a person is told")
+    await anyio.sleep(_RETRIES)
+    changes = (await node.status())["changes"]
+    assert changes["writes"] == 0, changes
+    assert any(node.leaving in problem for problem in changes["problems"]), changes
+    assert pci.path(node.leaving, "sriov_numvfs").read_text().strip() == "0"

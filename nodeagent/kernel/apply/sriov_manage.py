@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs NVIDIA's sriov-manage, the one way to VFs of its GPUs: their driver takes no ``sriov_numvfs``.
+
+It takes the GPU from its driver, makes all VFs or removes them, and gives it back; what was set up on it for
+MIG or for vGPUs of several sizes is lost (read from the tool; not seen on hardware). It refuses a GPU that is
+open. It is never ended half-way, for then the GPU would have no driver: it may take as long as it likes.
+"""
+
+from __future__ import annotations
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import pci
+
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_GPUS = "/proc/driver/nvidia/gpus"
+_CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_HINT = (
+    "run it by hand to see more; it needs lspci, setpci, the module pci-pf-stub, and a GPU that is not open"
+)
+
+
+def run(root: Root, address: str, *, make: bool) -> None:
+    """Make all VFs of a GPU, or remove them. Blocks until the tool has ended.
+
+    :raises KernelRefused: if it cannot be run, or says that it failed; at once if MIG is set up on the GPU.
+    """
+    import subprocess  # rarely needed
+
+    if _has_gpu_instances(root, address):
+        raise KernelRefused(
+            f"{pci.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would take away",
+            "remove them first if nobody needs them, or make the VFs by hand before MIG is set up",
+            path=pci.SRIOV_MANAGE,
+        )
+    command = [root.path(pci.SRIOV_MANAGE), "-e" if make else "-d", address]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_ENVIRONMENT,
+            check=False,
+        )
+    except OSError as error:
+        what = f"{pci.SRIOV_MANAGE} cannot be run: {error.strerror}"
+        raise KernelRefused(what, _HINT, path=pci.SRIOV_MANAGE) from error
+    if done.returncode:
+        said = done.stdout.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        what = f"{pci.SRIOV_MANAGE} {command[1]} {address} ended with {done.returncode}: {said or 'no word'}"
+        raise KernelRefused(what, _HINT, path=pci.SRIOV_MANAGE)
+
+
+def _has_gpu_instances(root: Root, address: str) -> bool:
+    """True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
+    lines = (root.text(f"{_GPUS}/{address}/information") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    minor = next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
+    return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{minor}/mig"))

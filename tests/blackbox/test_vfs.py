@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of VFs of a function: made to order, never under anybody, never where that ends a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from nodeagent.base.watching import Watcher
+from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
+from tests.sim.vfs import SimulatedVfs, add_sriov_manage
+
+PF, VF = "0000:3b:00.0", "0000:3b:00.1"
+DISKS, CARDS = "example.com/disk", "example.com/card"
+RULES = f"""apiVersion: nodeagent/v1
+discovery: {{enabled: false}}
+resources:
+  - {{name: {DISKS}, pci: [{{addresses: ["{VF}"]}}]}}
+  - {{name: {CARDS}, pci: [{{addresses: ["{PF}"]}}]}}
+"""
+WISH = f'sriov: [{{match: [{{addresses: ["{PF}"]}}], numVFs: 2}}]\n'
+
+
+def add(node: Node, address: str, group: int, driver: str, sriov: int = 0, physfn: str | None = None) -> None:
+    node.host.add_function(
+        address,
+        vendor="144d",
+        device="a824",
+        pci_class="010802",
+        driver=driver,
+        group=group,
+        sriov=sriov,
+        physfn=physfn,
+    )
+
+
+def asked_of(node: Node) -> str:
+    with open(node.host.path(f"/sys/bus/pci/devices/{PF}/sriov_numvfs"), encoding="ascii") as number:
+        return number.read().strip()
+
+
+@asynccontextmanager
+async def made_to_order(node: Node) -> AsyncIterator[SimulatedVfs]:
+    """The PF makes VFs when it is told to."""
+    watcher = Watcher()
+    async with anyio.create_task_group() as group:
+        group.start_soon(watcher.run)
+        yield SimulatedVfs(node.host, PF, watcher, group=50)
+        group.cancel_scope.cancel()
+
+
+async def test_nothing_is_written_to_a_function_that_left_its_vfs_behind(node: Node) -> None:
+    add(node, PF, 1, "nvme", sriov=4)
+    add(node, VF, 2, "vfio-pci", physfn=PF)
+    node.configure(RULES)
+    async with node.running(listed={DISKS: 1}) as (daemon, kubelet):
+        node.host.unplug(PF)
+        await until_health(kubelet, DISKS, VF, "Unhealthy")
+        node.host.plug(PF)
+        node.host.bind(PF, "nvme")
+        node.configure(RULES + WISH)
+        said = await daemon.logged("plan-problem")
+        assert f"{PF}: its VFs {VF} were left behind" in said["text"]
+        told = await node.until_told(lambda told: bool(told["changes"]["problems"]))
+        assert "reboot the node" in told["changes"]["remedies"][said["text"]]
+        assert said["text"] in told["problems"]
+        assert (told["changes"]["writes"], asked_of(node)) == (0, "0")
+        device = await node.command("explain", VF)
+        assert "left it behind" in device.stdout
+        plan = await node.command("plan")
+        assert f"problem: {said['text']}" in plan.stdout
+        assert "reboot the node" in plan.stdout
+
+
+async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node: Node) -> None:
+    node.host.add_function(
+        PF, vendor="10de", device="2235", pci_class="030200", driver="nvidia", group=1, sriov=2
+    )
+    node.configure(RULES + WISH.replace("numVFs: 2", "numVFs: 1"))
+    async with made_to_order(node) as vfs, node.running(listed={CARDS: 1}) as (daemon, _):
+        said = await daemon.logged("plan-problem")
+        assert "makes all 2 or none" in said["text"]
+        node.configure(RULES + WISH)
+        await node.until_told(lambda told: any("sriov-manage -e" in each for each in remedies(told)))
+        assert (vfs.made, asked_of(node)) == ((), "0")
+        add_sriov_manage(node.host)
+        node.host.write(PF, "numa_node", "0")  # an event, as a driver's installation brings many
+        done = await daemon.logged("action-done")
+        assert done["action"] == f"have sriov-manage make the 2 VFs of {PF}"
+        told = await node.until_told(lambda told: not told["changes"]["problems"])
+        assert (len(vfs.made), told["changes"]["writes"]) == (2, 1)
+
+
+def remedies(told: dict[str, Any]) -> list[str]:
+    found: dict[str, str] = told["changes"]["remedies"]
+    return list(found.values())
+
+
+async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_the_function(
+    node: Node,
+) -> None:
+    add(node, PF, 1, "vfio-pci", sriov=4)
+    node.configure(RULES)
+    async with made_to_order(node) as vfs, node.running(listed={CARDS: 1}) as (daemon, kubelet):
+        vm = await kubelet.admit(pod("vm", {CARDS: 1}))
+        node.configure(RULES + WISH)
+        said = await daemon.logged("action-waiting")
+        assert f"{PF} is held by ns/vm" in said["why"]
+        node.host.hold(PF)
+        kubelet.delete(vm)
+        await node.until_told(lambda told: any("open" in each["why"] for each in told["changes"]["waiting"]))
+        assert vfs.made == ()
+        node.host.release(PF)
+        await eventually(lambda: len(vfs.made) == 2, PATIENCE)

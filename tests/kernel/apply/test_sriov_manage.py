@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's sriov-manage: run once, seen to have worked, and refused in words that help."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.base import threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.watching import Watcher
+from nodeagent.kernel.apply import actions
+from nodeagent.kernel.root import Root
+from nodeagent.model.action import RunSriovManage
+from nodeagent.sim.host import SimulatedHost
+from tests.sim.vfs import SimulatedVfs, add_sriov_manage
+
+GPU = "0000:3b:00.0"
+MAKE, REMOVE = RunSriovManage(GPU, 4), RunSriovManage(GPU, 0)
+
+
+@pytest.fixture
+async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
+    """An A40 that can have four VFs, and the tool."""
+    host = SimulatedHost(tmp_path)
+    host.add_function(
+        GPU, vendor="10de", device="2235", pci_class="030200", driver="nvidia", group=1, sriov=4
+    )
+    add_sriov_manage(host)
+    watcher = Watcher()
+    async with anyio.create_task_group() as group:
+        group.start_soon(watcher.run)
+        yield SimulatedVfs(host, GPU, watcher, group=50, driver="nvidia")
+        group.cancel_scope.cancel()
+
+
+async def change(root: Path, action: RunSriovManage, patience: float = 5.0) -> None:
+    await threads.call(actions.apply, Root(root), action, patience)
+
+
+async def refusal(root: Path, action: RunSriovManage) -> KernelRefused:
+    with pytest.raises(KernelRefused) as caught:
+        await change(root, action, 0.05)
+    return caught.value
+
+
+def asked(root: Path) -> str | None:
+    return Root(root).text("/asked")
+
+
+async def test_the_tool_makes_all_vfs_and_removes_them(vfs: SimulatedVfs, tmp_path: Path) -> None:
+    counts = []
+    for action in (MAKE, MAKE, REMOVE):
+        await change(tmp_path, action)
+        counts.append(len(vfs.made))
+    assert counts == [4, 4, 0]
+    assert asked(tmp_path) == f"-e {GPU}\n-d {GPU}"
+
+
+async def test_what_the_tool_says_last_is_told_when_it_fails(vfs: SimulatedVfs, tmp_path: Path) -> None:
+    vfs.host.write_file("/refuses", "")
+    error = await refusal(tmp_path, MAKE)
+    assert error.what.endswith(f"-e {GPU} ended with 1: Cannot obtain unbindLock for {GPU}")
+    assert "by hand" in error.hint
+
+
+async def test_a_tool_that_does_nothing_or_cannot_be_run_is_a_refusal(
+    vfs: SimulatedVfs, tmp_path: Path
+) -> None:
+    vfs.host.write_file("/usr/lib/nvidia/sriov-manage", "#!/bin/true")
+    assert "has 0 VFs" in (await refusal(tmp_path, MAKE)).what
+    vfs.host.write_file("/usr/lib/nvidia/sriov-manage", "#!/no/such/shell")
+    assert "cannot be run" in (await refusal(tmp_path, MAKE)).what
+
+
+async def test_it_is_not_run_where_mig_is_set_up_or_vfs_were_left_behind(
+    vfs: SimulatedVfs, tmp_path: Path
+) -> None:
+    vfs.host.write_file(f"/proc/driver/nvidia/gpus/{GPU}/information", "Model: A40\nDevice Minor: \t 3")
+    vfs.host.write_file("/proc/driver/nvidia/capabilities/gpu3/mig/gi1/access", "DeviceFileMinor: 12")
+    assert "GPU instances of MIG" in (await refusal(tmp_path, MAKE)).what
+    vfs.host.add_function(
+        "0000:3b:00.4", vendor="10de", device="2235", pci_class="030200", group=9, physfn=GPU
+    )
+    vfs.host.unplug(GPU)
+    vfs.host.plug(GPU)
+    assert "left behind" in (await refusal(tmp_path, MAKE)).what
+    assert asked(tmp_path) is None
