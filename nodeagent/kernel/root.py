@@ -165,7 +165,7 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST) -> str | None:
 
 
 def _rest(fd: int, most: int) -> bytes:
-    """What follows the first bytes of a file that is longer than an attribute, or so much that it is too much."""
+    """What follows the first bytes of a file that is longer than an attribute, or more than is wanted."""
     parts, size = [], 0
     while size <= most and (data := os.read(fd, 1 << 16)):
         parts.append(data)

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from nodeagent.base import log
+from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.service import Plugin
@@ -52,6 +53,7 @@ class Standing:
 
     def refused(self, error: str) -> None:
         """Note why the resource is not registered; said once until it is."""
+        error = bounded(error)
         if not self._complained:
             log.event(log.REGISTER_FAILING, resource=self._resource, error=error)
         self._complained = True
