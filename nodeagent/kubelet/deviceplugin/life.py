@@ -115,8 +115,12 @@ class Life:
 
     @property
     def same_kubelet(self) -> bool:
-        """False if the kubelet that was met has gone, or another has come."""
-        return self._directory.kubelet.get() == self._kubelet
+        """False if the kubelet that was met has gone, or another has come.
+
+        One that reads the list is there, whatever has become of the names of its sockets.
+        """
+        now = self._directory.kubelet.get()
+        return now == self._kubelet or (now is None and self.streaming)
 
     @property
     def streaming(self) -> bool:

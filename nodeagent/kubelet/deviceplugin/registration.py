@@ -169,8 +169,12 @@ class RegisterWay:
         return False
 
     def over(self, life: Life) -> bool:
-        """True if the kubelet is another, or our socket is gone."""
-        return not life.same_kubelet or not life.server.present
+        """True if the kubelet is another, or our socket is gone and there is a kubelet to register with."""
+        return not life.same_kubelet or (self._reachable(life) and not life.server.present)
+
+    def _reachable(self, life: Life) -> bool:
+        """False while the kubelet reads the list although its socket is gone: nobody could register then."""
+        return self.wanted or not life.streaming
 
     async def hold(self, life: Life) -> End:
         """Wait until the kubelet is another, our socket is gone, or the stream has ended or never came."""

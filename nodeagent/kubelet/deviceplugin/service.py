@@ -137,8 +137,8 @@ class Plugin(v1beta1.DevicePluginBase):
     async def _preferred(
         self, request: v1beta1.ContainerPreferredAllocationRequest
     ) -> v1beta1.ContainerPreferredAllocationResponse:
-        self._check(request.available_device_ids)
-        self._check(request.must_include_device_ids)
+        _check(request.available_device_ids, self._listing)
+        _check(request.must_include_device_ids, self._listing)
         try:
             chosen = await self._answers.prefer(
                 request.available_device_ids, request.must_include_device_ids, request.allocation_size
@@ -148,7 +148,7 @@ class Plugin(v1beta1.DevicePluginBase):
         return v1beta1.ContainerPreferredAllocationResponse(device_ids=list(chosen))
 
     async def _granted(self, device_ids: Sequence[str]) -> v1beta1.ContainerAllocateResponse:
-        self._check(device_ids)
+        _check(device_ids, self._listing)
         try:
             with anyio.fail_after(ALLOCATE_LIMIT), self._listing.allocating(device_ids):
                 return _response(await self._answers.allocate(device_ids))
@@ -159,17 +159,6 @@ class Plugin(v1beta1.DevicePluginBase):
             text = f"{', '.join(device_ids)}: the host did not answer within {ALLOCATE_LIMIT:.0f} s"
             raise GRPCError(Status.DEADLINE_EXCEEDED, text) from late
 
-    def _check(self, device_ids: Sequence[str]) -> None:
-        """Refuse what nobody can mean, before it is looked up, logged and told."""
-        longest = max(map(len, device_ids), default=0)
-        if longest > LONGEST_ID:
-            what = f"an id of {longest} characters is not that of a device of this node"
-            raise GRPCError(Status.INVALID_ARGUMENT, what)
-        listed = len(self._listing.cell.get())
-        if len(device_ids) > max(MOST_IDS, listed):
-            what = f"{len(device_ids)} devices are asked for; this node has {listed} of them"
-            raise GRPCError(Status.INVALID_ARGUMENT, what)
-
     async def _delivered(self) -> None:
         """Wait, but not long, until the kubelet has the list that explains a refusal.
 
@@ -179,6 +168,18 @@ class Plugin(v1beta1.DevicePluginBase):
         with anyio.move_on_after(DELIVERY_LIMIT):
             while any(sent < wanted for sent in self._sent.values()):
                 await self._progress.newer(self._progress.version)
+
+
+def _check(device_ids: Sequence[str], listed: Listing) -> None:
+    """Refuse what nobody can mean, before it is looked up, logged and told."""
+    longest = max(map(len, device_ids), default=0)
+    if longest > LONGEST_ID:
+        what = f"an id of {longest} characters is not that of a device of this node"
+        raise GRPCError(Status.INVALID_ARGUMENT, what)
+    here = len(listed.cell.get())
+    if len(device_ids) > max(MOST_IDS, here):
+        what = f"{len(device_ids)} devices are asked for; this node has {here} of them"
+        raise GRPCError(Status.INVALID_ARGUMENT, what)
 
 
 def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:
