@@ -9,6 +9,7 @@ the quick tries after its birth.
 
 from __future__ import annotations
 
+import os
 import random
 
 import anyio
@@ -170,11 +171,14 @@ class RegisterWay:
 
     def over(self, life: Life) -> bool:
         """True if the kubelet is another, or our socket is gone and there is a kubelet to register with."""
-        return not life.same_kubelet or (self._reachable(life) and not life.server.present)
+        return not life.same_kubelet or (not life.server.present and self._reachable(life))
 
     def _reachable(self, life: Life) -> bool:
-        """False while the kubelet reads the list although its socket is gone: nobody could register then."""
-        return self.wanted or not life.streaming
+        """False while the kubelet reads the list although its socket is gone: nobody could register then.
+
+        Both may have been unlinked at once, and not all of it be heard yet.
+        """
+        return not life.streaming or os.path.lexists(self.directory.kubelet_path)
 
     async def hold(self, life: Life) -> End:
         """Wait until the kubelet is another, our socket is gone, or the stream has ended or never came."""
