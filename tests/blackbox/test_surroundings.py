@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.blackbox.harness import PATIENCE, Node, eventually
+from tests.blackbox.harness import PATIENCE, T4, Node, eventually, pod
 
 A, B = "example.com/a", "example.com/b"
 AT_ONCE = 4.0  # seconds, on a machine that others load; the slow poll takes ten
@@ -89,6 +89,31 @@ async def test_a_file_system_that_is_mounted_over_the_tree_is_found_at_once(two:
         await kubelet.until_listed(B, 3, PATIENCE)
         assert anyio.current_time() - began < AT_ONCE
         assert daemon.alive
+
+
+async def test_the_first_list_for_a_kubelet_that_came_later_waits_for_its_answer(node: Node) -> None:
+    """The device that it names as held is not there any more, and nothing else tells of it."""
+    gone, other = node.add_gpus(2)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(T4, 2, PATIENCE)
+            assert (await kubelet.admit(pod("one", {T4: 2}))).phase == "Running"
+        held = kubelet.state.table.held
+        await kubelet.stop()
+        shutil.rmtree(node.root / "var/lib/kubelet")
+        node.host.unplug(gone)
+        async with node.daemon() as daemon:
+            await daemon.logged("kubelet-gone")
+            seen = len(kubelet.statistics.lists[T4])
+            kubelet.faults.set("listen-delay", 0.1)
+            kubelet.faults.set("pod-resources-delay", 0.1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(kubelet.start)
+                await eventually(node.plugins.exists)
+                kubelet.state.table.held = held
+            await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
+            first = kubelet.statistics.lists[T4][seen].health
+            assert first == {gone: "Unhealthy", other: "Healthy"}
 
 
 @contextmanager
