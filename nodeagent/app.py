@@ -26,7 +26,7 @@ from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import activation, log, supervise
+from nodeagent.base import activation, log, mounttable, supervise
 from nodeagent.base.errors import MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -60,6 +60,7 @@ class Daemon:
         return (
             Task("inotify", watcher.run),
             Task("refused watches", watcher.keep_trying),
+            Task("mounts", partial(mounttable.follow, watcher.mounts_changed)),
             self.core.events,
             *(Task(f"directory {directory.path}", directory.run) for directory in self.kubelet.directories),
         )

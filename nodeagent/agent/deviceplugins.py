@@ -71,8 +71,9 @@ class ResourceAnswers:
         return await self._granting.prefer(self._name, available, must, size)
 
     async def ready(self) -> None:
-        """Wait, but not long, until the kubelet has said who holds what."""
+        """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
         await self._holders.ready()
+        self._listing.show(self._granting.decided(self._name).devices)
 
 
 @dataclass(slots=True)

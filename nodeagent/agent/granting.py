@@ -61,6 +61,11 @@ class Granting:
         """The resource as it was decided last; one without devices if nobody offers it any more."""
         return self._offering.decision.resources.get(name) or Resource(name, Kind.PCI)
 
+    def decided(self, name: ResourceName) -> Resource:
+        """The resource, decided from all that is known now."""
+        self._offering.one_turn()
+        return self.resource(name)
+
     async def grant(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         """What one container gets for these devices, which are its pod's from now on.
 

@@ -141,10 +141,13 @@ class Holders:
                 await self._inquiry.ask()
 
     async def ready(self) -> None:
-        """Wait for the first answer of the present kubelet, but not long: before that any id may be held."""
+        """Wait for the first answer of the present kubelet, but not long: before that any id may be held.
+
+        Its socket for questions may come later than the one for plugins.
+        """
         failures = self._inquiry.failures
         with anyio.CancelScope(deadline=self._awaited):
-            while failures.get() and self._inquiry.possible:
+            while failures.get() and self._inquiry.kubelet.expected():
                 await failures.newer(failures.version)
 
     async def run(self) -> None:

@@ -56,6 +56,10 @@ class PodResources:
         self._birth = podresources.birth(self._path, self._proc, self._birth)
         return self._birth
 
+    def expected(self) -> bool:
+        """True if a kubelet that is starting can be expected to answer: there is a place for its socket."""
+        return Path(self._path).parent.is_dir()
+
 
 @dataclass(frozen=True, slots=True)
 class KubeletSide:

@@ -3,15 +3,16 @@
 
 A subscription is for a path and outlives the directory behind it: absent, removed, moved away or made
 anew, it stays armed, because beside the directory its nearest existing ancestor is watched for the name
-that leads to it (``inotify``). After each re-arming, and when the kernel's queue has overflowed, subscribers
-hear ``lost``: list it again. One reader, which is not cancelled while the process works: cancelling
-``Inotify.get`` of asyncinotify 4.4 loses the events that it has read. Gathering is left to subscribers.
+that leads to it (``inotify``), and all are placed anew when the mounts have changed. After each
+re-arming, and when the kernel's queue has overflowed, subscribers hear ``lost``: list it again.
+One reader, which is not cancelled while the process works: cancelling ``Inotify.get`` of asyncinotify 4.4
+loses the events that it has read. Gathering is left to subscribers.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import anyio
@@ -124,6 +125,14 @@ class Watcher:
             del self._subscriptions[directory]
             self._watches.remove(directory, subscription.place)
 
+    def mounts_changed(self) -> None:
+        """Watch what the paths lead to now, and tell where it is another directory: no event says so."""
+        for directory, subscription in tuple(self._subscriptions.items()):
+            before = subscription.place.own
+            self._arm(directory, subscription)
+            if subscription.place.own != before:
+                subscription.tell(Change(directory, lost=True))
+
     async def keep_trying(self, pause: float = AGAIN) -> None:
         """While there is anything that was refused, ask again for it after each pause, for ever."""
         while True:
@@ -154,15 +163,10 @@ class Watcher:
         if event.mask & (inotify.SELF | Mask.IGNORED):
             self._rearm(armed.all)
         elif event.name is not None:
-            self._changed(armed, event.mask, str(event.name))
-
-    def _changed(self, armed: inotify.Armed, mask: Mask, name: str) -> None:
-        contents = bool(mask & inotify.CONTENTS)
-        for directory in armed.targets:
-            if directory in self._subscriptions:
-                self._subscriptions[directory].tell(Change(directory, name), contents)
-        if not contents:
-            self._rearm(armed.anchors.get(name, ()))
+            contents, name = bool(event.mask & inotify.CONTENTS), str(event.name)
+            _tell(self._subscriptions, armed.targets, name, contents)
+            if not contents:
+                self._rearm(armed.anchors.get(name, ()))
 
     def _rearm(self, directories: Iterable[str], tell_always: bool = False) -> None:
         """Arm anew; subscribers of those that are, or were, watched themselves hear that they must list."""
@@ -187,6 +191,14 @@ class Watcher:
             return False
         subscription.place, subscription.refused = place, False
         return True
+
+
+def _tell(
+    subscriptions: Mapping[str, _Subscription], directories: Iterable[str], name: str, contents: bool
+) -> None:
+    for directory in directories:
+        if directory in subscriptions:
+            subscriptions[directory].tell(Change(directory, name), contents)
 
 
 def _refused(directory: str, error: OSError) -> KernelRefused:

@@ -20,6 +20,7 @@ HOST_FILES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 _ID = re.compile(r"[0-9a-f]{4}")
 _VENDOR = re.compile(rb"\n[^\t#\n\r]")
 _BLANKS = (b" ", b"\t")
+_LONGEST = 1024  # bytes of a name; the longest in use has 150
 
 
 def names(root: Root, wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -71,9 +72,9 @@ def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:
 
 
 def _name(data: mmap.mmap, start: int) -> str:
-    """The rest of the line."""
-    end = data.find(b"\n", start)
-    return data[start : end if end >= 0 else len(data)].decode("utf-8", "replace").strip()
+    """The rest of the line, as far as a name can go."""
+    end = data.find(b"\n", start, start + _LONGEST)
+    return data[start : end if end >= 0 else start + _LONGEST].decode("utf-8", "replace").strip()
 
 
 def _end_of_vendor(data: mmap.mmap, start: int) -> int:

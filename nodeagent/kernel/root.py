@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
+MOST = 1 << 20  # bytes: an attribute has a page at most, but /proc/modules has no such bound
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
 
 
@@ -107,9 +108,12 @@ class Root:
         """Open a directory. :raises OSError: if it is not there or refuses."""
         return Directory(self._prefix + path)
 
-    def text(self, path: str) -> str | None:
-        """The content without surrounding blanks; None if it cannot be read or is not UTF-8."""
-        return _text(self._prefix + path)
+    def text(self, path: str, most: int = MOST) -> str | None:
+        """The content without surrounding blanks; None if it cannot be read or is not UTF-8.
+
+        A file of more than ``most`` bytes is none that is meant: half of it would be believed for the whole.
+        """
+        return _text(self._prefix + path, most=most)
 
     def target(self, path: str) -> str | None:
         """The whole target of a link as the kernel has it (relative), or None."""
@@ -144,23 +148,26 @@ def gone(error: OSError) -> bool:
     return error.errno in _GONE
 
 
-def _text(path: str, dir_fd: int | None = None) -> str | None:
+def _text(path: str, dir_fd: int | None = None, most: int = MOST) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
     except OSError:
         return None
     try:
         data = os.read(fd, _ATTRIBUTE)
-        return (data if len(data) < _ATTRIBUTE else data + _rest(fd)).strip().decode()
+        if len(data) == _ATTRIBUTE:
+            data += _rest(fd, most)
+        return None if len(data) > most else data.strip().decode()
     except (OSError, UnicodeDecodeError):
         return None
     finally:
         os.close(fd)
 
 
-def _rest(fd: int) -> bytes:
-    """What follows the first bytes of a file that is longer than an attribute."""
-    parts = []
-    while data := os.read(fd, 1 << 16):
+def _rest(fd: int, most: int) -> bytes:
+    """What follows the first bytes of a file that is longer than an attribute, or more than is wanted."""
+    parts, size = [], 0
+    while size <= most and (data := os.read(fd, 1 << 16)):
         parts.append(data)
+        size += len(data)
     return b"".join(parts)

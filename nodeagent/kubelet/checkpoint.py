@@ -23,6 +23,7 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
 
 
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
 APART = 0.25  # seconds after which a write was not under way with another one
 
 
@@ -116,7 +117,7 @@ def known_resources(path: str) -> frozenset[str] | None:
         data = json.loads(Path(path).read_bytes())["Data"]
         registered, pods = data["RegisteredDevices"], data["PodDeviceEntries"]
         return frozenset(registered or ()) | {pod["ResourceName"] for pod in pods or ()}
-    except (OSError, ValueError, LookupError, TypeError):
+    except _UNREADABLE:
         return None
 
 
@@ -130,7 +131,7 @@ def _entries(file: BinaryIO) -> tuple[Entry, ...] | None:
     try:
         document = json.loads(file.read())
         pods = tuple(document["Data"]["PodDeviceEntries"] or ())
-    except (OSError, ValueError, LookupError, TypeError):
+    except _UNREADABLE:
         return None
     found: dict[Entry, None] = {}
     for pod in pods:

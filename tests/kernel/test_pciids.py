@@ -110,6 +110,13 @@ def test_no_file_however_odd_is_more_than_names_or_none(lines: list[str], tail: 
     assert all(isinstance(name, str) for name in found.values())
 
 
+def test_a_line_without_end_gives_as_much_of_it_as_a_name_can_have(tmp_path: Path) -> None:
+    root = given(tmp_path, "10de  NVIDIA" + "x" * 3_000_000)
+    (name,) = pciids.names(root, [("10de", "1eb8")]).values()
+    assert name.startswith("NVIDIAxx")
+    assert len(name) <= 1024
+
+
 def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
     found = pciids.names(given(tmp_path, TEXT), [("10de", ""), ("", ""), ("10de", "zzzz"), ("C 03", "00")])
     assert found.get("10de:") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel.root import Root
+from nodeagent.kernel.root import MOST, Root
 
 
 def test_paths_lie_below_the_prefix_and_lead_back(tmp_path: Path) -> None:
@@ -39,6 +39,17 @@ def test_text_is_stripped_and_whole(tmp_path: Path) -> None:
     assert root.text("/long") == ("line\n" * 50_000).strip()
     assert root.text("/page") == "x" * 256
     assert root.text("/empty") == ""
+
+
+def test_a_file_that_goes_on_and_on_is_read_to_a_bound_and_is_no_text(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "most").write_text("x" * MOST)
+    (tmp_path / "more").write_text("x" * (MOST + 1))
+    assert root.text("/endless") is None
+    assert root.text("/most") == "x" * MOST
+    assert root.text("/more") is None
+    assert root.text("/more", most=MOST + 1) == "x" * (MOST + 1)
 
 
 def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def group(number: str, node: str) -> dict[str, object]:
         ({"Data": []}, ()),
         ([], ()),
         ("no JSON at all", ()),
+        ("[" * 100_000, ()),
         (
             {
                 "Data": {
@@ -142,5 +143,6 @@ def test_the_kubelet_knows_what_is_registered_and_what_pods_hold(
     assert known_resources(str(path)) is None
     path.write_text(json.dumps({"Data": data}))
     assert known_resources(str(path)) == known
-    path.write_text("{")
-    assert known_resources(str(path)) is None
+    for damaged in ("{", "[" * 100_000):
+        path.write_text(damaged)
+        assert known_resources(str(path)) is None

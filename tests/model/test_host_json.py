@@ -98,6 +98,30 @@ def test_a_newer_file_is_read_as_far_as_it_is_known() -> None:
     assert list(host_json.load(document).groups) == [1]
 
 
+def nested(depth: int) -> Any:
+    """Lists in lists."""
+    found: Any = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"format": host_json.FORMAT, "nodes": nested(100_000)},
+        {"format": host_json.FORMAT, "mdevParents": {"a\nb\r\nc": 7}},
+        {"format": host_json.FORMAT, "mdevParents": {"a" * 1_000_000: 7}},
+    ],
+    ids=["deep", "lines", "long"],
+)
+def test_whatever_is_damaged_is_told_in_two_lines_that_a_person_can_read(data: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        host_json.load(data)
+    assert len(caught.value.lines().splitlines()) == 2
+    assert len(caught.value.lines()) < 1200
+
+
 @pytest.mark.parametrize(
     "data",
     [

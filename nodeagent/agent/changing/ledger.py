@@ -38,7 +38,7 @@ def read(path: str) -> Ledger:
     """The record; an empty one without a readable file."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return Ledger()
     if not isinstance(document, dict):
         return Ledger()

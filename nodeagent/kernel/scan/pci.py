@@ -22,8 +22,8 @@ DEVICES = "/sys/bus/pci/devices"
 VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor-specific VFIO framework
 VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
-_CREATABLE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
+_DIGITS = 19  # a number of more is none of the kernel's
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
@@ -125,8 +125,13 @@ def creatable(text: str) -> tuple[tuple[str, str], ...]:
     It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
     vendor-specific VFIO framework).
     """
-    lines = (_CREATABLE.fullmatch(line) for line in text.splitlines())
-    return tuple((match[1], match[2]) for match in lines if match is not None)
+    types = (_type(line) for line in text.splitlines())
+    return tuple(found for found in types if found is not None)
+
+
+def _type(line: str) -> tuple[str, str] | None:
+    number, _, name = (part.strip() for part in line.partition(":"))
+    return (number, name) if number.isdecimal() and name else None
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
@@ -176,7 +181,9 @@ def _shared(word: str | None) -> str | None:
 
 def natural(text: str | None) -> int | None:
     """A decimal number that is not negative: the kernel's -1 means unknown."""
-    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
+    if text is None or len(text) > _DIGITS or not text.isdecimal() or not text.isascii():
+        return None
+    return int(text)
 
 
 def _group_number(text: str | None) -> GroupNumber | None:

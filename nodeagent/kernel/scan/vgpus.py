@@ -15,7 +15,8 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 
 FILE = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
-_TYPE = re.compile(r"<vgpuType\b([^>]*)>")
+_MOST = 1 << 24  # bytes of it that are searched: it grows with each generation of cards
+_TYPE = re.compile(r"<vgpuType\b([^<>]*)>")
 _ATTRIBUTE = re.compile(r"\b(id|name)\s*=\s*\"([^\"]*)\"")
 
 
@@ -40,7 +41,7 @@ def _described(root: Root) -> dict[str, str]:
     from html import unescape  # rarely needed, and its table of entities is large
 
     types: dict[str, str] = {}
-    for match in _TYPE.finditer(root.text(FILE) or ""):
+    for match in _TYPE.finditer(root.text(FILE, _MOST) or ""):
         attributes = dict(_ATTRIBUTE.findall(match[1]))
         if {"id", "name"} <= attributes.keys():
             types[attributes["id"]] = unescape(attributes["name"])

@@ -63,7 +63,7 @@ class SocketDir:
         self._lock = DirectoryLock(path) if exclusive else None
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._ours: dict[str, Identity] = {}  # our sockets, as they were when an event named them last
-        self._inode: int | None = None
+        self._directory: tuple[int, int] | None = None
         self._born = 0.0
 
     @property
@@ -74,7 +74,7 @@ class SocketDir:
     @property
     def exists(self) -> bool:
         """True if the directory was there when it was read last."""
-        return self._inode is not None
+        return self._directory is not None
 
     @property
     def kubelet_path(self) -> str:
@@ -111,9 +111,9 @@ class SocketDir:
 
         :raises AlreadyRunning: if it was made anew and taken by another.
         """
-        inode = _inode(self.path)
-        if inode != self._inode or (self._lock is not None and not self._lock.holds):
-            self._inode = inode
+        directory = _directory(self.path)
+        if directory != self._directory or (self._lock is not None and not self._lock.holds):
+            self._directory = directory
             if self._lock is not None:
                 self._lock.take()
             _clear_leftovers(self.path)
@@ -163,11 +163,13 @@ def _is_ours(name: str) -> bool:
     return name.startswith(PREFIX) and name.endswith(SUFFIX)
 
 
-def _inode(path: str) -> int | None:
+def _directory(path: str) -> tuple[int, int] | None:
+    """Device and inode: the roots of two file systems may have one number."""
     try:
-        return Path(path).stat().st_ino
+        status = Path(path).stat()
     except OSError:
         return None
+    return status.st_dev, status.st_ino
 
 
 def _identity(path: str) -> Identity | None:

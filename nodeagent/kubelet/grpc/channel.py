@@ -22,7 +22,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from nodeagent.base import sockets
-from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.errors import KubeletUnavailable, bounded
 from nodeagent.kubelet.grpc.connection import SMALL, Connection
 from nodeagent.kubelet.grpc.wire import Codec, Unreadable
 
@@ -65,6 +65,13 @@ class _Stream(Stream[Any, Any]):
             await super().send_request(end=end)
         except AttributeError as error:
             raise StreamTerminatedError("Connection lost") from error
+
+    async def recv_message(self) -> Any:
+        """The next message; None where they end, which an answer of one message must not do."""
+        message = await super().recv_message()
+        if message is None and not self._cardinality.server_streaming:
+            raise StreamTerminatedError("an answer without a message")  # unless the trailers say more
+        return message
 
     async def __aexit__(self, *raised: Any) -> None:
         """End the call; what grpclib raises comes out."""
@@ -157,7 +164,7 @@ async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
 def describe(error: BaseException) -> str:
     """Words for a failed call: ``NOT_FOUND: text``, ``no answer in time``, or the system's text."""
     if isinstance(error, GRPCError):
-        return f"{error.status.name}: {error.message or 'no text'}"
+        return bounded(f"{error.status.name}: {error.message or 'no text'}")
     if isinstance(error, TimeoutError) and not error.strerror:
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -33,6 +33,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         "\udcff",
         '{"types": null}',
         '{"listed": {"a": "b"}}',
+        "[" * 100_000,
     ],
 )
 def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:

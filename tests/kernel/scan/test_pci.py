@@ -122,3 +122,14 @@ async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path
         unplugged(at, tmp_path)
         answer.write("0\n")
     assert await reading.result() is None
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "9" * 20, "-1", "\u0663", ""])
+def test_what_is_no_number_of_the_kernels_is_unknown(tmp_path: Path, number: str) -> None:
+    """Python turns no text of more than 4,300 digits into a number, and says so by a ValueError."""
+    host = SimulatedHost(tmp_path)
+    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=1)
+    Path(host.path(f"/sys/bus/pci/devices/{A}/numa_node")).write_text(number)
+    found = pci.function(Root(tmp_path), A)
+    assert found is not None
+    assert found.numa_node is None

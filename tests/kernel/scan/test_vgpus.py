@@ -179,3 +179,13 @@ async def test_a_type_that_is_set_wakes_also_where_the_driver_came_later(
     for content in ("1147\n", "0\n"):
         current.write_text(content)
         await until(woken)
+
+
+@pytest.mark.timeout(10)
+def test_lists_of_types_that_never_come_to_an_end_of_a_line_cost_no_time(host: SimulatedHost) -> None:
+    give(host, "1147", "1:a" + " " * 400_000 + "b\n2 : c\n")
+    assert read(host).vgpu_types[-1] == ("2", "c")
+    file = Path(host.path(vgpus.FILE))
+    file.parent.mkdir(parents=True)
+    file.write_text("<vgpuType " * 400_000 + '<vgpuType id="1147" name="NVIDIA A40-1B">')
+    assert vgpus.named(Root(host.directory), scanned(host))["1147"] == "NVIDIA A40-1B"
