@@ -24,6 +24,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 
 from nodeagent.base.latest import Latest
+from nodeagent.kubelet.grpc.wire import Unreadable
 
 SMALL = Configuration(http2_connection_window_size=65_535, http2_stream_window_size=65_535)
 """For connections on which no more than that comes in at once, as a rule: more costs an acknowledgement."""
@@ -107,6 +108,8 @@ class Calls:
                 if str(error) != NO_COMPRESSION:
                     raise
                 raise GRPCError(Status.UNIMPLEMENTED, "compressed requests are not supported") from error
+            except Unreadable as error:
+                raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
             finally:
                 running.discard(scope)
                 self.moved()
