@@ -9,6 +9,7 @@ a device that was given to two, memory or descriptors that grow. With root disks
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import secrets
 import sys
@@ -32,6 +33,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
     print(f"seed                {seed}", flush=True)
+    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the stand-in, whose peers are killed
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="nodeagent-soak-", dir=base) as directory:
         return _run(Soak(Path(directory), seed, chosen.restarts), seed, chosen.restarts)

@@ -57,16 +57,21 @@ class Figures:
         return lines
 
     def _sizes(self, begin: Usage, end: Usage) -> list[str]:
-        slope = 0.0
-        if len(self.sizes) > 2:
-            line = statistics.linear_regression(range(len(self.sizes)), [float(size) for size in self.sizes])
-            slope = line.slope * 100
+        half = len(self.sizes) // 2
         return [
             f"RSS                 {begin.rss / 1024:.1f} MiB at the begin, {end.rss / 1024:.1f} at the end",
-            f"RSS slope           {slope:+.0f} KiB for 100 restarts, of {len(self.sizes)} in one life",
+            f"RSS slope           {_slope(self.sizes[:half]):+.0f} KiB for 100 restarts, then "
+            + f"{_slope(self.sizes[half:]):+.0f}: two halves of {len(self.sizes)} in one life",
             f"descriptors         {begin.fds} at the begin, {end.fds} at the end",
             f"threads             {begin.threads} at the begin, {end.threads} at the end",
         ]
+
+
+def _slope(sizes: list[int]) -> float:
+    """Of the straight line through sizes, for 100 restarts; 0 for fewer than three."""
+    if len(sizes) < 3:
+        return 0.0
+    return statistics.linear_regression(range(len(sizes)), [float(size) for size in sizes]).slope * 100
 
 
 def _told(counts: Counter[str]) -> str:

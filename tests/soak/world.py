@@ -101,8 +101,12 @@ class World:
 
     def change_hardware(self) -> None:
         """One device goes, comes, or gets another driver, be it held or not."""
-        address = self.rng.choice(sorted(self._kinds))
-        host = self.node.host
+        host, well = (
+            self.node.host,
+            sorted(each for each, driver in self._drivers.items() if driver == "vfio-pci"),
+        )
+        ill = sorted(self._kinds.keys() - set(well))
+        address = self.rng.choice(ill if ill and self.rng.random() < len(ill) / EACH else well)
         if address not in self._drivers:
             host.plug(address)
             host.bind(address, "vfio-pci")
@@ -138,7 +142,11 @@ class World:
         if self._pods and (len(self._pods) >= MOST_PODS or self.rng.random() < 0.3):
             self._end(kubelet, self.rng.choice(sorted(self._pods)))
             return
-        name = self.rng.choice(sorted(self._names.values()))
+        doubtful = self._doubtful()
+        free = sorted(name for name, ids in self.expected().items() if ids - doubtful)
+        if not free:
+            return
+        name = self.rng.choice(free)
         number = self.happened["pods"]
         pod = await kubelet.admit(Pod("ns", f"pod{number}", [{name: self.rng.choice((1, 1, 2))}]))
         self.happened["pods"] += 1
