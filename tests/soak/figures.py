@@ -58,10 +58,10 @@ class Figures:
 
     def _sizes(self, begin: Usage, end: Usage) -> list[str]:
         half = len(self.sizes) // 2
+        slopes = f"{_slope(self.sizes[:half]):+.0f}, then {_slope(self.sizes[half:]):+.0f}"
         return [
             f"RSS                 {begin.rss / 1024:.1f} MiB at the begin, {end.rss / 1024:.1f} at the end",
-            f"RSS slope           {_slope(self.sizes[:half]):+.0f} KiB for 100 restarts, then "
-            + f"{_slope(self.sizes[half:]):+.0f}: two halves of {len(self.sizes)} in one life",
+            f"RSS slope           {slopes} KiB for 100 restarts, in two halves of {len(self.sizes)}",
             f"descriptors         {begin.fds} at the begin, {end.fds} at the end",
             f"threads             {begin.threads} at the begin, {end.threads} at the end",
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ FOREIGN_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError, Unre
 
 class KubeletAway(KubeletUnavailable):
     """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Headers are taken apart. grpclib 0.4.9 lets out what it meets where they lack a status or base64.
+
+    :raises ProtocolError: for such headers.
+    """
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"headers that are not understood: {error}") from error
 
 
 class _Stream(Stream[Any, Any]):
@@ -65,6 +77,16 @@ class _Stream(Stream[Any, Any]):
             await super().send_request(end=end)
         except AttributeError as error:
             raise StreamTerminatedError("Connection lost") from error
+
+    async def recv_initial_metadata(self) -> None:
+        """Wait for the first headers. :raises ProtocolError: for such as gRPC does not have, and more."""
+        with _understood():
+            await super().recv_initial_metadata()
+
+    async def recv_trailing_metadata(self) -> None:
+        """Wait for the last headers. Raises as the first do."""
+        with _understood():
+            await super().recv_trailing_metadata()
 
     async def __aexit__(self, *raised: Any) -> None:
         """End the call; what grpclib raises comes out."""
