@@ -151,11 +151,15 @@ class World:
         pod = await kubelet.admit(Pod("ns", f"pod{number}", [{name: self.rng.choice((1, 1, 2))}]))
         self.happened["pods"] += 1
         if pod.phase == "Running":
-            self._pods[pod.key] = pod
+            self.given(pod)
             self.held()
         else:
             kubelet.delete(pod)
             self.refusals[pod.message] += 1
+
+    def given(self, pod: Pod) -> None:
+        """This pod has what its results say."""
+        self._pods[pod.key] = pod
 
     def _end(self, kubelet: Kubelet, key: str) -> None:
         pod = self._pods.pop(key)
