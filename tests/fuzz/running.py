@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 
 from tests.fuzz import bounds
 
@@ -74,7 +76,9 @@ def round_of(
             met[f"{target.name}: {why}"] += 1
 
     try:
-        inputs()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HypothesisWarning)  # a large input is large when it is shown
+            inputs()
     except Exception as error:  # noqa: BLE001 - whatever comes is what is looked for
         return Failure(target.name, number, _told(error), f"{last[0] if last else None!r:.600}")
     return None

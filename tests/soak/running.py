@@ -115,6 +115,7 @@ class Soak:
         restarts.speak_again(kubelet)
         if kind in restarts.WITHOUT_PODS:
             self.world.evict(kubelet)
+        before = self.figures.shortages.copy()
         with self._shortage(daemon):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._changes)
@@ -123,7 +124,8 @@ class Soak:
         if self._blind:
             daemon.send(signal.SIGHUP)  # what is to be done without watches: only the host is read by a timer
         self.figures.restarts[kind] += 1
-        await self._right(kubelet, daemon, kind)
+        short = "".join(f", after {what}" for what in self.figures.shortages - before)
+        await self._right(kubelet, daemon, kind + short)
         for _ in range(self.rng.randint(0, 3)):
             await self.world.change_pods(kubelet)
 
@@ -151,12 +153,22 @@ class Soak:
         try:
             await kubelet.until(lambda: not self.world.missing(kubelet), bound)
         except TimeoutError as error:
-            raise Broken(f"{after}: lost after {bound:.0f} s: {self.world.missing(kubelet)}") from error
+            lost = "; ".join(self.world.missing(kubelet))
+            raise Broken(f"{after}: lost after {bound:.0f} s: {lost}\n{await self._told()}") from error
         if not daemon.alive:
             raise Broken(f"{after}: the daemon ended with {daemon.process.returncode}")
         if kubelet.life.crashed:
             raise Broken(f"{after}: a kubelet would have crashed: {kubelet.life.crashed}")
         self.figures.returns[after].append(anyio.current_time() - began)
+
+    async def _told(self) -> str:
+        """What the daemon says of each device that it does not give."""
+        with anyio.move_on_after(REST):
+            resources = (await self.world.node.status())["resources"]
+            all_of_them = [(each["name"], device) for each in resources for device in each["devices"]]
+            lines = [f"{name}: {one['id']}: {one['what']}" for name, one in all_of_them if not one["healthy"]]
+            return "the daemon gives all but\n" + "\n".join(lines)
+        return "the daemon does not say how it is"
 
 
 def _look_through(daemon: Daemon) -> None:
