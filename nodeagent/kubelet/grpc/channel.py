@@ -78,6 +78,15 @@ class _Stream(Stream[Any, Any]):
         except AttributeError as error:
             raise StreamTerminatedError("Connection lost") from error
 
+    async def __aexit__(self, *raised: Any) -> None:
+        """End the call; what grpclib raises comes out."""
+        try:
+            await super().__aexit__(*raised)
+        finally:
+            task = asyncio.current_task()
+            if self._wrapper.cancel_failed is False and task is not None:
+                task.uncancel()
+
     async def recv_initial_metadata(self) -> None:
         """Wait for the first headers. :raises ProtocolError: for such as gRPC does not have, and more."""
         with _understood():
@@ -87,15 +96,6 @@ class _Stream(Stream[Any, Any]):
         """Wait for the last headers. Raises as the first do."""
         with _understood():
             await super().recv_trailing_metadata()
-
-    async def __aexit__(self, *raised: Any) -> None:
-        """End the call; what grpclib raises comes out."""
-        try:
-            await super().__aexit__(*raised)
-        finally:
-            task = asyncio.current_task()
-            if self._wrapper.cancel_failed is False and task is not None:
-                task.uncancel()
 
 
 class SocketChannel(Channel):

@@ -104,12 +104,12 @@ class Calls:
             try:
                 with scope:
                     await handler.func(stream)
+            except Unreadable as error:
+                raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
             except NotImplementedError as error:
                 if str(error) != NO_COMPRESSION:
                     raise
                 raise GRPCError(Status.UNIMPLEMENTED, "compressed requests are not supported") from error
-            except Unreadable as error:
-                raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
             finally:
                 running.discard(scope)
                 self.moved()
