@@ -16,7 +16,8 @@ from typing import Any
 
 import anyio.lowlevel
 from anyio import CancelScope
-from grpclib.client import Channel, Stream
+from grpclib.client import Channel
+from grpclib.client import Stream as Call
 from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
@@ -45,7 +46,7 @@ def _understood() -> Iterator[None]:
         raise ProtocolError(f"headers that are not understood: {error}") from error
 
 
-class _Stream(Stream[Any, Any]):
+class _Stream(Call[Any, Any]):
     """A call that leaves no trace in its task.
 
     grpclib ends a waiting call (deadline, GOAWAY, lost connection) by cancelling the task and then raises
