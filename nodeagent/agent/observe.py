@@ -10,6 +10,7 @@ Does not know what the Host is for.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -215,23 +216,33 @@ class Gathering:
     def __init__(self, wakes: Wakes) -> None:
         self.taken = 0
         self._wakes = wakes
+        self._everything = -math.inf  # when that was taken last
 
     def take(self) -> frozenset[str] | None:
         """What to scan now, None for everything; from now on wakes are for the next scan."""
         self.taken += 1
-        return self._wakes.take()
+        keys = self._wakes.take()
+        if keys is None:
+            self._everything = anyio.current_time()
+        return keys
 
     async def due(self, slow: float) -> None:
-        """Wait until a scan is to begin; after ``slow`` seconds without a wake it is one of everything."""
+        """Wait until a scan is to begin; it is one of everything if the last such was ``slow`` seconds ago.
+
+        Wakes that name something do not put that off: a release is looked for every other second, for days.
+        """
         began = anyio.current_time()
-        if not self._wakes.due:
-            await self._first(slow)
+        await self._first(self._everything + slow - began)
         if anyio.current_time() - began < QUIET:
             await self._gather()
 
-    async def _first(self, slow: float) -> None:
-        with anyio.move_on_after(slow):
-            await self._wakes.newer(self._wakes.version)
+    async def _first(self, left: float) -> None:
+        """Until the first wake, or until everything is due."""
+        seen = self._wakes.version
+        if left > 0 and self._wakes.due:
+            return
+        with anyio.move_on_after(max(left, 0)):
+            await self._wakes.newer(seen)
             return
         self._wakes.wake(None)
 

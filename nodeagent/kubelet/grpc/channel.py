@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
 from anyio import CancelScope
-from grpclib.client import Channel, Stream
+from grpclib.client import Channel
+from grpclib.client import Stream as Call
 from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
@@ -33,7 +34,19 @@ class KubeletAway(KubeletUnavailable):
     """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
 
 
-class _Stream(Stream[Any, Any]):
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Headers are taken apart. grpclib 0.4.9 lets out what it meets where they lack a status or base64.
+
+    :raises ProtocolError: for such headers.
+    """
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"headers that are not understood: {error}") from error
+
+
+class _Stream(Call[Any, Any]):
     """A call that leaves no trace in its task.
 
     grpclib ends a waiting call (deadline, GOAWAY, lost connection) by cancelling the task and then raises
@@ -81,6 +94,16 @@ class _Stream(Stream[Any, Any]):
             task = asyncio.current_task()
             if self._wrapper.cancel_failed is False and task is not None:
                 task.uncancel()
+
+    async def recv_initial_metadata(self) -> None:
+        """Wait for the first headers. :raises ProtocolError: for such as gRPC does not have, and more."""
+        with _understood():
+            await super().recv_initial_metadata()
+
+    async def recv_trailing_metadata(self) -> None:
+        """Wait for the last headers. Raises as the first do."""
+        with _understood():
+            await super().recv_trailing_metadata()
 
 
 class SocketChannel(Channel):

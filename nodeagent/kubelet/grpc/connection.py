@@ -29,6 +29,7 @@ from grpclib.protocol import H2Protocol, Stream
 
 from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
+from nodeagent.kubelet.grpc.wire import Unreadable
 
 SMALL = Configuration(http2_connection_window_size=65_535, http2_stream_window_size=65_535)
 """For connections on which no more than that comes in at once, as a rule: more costs an acknowledgement."""
@@ -152,6 +153,8 @@ class Calls:
             try:
                 with scope:
                     await handler.func(stream)
+            except Unreadable as error:
+                raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
             except NotImplementedError as error:
                 if str(error) != NO_COMPRESSION:
                     raise
