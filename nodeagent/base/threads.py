@@ -7,9 +7,10 @@ any time, and the process can exit while the thread still sleeps. (``anyio.to_th
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
 
-A process that is killed lives on as long as one of its threads sleeps so, with all that this thread can reach.
-So the threads here have tables of descriptors of their own (close_range(2)): the lock of the node and the
-kubelet's streams end with the others. A call must not use a descriptor that it did not open, nor leave one open.
+A process that is killed lives on as long as one of its threads sleeps so, with all that this thread can
+reach. So the threads here have tables of descriptors of their own (close_range(2)): the lock of the node and
+the kubelet's streams end with the others. A call must not use a descriptor that it did not open, nor leave
+one open.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _UNSHARE = (
 
 
 def _part_with_descriptors() -> None:
-    """From now on this thread has only the standard descriptors; C libraries without the call leave it as it is."""
+    """From now on this thread has only the standard descriptors.
+
+    A C library without the call leaves it as it is.
+    """
     close_range = getattr(ctypes.CDLL(None), "close_range", None)
     if close_range is not None:
         close_range(_STANDARD, _ALL, _UNSHARE)
