@@ -238,6 +238,12 @@ LINES_LEFT_OUT = Event(
     logging.WARNING,
     "{count} more lines of {kind} were left out within {seconds} s: {what}",
 )
+LINES_LOST = Event(
+    "lines-lost",
+    "b67a5ec2ee6649b48fb54c7b88e23670",
+    logging.WARNING,
+    "{count} lines of this log are lost: whoever reads it was too slow",
+)
 EVENTS_LOST = Event(
     "events-lost",
     "6f7e03f047a948e082b1ec1f17d5bf18",
