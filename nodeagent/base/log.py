@@ -29,6 +29,7 @@ class Event(NamedTuple):
     """One kind of line: stable name and MESSAGE_ID, level, text. The text names the fields that it must have.
 
     ``also`` names those that it may have. A ``hint`` is what a person can do, and ends the line.
+    ``most``: lines of it about the same in a minute, where the usual number is too many.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Event(NamedTuple):
     level: int
     text: str
     also: tuple[str, ...] = ()
+    most: int | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -243,6 +245,14 @@ LINES_LOST = Event(
     "b67a5ec2ee6649b48fb54c7b88e23670",
     logging.WARNING,
     "{count} lines of this log are lost: whoever reads it was too slow",
+)
+NO_DESCRIPTORS = Event(
+    "no-descriptors",
+    "8715abd8cb704c229cd793627bb94cf2",
+    logging.ERROR,
+    "no connection can be accepted, trying on: {error}",
+    ("hint",),
+    most=1,
 )
 EVENTS_LOST = Event(
     "events-lost",

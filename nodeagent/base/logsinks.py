@@ -111,7 +111,7 @@ class _Guard:
             return True
         self.tell()
         key = (record.name, str(record.msg)) if kind is None else (kind.name, kind.same(fields))
-        return self._limiter.admits(key, self._clock())
+        return self._limiter.admits(key, self._clock(), None if kind is None else kind.most)
 
 
 def _at_once(write: Callable[[], None]) -> None:
