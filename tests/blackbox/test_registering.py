@@ -387,14 +387,6 @@ async def test_a_second_instance_ends_with_two_lines_and_disturbs_nothing(node: 
         assert len(kubelet.statistics.registrations) == 1
 
 
-async def test_a_second_instance_is_refused_also_where_there_was_never_a_kubelet(node: Node) -> None:
-    async with node.daemon() as daemon:
-        assert not node.plugins.exists()
-        second = await node.command("run")
-        assert second.returncode == 1
-        assert f": process {daemon.pid};" in second.stderr
-
-
 async def test_each_absence_of_the_kubelet_and_its_end_are_told_where_it_comes_by_itself(node: Node) -> None:
     node.add_gpus(1)
     async with node.daemon("--kubelet-registration", "plugins-registry") as daemon, node.kubelet() as kubelet:

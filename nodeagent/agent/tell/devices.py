@@ -138,22 +138,39 @@ def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -
 
 def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot) -> None:
     first, *others = ids
+    device = f"each of {len(ids)} shares ({first} …)" if others else first
     known = _Known(None, (), ()) if others else _known(first, snapshot)
-    log.event(
-        change.event,
-        resource=resource,
-        device=f"each of {len(ids)} shares ({first} …)" if others else first,
-        **_words(change.why),
-        pci_address=known.address,
-        group=known.group,
-        pod=known.pod,
-    )
-
-
-def _words(why: Reason | str | None) -> dict[str, str | None]:
-    if isinstance(why, Reason):
-        return {"text": why.what, "reason": why.code.value, "hint": why.hint or None}
-    return {} if why is None else {"why": why}
+    if isinstance(change.why, Reason):
+        log.event(
+            log.DEVICE_WAITS if change.event is log.DEVICE_WAITS else log.DEVICE_UNHEALTHY,
+            resource=resource,
+            device=device,
+            text=change.why.what,
+            reason=change.why.code.value,
+            hint=change.why.hint or None,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
+    elif change.why is not None:
+        log.event(
+            log.DEVICE_GONE,
+            resource=resource,
+            device=device,
+            why=change.why,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
+    else:
+        log.event(
+            log.DEVICE_ADDED if change.event is log.DEVICE_ADDED else log.DEVICE_HEALTHY,
+            resource=resource,
+            device=device,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
 
 
 def _neighbours(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
