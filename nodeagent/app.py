@@ -7,6 +7,7 @@ the end: take no more events, end the endpoints (each in bounded time), remove t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +27,7 @@ from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import activation, log, mounttable, supervise
+from nodeagent.base import activation, log, loopfaults, mounttable, supervise
 from nodeagent.base.errors import MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -157,6 +158,7 @@ def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
     """
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
         await Daemon(settings, sources, set_log).run()
 
     try:

@@ -24,6 +24,8 @@ from nodeagent.kubelet.podresources import Birth, VirtHandler
 from nodeagent.model.allocation import PodList
 from nodeagent.model.shares import DirectoryShare
 
+RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
+
 
 class PodResources:
     """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
@@ -99,7 +101,7 @@ class KubeletSide:
 def build(core: Core) -> KubeletSide:
     """The components, wired, as the settings say at the start."""
     root, settings = core.root, core.settings.get()
-    directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher)
+    directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher, own=root.path(RUNTIME))
     registry = None
     if settings.kubelet.registration != "classic":
         path = root.path(settings.kubelet.plugins_registry_dir)

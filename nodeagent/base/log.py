@@ -29,6 +29,7 @@ class Event(NamedTuple):
     """One kind of line: stable name and MESSAGE_ID, level, text. The text names the fields that it must have.
 
     ``also`` names those that it may have. A ``hint`` is what a person can do, and ends the line.
+    ``most``: lines of it about the same in a minute, where the usual number is too many.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Event(NamedTuple):
     level: int
     text: str
     also: tuple[str, ...] = ()
+    most: int | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -145,11 +147,7 @@ DEVICE_HEALTHY = Event(
     _DEVICE,
 )
 DEVICE_ADDED = Event(
-    "device-added",
-    "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52",
-    logging.INFO,
-    "{resource}: {device} is new",
-    _DEVICE,
+    "device-added", "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52", logging.INFO, "{resource}: {device} is new", _DEVICE
 )
 DEVICE_GONE = Event(
     "device-gone",
@@ -209,10 +207,7 @@ CONFIG_REFUSED = Event(
     ("hint",),
 )
 CONFIG_RIGHT = Event(
-    "config-right",
-    "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e",
-    logging.INFO,
-    "the settings are right again: {what}",
+    "config-right", "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", logging.INFO, "the settings are right again: {what}"
 )
 CONFIG_WARNING = Event(
     "config-warning", "ddb71bc8a8e9419ababe8718246cb68f", logging.WARNING, "settings: {text}"
@@ -224,10 +219,7 @@ SUBSYSTEM_FAILED = Event(
     "{subsystem} failed, starting it again in {seconds} s: {error}",
 )
 SUBSYSTEM_STUCK = Event(
-    "subsystem-stuck",
-    "b1ed298334fc4e99b94bca9e2af829ae",
-    logging.ERROR,
-    "{subsystem} does not go on: {why}",
+    "subsystem-stuck", "b1ed298334fc4e99b94bca9e2af829ae", logging.ERROR, "{subsystem} does not go on: {why}"
 )
 SUBSYSTEM_MOVES = Event(
     "subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046", logging.WARNING, "{subsystem} goes on"
@@ -237,6 +229,20 @@ LINES_LEFT_OUT = Event(
     "6f87df1e8d3b44ed91ee6764754980d6",
     logging.WARNING,
     "{count} more lines of {kind} were left out within {seconds} s: {what}",
+)
+LINES_LOST = Event(
+    "lines-lost",
+    "b67a5ec2ee6649b48fb54c7b88e23670",
+    logging.WARNING,
+    "{count} lines of this log are lost: whoever reads it was too slow",
+)
+NO_DESCRIPTORS = Event(
+    "no-descriptors",
+    "8715abd8cb704c229cd793627bb94cf2",
+    logging.ERROR,
+    "no connection can be accepted, trying on: {error}",
+    ("hint",),
+    most=1,
 )
 EVENTS_LOST = Event(
     "events-lost",
@@ -286,18 +292,10 @@ AER_WARNING = Event(
     ("device", "group"),
 )
 CDI_FAILED = Event(
-    "cdi-failed",
-    "812ce234d1c74a0f8479d6beefd9c925",
-    logging.ERROR,
-    "{resource}: {error}",
-    ("path",),
+    "cdi-failed", "812ce234d1c74a0f8479d6beefd9c925", logging.ERROR, "{resource}: {error}", ("path",)
 )
 ACTION_DONE = Event(
-    "action-done",
-    "5d33e3dcd33b4c7e9e4d528580208e9e",
-    logging.INFO,
-    "done: {action}: {why}",
-    _ACTION,
+    "action-done", "5d33e3dcd33b4c7e9e4d528580208e9e", logging.INFO, "done: {action}: {why}", _ACTION
 )
 ACTION_FAILED = Event(
     "action-failed",
@@ -314,10 +312,7 @@ ACTION_WAITING = Event(
     (*_ACTION, "group", "pod"),
 )
 HTTP_SERVED = Event(
-    "http-served",
-    "ea3a94f0d45b471190cc2f5383d6f49f",
-    logging.INFO,
-    "HTTP is served at {address}",
+    "http-served", "ea3a94f0d45b471190cc2f5383d6f49f", logging.INFO, "HTTP is served at {address}"
 )
 HTTP_REFUSED = Event(
     "http-refused",

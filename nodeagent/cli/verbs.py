@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis
 
 MACHINE = "vmi"  # instead of a device: a virtual machine
+LAST_WORDS = 1.0  # seconds for what was logged last to be read
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,19 +34,23 @@ def run(options: argparse.Namespace) -> int:
             "start it with sudo, or try it out with: nodeagent demo",
         )
     settings = asking.settings(options, root)
-    from nodeagent.base import log, logsinks, memory
+    from nodeagent.base import log, logqueue, logsinks, memory
 
     memory.begin_start()
     from nodeagent import app
 
+    lines = logqueue.LogQueue()
+
     def set_log(wanted: config.Log) -> None:
-        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr)
+        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr, lines=lines)
 
     set_log(settings.log)
     for warning in settings.warnings:
         log.event(log.CONFIG_WARNING, text=warning)
-    app.run(settings, asking.sources(options, root), set_log)
-    sys.stderr.flush()
+    try:
+        app.run(settings, asking.sources(options, root), set_log)
+    finally:
+        lines.finish(LAST_WORDS)
     app.leave(FINE)
     return FINE
 

@@ -22,7 +22,7 @@ import anyio
 from nodeagent.base import sockets
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
-from nodeagent.kubelet.deviceplugin.lock import DirectoryLock
+from nodeagent.kubelet.deviceplugin.lock import NodeLock
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -53,14 +53,16 @@ class SocketDir:
     ``bell`` rings when one of these sockets has gone or was replaced, or the kubelet's is another.
     """
 
-    def __init__(self, path: str, watcher: Watcher, *, exclusive: bool = True) -> None:
-        """``exclusive``: take the lock that keeps a second nodeagent away."""
+    def __init__(
+        self, path: str, watcher: Watcher, *, exclusive: bool = True, own: str | None = None
+    ) -> None:
+        """``exclusive``: keep a second nodeagent away, also from our ``own`` directory."""
         self.path = path
         self.bell: Latest[None] = Latest(None)
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
         self._watcher = watcher
-        self._lock = DirectoryLock(path) if exclusive else None
+        self._lock = NodeLock(path, own) if exclusive else None
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._ours: dict[str, Identity] = {}  # our sockets, as they were when an event named them last
         self._directory: tuple[int, int] | None = None
@@ -111,11 +113,11 @@ class SocketDir:
 
         :raises AlreadyRunning: if it was made anew and taken by another.
         """
+        if self._lock is not None:
+            self._lock.take()
         directory = _directory(self.path)
-        if directory != self._directory or (self._lock is not None and not self._lock.holds):
+        if directory != self._directory:
             self._directory = directory
-            if self._lock is not None:
-                self._lock.take()
             _clear_leftovers(self.path)
         identity = _identity(self.kubelet_path)
         if identity != self.kubelet.get():
