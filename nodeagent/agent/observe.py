@@ -17,6 +17,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.names import NameKeeper
+from nodeagent.agent.reads import Reads
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -30,11 +31,12 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
+AGAIN = 1.0  # seconds after which all is scanned again where nothing could be read
 BOUND = 0.5  # seconds after which a burst that does not end is scanned all the same
 
 
@@ -43,33 +45,6 @@ class Scanned(NamedTuple):
 
     number: int = 0
     error: KernelRefused | None = None
-
-
-class Hangs:
-    """What does not answer, told when it begins and when it ends."""
-
-    def __init__(self) -> None:
-        self._before: frozenset[str] = frozenset()
-
-    def tell(self, stuck: Iterable[str]) -> None:
-        """``stuck``: the keys of all that does not answer now."""
-        now = frozenset(stuck)
-        for key in sorted(now - self._before):
-            log.event(
-                log.HOST_READ_SLOW,
-                what=key,
-                seconds=str(DEADLINE),
-                device=_device(key),
-                pci_address=pci_address(key),
-            )
-        for key in sorted(self._before - now):
-            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
-        self._before = now
-
-
-def _device(key: str) -> str | None:
-    """The key if it is a device's, and not a group's."""
-    return pci_address(key) or mdev_uuid(key)
 
 
 class Observer:
@@ -93,14 +68,15 @@ class Observer:
         self._settings = settings
         self._names = NameKeeper(root)
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
-        self._hangs = Hangs()
+        self._reads = Reads(DEADLINE)
         self._scans = NO_DURATIONS
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
-        return HostStatus.of(now.host, self._runner.stuck, events, self._scans, now.allocations.holders)
+        stuck, unread = self._runner.stuck, self._reads.blind
+        return HostStatus.of(now.host, stuck, events, self._scans, now.allocations.holders, unread)
 
     def owed(self) -> Mapping[str, Debt]:
         """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
@@ -119,6 +95,9 @@ class Observer:
         while True:
             await self._gathering.due(self._events.slow(self._resync))
             await self.scan()
+            if self._reads.blind is not None:
+                self._wakes.wake(None)  # what was to be scanned is not lost with it
+                await anyio.sleep(AGAIN)
 
     async def recheck(self, ids: Sequence[str]) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
@@ -182,7 +161,7 @@ class Observer:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
         self._scans = self._scans.and_one(anyio.current_time() - began)
-        self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
+        self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
         self.scanned.set(Scanned(number, error))

@@ -205,6 +205,7 @@ def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.configuration.problems
     yield from shares.cluster.problems
     yield from shares.holders.problems
+    yield from shares.host.problems
     yield from shares.watches.problems
     yield from shares.http.problems
     yield from shares.resources.trouble

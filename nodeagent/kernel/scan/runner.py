@@ -59,7 +59,7 @@ class ScanRunner:
         """The Host of now: everything (``keys`` None), or only what the keys name.
 
         ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
-        :raises KernelRefused: if not even the list of devices can be had in time.
+        :raises KernelRefused: if not even the list of devices can be had in time, or nothing can be read.
         """
         plan = await self._plan(keys, previous, nodes)
         items = Worklist(plan, previous, frozenset(self._stuck))
@@ -68,6 +68,8 @@ class ScanRunner:
             await self._work(queue)
         finally:
             self._leave(queue)
+        if queue.refused is not None:
+            raise queue.refused
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
         return await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
