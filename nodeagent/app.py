@@ -20,6 +20,7 @@ from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
+from nodeagent.agent.glances import Glances
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
@@ -70,6 +71,7 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
+            Glances(self.core.wakes, self.core.observer),
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,

@@ -90,10 +90,14 @@ class Observer:
         for key in keys:
             self._wakes.wake(key)
 
+    async def strangers(self, keys: Sequence[str]) -> Sequence[str]:
+        """Those of the keys that name what does not read as the Host has it, or does not answer."""
+        return await self._runner.strangers(keys, self._snapshots.now.host)
+
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
-            await self._gathering.due(self._events.slow(self._resync))
+            await self._gathering.due(self._events.slow(self._settings.get().timing.resync))
             await self.scan()
             if self._reads.blind is not None:
                 self._wakes.wake(None)  # what was to be scanned is not lost with it
@@ -135,10 +139,6 @@ class Observer:
         """Scan what the keys name, and wait for a scan that begins now, but not long."""
         with anyio.move_on_after(2 * DEADLINE):
             await self._next_scan(keys)
-
-    @property
-    def _resync(self) -> float:
-        return self._settings.get().timing.resync
 
     async def _next_scan(self, keys: frozenset[str]) -> None:
         self.wake(keys)

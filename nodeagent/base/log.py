@@ -145,11 +145,7 @@ DEVICE_HEALTHY = Event(
     _DEVICE,
 )
 DEVICE_ADDED = Event(
-    "device-added",
-    "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52",
-    logging.INFO,
-    "{resource}: {device} is new",
-    _DEVICE,
+    "device-added", "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52", logging.INFO, "{resource}: {device} is new", _DEVICE
 )
 DEVICE_GONE = Event(
     "device-gone",

@@ -2,12 +2,14 @@
 """Wakes: what is to be scanned again, and what AER events said; filled by whoever notices something.
 
 The cell between the sources of events and the one who scans: neither knows the other. A Wake asks
-for a scan and carries no truth. A recovery from a PCI error is the exception, since it exists nowhere else:
-it is kept here until the device is removed or bound anew. Used on the event loop only.
+for a scan and carries no truth. What a person had an event made for (``udevadm trigger`` makes one for each
+device of the machine) gets a glance when there is time. A recovery from a PCI error is the exception, since
+it exists nowhere else: it is kept here until the device is removed or bound anew. For the event loop only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -23,6 +25,8 @@ class Wakes:
         self._due: set[str] | None = None  # None: everything
         self._recoveries: dict[PciAddress, Recovery] = {}
         self._rung: Latest[None] = Latest(None)
+        self._doubted: dict[str, None] = {}
+        self._glances: Latest[None] = Latest(None)
 
     @property
     def due(self) -> bool:
@@ -46,6 +50,23 @@ class Wakes:
         elif self._due is not None:
             self._due.add(key)
         self._rung.touch()
+
+    def glance(self, key: str) -> None:
+        """Ask for a scan of what the key names only if it does not read as known, when there is time."""
+        self._doubted[key] = None
+        self._glances.touch()
+
+    async def doubted(self) -> None:
+        """Wait until a glance is asked for."""
+        while not self._doubted:
+            await self._glances.newer(self._glances.version)
+
+    def take_doubted(self, most: int) -> tuple[str, ...]:
+        """Some of the keys at which a glance is asked for, the oldest first; with that it is so no more."""
+        taken = tuple(itertools.islice(self._doubted, most))
+        for key in taken:
+            del self._doubted[key]
+        return taken
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
         """Note the verdict of an AER event, None if nothing is wrong any more, and ask for a scan."""
