@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodeagent.agent import recoveries
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
@@ -86,4 +87,5 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
 async def first_scan(core: Core) -> None:
     """The first scan, as soon as no change can be missed any more."""
     await core.events.listening(core.settings.get().timing.resync)
+    await recoveries.restore(core.root, core.wakes)
     await core.observer.scan()

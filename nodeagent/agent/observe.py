@@ -173,7 +173,7 @@ def _unanswered(host: Host, key: str) -> bool:
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
-    """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
+    """What no daemon has heard of leaves no more than the counters of fatal errors."""
     with anyio.move_on_after(DEADLINE):
         host = snapshots.now.host
         for address, count in await threads.call(_fatal_errors, root, host):
@@ -183,7 +183,9 @@ async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
 
 
 def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
-    bound: list[PciFunction] = [function for function in host.functions.values() if function.vfio]
+    bound: list[PciFunction] = [
+        function for function in host.functions.values() if function.vfio and function.recovery is None
+    ]
     counts = ((function.address, hints.fatal_errors(root, function.address)) for function in bound)
     return [(address, count) for address, count in counts if count]
 

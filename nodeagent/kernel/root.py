@@ -59,6 +59,20 @@ class Directory:
         """The content of an attribute without surrounding blanks; None if it cannot be had."""
         return _text(name, self._fd)
 
+    def data(self, name: str, size: int) -> bytes | None:
+        """The first bytes of a file; None if they cannot be had."""
+        try:
+            fd = os.open(name, os.O_RDONLY, dir_fd=self._fd)
+        except OSError as error:
+            looked(error)
+            return None
+        try:
+            return os.read(fd, size)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
     def texts(self, names: Sequence[str]) -> list[str | None]:
         """The contents of several attributes, in their order."""
         fd = self._fd

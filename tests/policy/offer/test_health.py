@@ -50,6 +50,9 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("driver", ReasonCode.DRIVER_CHANGED, function(A, driver="nvidia"), {}, "its driver is nvidia"),
     ("unbound", ReasonCode.DRIVER_CHANGED, function(A, driver=None), {}, "it has no driver"),
     ("failed", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.FAILED), {}, "could not recover"),
+    ("unheard", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.UNHEARD), {}, "was not heard"),
+    ("fallen", ReasonCode.GONE, CARD._replace(recovery=Recovery.FALLEN), {}, "all ones"),
+    ("dead in a pod", ReasonCode.GONE, CARD._replace(answers=False), {}, "all ones"),
     ("recovering", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.RUNNING), {}, "is recovering"),
     (
         "blocked",
@@ -94,7 +97,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
-    elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
+    elsewhere = {ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
 
 
