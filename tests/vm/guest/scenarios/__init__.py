@@ -37,8 +37,6 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             bursts.two_thousand_events_fit_into_the_socket_and_no_bind_is_missed,
             errors.a_recovered_error_leaves_the_device_healthy,
             errors.a_fatal_error_makes_the_device_unhealthy_until_it_is_bound_again,
-            errors.a_failed_recovery_outlives_a_restart_and_ends_with_its_binding,
-            errors.a_device_without_power_is_refused_at_allocate_until_it_is_bound_anew,
             holders.a_device_that_is_open_outside_is_refused_at_allocate,
             holders.an_unbind_under_a_holder_is_known_from_events_when_the_kernel_tells,
             holders.a_virtual_machine_gets_the_device_and_its_siblings_are_marked,
@@ -62,8 +60,6 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
         Mode.POLL,
         (
             holders.a_device_that_is_open_outside_is_unhealthy_until_it_is_closed,
-            errors.a_pod_is_told_that_its_device_has_lost_its_power,
-            errors.looks_wake_no_sleeping_device,
             holders.an_unbind_that_waits_for_the_holder_shows_as_going_away,
             plugging.an_unplug_that_waits_for_the_holder_shows_as_going_away,
             virtual.virtual_functions_that_cannot_go_stop_no_scan,
