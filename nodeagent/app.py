@@ -21,7 +21,9 @@ from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
+from nodeagent.agent.glances import Glances
 from nodeagent.agent.observe import warn_of_old_errors
+from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
@@ -72,6 +74,8 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
+            Glances(self.core.wakes, self.core.observer),
+            Recoveries(self.core.root, self.core.wakes),
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,

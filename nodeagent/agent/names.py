@@ -23,18 +23,20 @@ class NameKeeper:
         """All names for the host; ``present`` itself if there is no new id.
 
         A name that was known stays: a VF that gets its type lists it no more.
+        :raises KernelRefused: if nothing can be read at present; then they are searched the next time.
         """
         ids = _to_name(host)
         new_vgpus = any(self._is_new(number, name) for number, name in _vgpus(host).items())
         if ids <= self._searched and not new_vgpus:
             return present
-        self._searched |= ids
+        searched, vgpus = self._searched | ids, self._vgpus
         if new_vgpus:
             from nodeagent.agent.changing import ledger  # here, as in _vgpus
 
-            known = {number: name for number, name in self._vgpus.items() if name}
-            self._vgpus = await threads.call(ledger.named, self._root, host) | known
-        names = await threads.call(pciids.names, self._root, self._searched)
+            known = {number: name for number, name in vgpus.items() if name}
+            vgpus = await threads.call(ledger.named, self._root, host) | known
+        names = await threads.call(pciids.names, self._root, searched)
+        self._searched, self._vgpus = searched, vgpus
         return {**names, **{vgpu_key(number): name for number, name in self._vgpus.items() if name}}
 
     def _is_new(self, number: str, name: str) -> bool:

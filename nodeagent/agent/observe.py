@@ -18,6 +18,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.names import NameKeeper
+from nodeagent.agent.reads import Reads
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -31,11 +32,12 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
+AGAIN = 1.0  # seconds after which all is scanned again where nothing could be read
 BOUND = 0.5  # seconds after which a burst that does not end is scanned all the same
 
 
@@ -44,33 +46,6 @@ class Scanned(NamedTuple):
 
     number: int = 0
     error: KernelRefused | None = None
-
-
-class Hangs:
-    """What does not answer, told when it begins and when it ends."""
-
-    def __init__(self) -> None:
-        self._before: frozenset[str] = frozenset()
-
-    def tell(self, stuck: Iterable[str]) -> None:
-        """``stuck``: the keys of all that does not answer now."""
-        now = frozenset(stuck)
-        for key in sorted(now - self._before):
-            log.event(
-                log.HOST_READ_SLOW,
-                what=key,
-                seconds=str(DEADLINE),
-                device=_device(key),
-                pci_address=pci_address(key),
-            )
-        for key in sorted(self._before - now):
-            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
-        self._before = now
-
-
-def _device(key: str) -> str | None:
-    """The key if it is a device's, and not a group's."""
-    return pci_address(key) or mdev_uuid(key)
 
 
 class Observer:
@@ -94,14 +69,15 @@ class Observer:
         self._settings = settings
         self._names = NameKeeper(root)
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
-        self._hangs = Hangs()
+        self._reads = Reads(DEADLINE)
         self._scans = NO_DURATIONS
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
-        return HostStatus.of(now.host, self._runner.stuck, events, self._scans, now.allocations.holders)
+        stuck, unread = self._runner.stuck, self._reads.blind
+        return HostStatus.of(now.host, stuck, events, self._scans, now.allocations.holders, unread)
 
     def owed(self) -> Mapping[str, Debt]:
         """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
@@ -115,11 +91,18 @@ class Observer:
         for key in keys:
             self._wakes.wake(key)
 
+    async def strangers(self, keys: Sequence[str]) -> Sequence[str]:
+        """Those of the keys that name what does not read as the Host has it, or does not answer."""
+        return await self._runner.strangers(keys, self._snapshots.now.host)
+
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
-            await self._gathering.due(self._events.slow(self._resync))
+            await self._gathering.due(self._events.slow(self._settings.get().timing.resync))
             await self.scan()
+            if self._reads.blind is not None:
+                self._wakes.wake(None)  # what was to be scanned is not lost with it
+                await anyio.sleep(AGAIN)
 
     async def recheck(self, ids: Sequence[str]) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
@@ -158,10 +141,6 @@ class Observer:
         with anyio.move_on_after(2 * DEADLINE):
             await self._next_scan(keys)
 
-    @property
-    def _resync(self) -> float:
-        return self._settings.get().timing.resync
-
     async def _next_scan(self, keys: frozenset[str]) -> None:
         self.wake(keys)
         wanted = self._gathering.taken + 1
@@ -183,7 +162,7 @@ class Observer:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
         self._scans = self._scans.and_one(anyio.current_time() - began)
-        self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
+        self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
         self.scanned.set(Scanned(number, error))
@@ -195,7 +174,7 @@ def _unanswered(host: Host, key: str) -> bool:
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
-    """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
+    """What no daemon has heard of leaves no more than the counters of fatal errors."""
     with anyio.move_on_after(DEADLINE):
         host = snapshots.now.host
         for address, count in await threads.call(_fatal_errors, root, host):
@@ -205,7 +184,9 @@ async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
 
 
 def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
-    bound: list[PciFunction] = [function for function in host.functions.values() if function.vfio]
+    bound: list[PciFunction] = [
+        function for function in host.functions.values() if function.vfio and function.recovery is None
+    ]
     counts = ((function.address, hints.fatal_errors(root, function.address)) for function in bound)
     return [(address, count) for address, count in counts if count]
 

@@ -263,6 +263,9 @@ HOST_READ_SLOW = Event(
     "reading {what} hangs for {seconds} s, going on without it",
     ("device", "pci_address"),
 )
+HOST_NOT_READ = Event(
+    "host-not-read", "b436385551454dfcbb1b0d3759b585a9", logging.ERROR, "{error}", ("hint",)
+)
 HOST_READ_BACK = Event(
     "host-read-back",
     "7566217c1d38415eaf801839ef5429fe",

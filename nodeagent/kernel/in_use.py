@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable
 
-from nodeagent.kernel.root import Root
+from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
@@ -146,7 +146,8 @@ def _opened_by(root: Root, process: str) -> set[Node] | None:
         paths = [f"{directory}/{name}" for name in os.listdir(directory)]
     except PermissionError:
         return None
-    except OSError:
+    except OSError as error:
+        looked(error)
         return set()
     nodes = {path: _node(path) for path in paths}
     if any(node is None and _hidden(path) for path, node in nodes.items()):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodeagent.kernel.root import Root
+from nodeagent.kernel.root import Root, looked
 
 HOST_FILES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 _ID = re.compile(r"[0-9a-f]{4}")
@@ -40,7 +40,10 @@ def _search(path: str, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
     try:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _names(data, wanted)
-    except (OSError, ValueError):  # absent, unreadable or empty
+    except OSError as error:  # absent or unreadable
+        looked(error)
+        return {}
+    except ValueError:  # empty
         return {}
 
 

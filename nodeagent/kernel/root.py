@@ -3,9 +3,11 @@
 
 The only place that turns a path like ``/sys/bus/pci/devices`` into one of this process: with a prefix the
 whole agent works on a tree of files. Reading never raises for a thing that is absent, vanishes or refuses:
-in sysfs that is no error but a change under way, and the answer is None or (). Plain ``os`` calls, since
-a scan makes ten of them per device. Every call here may block; none belongs on the event loop except on
-a path that cannot hang (``/proc`` of the own process, directories of the agent).
+in sysfs that is no error but a change under way, and the answer is None or (). Who has no descriptor or
+memory left has not looked at all, and then every read raises KernelRefused: nothing that could not be
+looked at may count as gone. Plain ``os`` calls, since a scan makes ten of them per device. Every call here
+may block; none belongs on the event loop except on a path that cannot hang (``/proc`` of the own process,
+directories of the agent).
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ import errno
 import os
 from collections.abc import Sequence
 
+from nodeagent.base.errors import KernelRefused
+
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
 MOST = 1 << 20  # bytes: an attribute has a page at most, but /proc/modules has no such bound
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
+_BLIND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Directory:
@@ -26,7 +31,11 @@ class Directory:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            looked(error)
+            raise
 
     def __enter__(self) -> Directory:
         return self
@@ -41,11 +50,29 @@ class Directory:
 
     def names(self) -> list[str]:
         """The entries, in no order. :raises OSError: if the directory cannot be listed."""
-        return os.listdir(self._path)
+        try:
+            return os.listdir(self._path)
+        except OSError as error:
+            looked(error)
+            raise
 
     def text(self, name: str) -> str | None:
         """The content of an attribute without surrounding blanks; None if it cannot be had."""
         return _text(name, self._fd)
+
+    def data(self, name: str, size: int) -> bytes | None:
+        """The first bytes of a file; None if they cannot be had."""
+        try:
+            fd = os.open(name, os.O_RDONLY, dir_fd=self._fd)
+        except OSError as error:
+            looked(error)
+            return None
+        try:
+            return os.read(fd, size)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
     def texts(self, names: Sequence[str]) -> list[str | None]:
         """The contents of several attributes, in their order."""
@@ -63,7 +90,8 @@ class Directory:
         """The sorted names in a sub-directory; () if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(f"{self._path}/{name}")))
-        except OSError:
+        except OSError as error:
+            looked(error)
             return ()
 
     def exists(self, name: str) -> bool:
@@ -131,7 +159,8 @@ class Root:
         """The sorted names in a directory; () if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(self._prefix + path)))
-        except OSError:
+        except OSError as error:
+            looked(error)
             return ()
 
     def exists(self, path: str) -> bool:
@@ -148,10 +177,24 @@ def gone(error: OSError) -> bool:
     return error.errno in _GONE
 
 
+def looked(error: OSError) -> None:
+    """Return if the error says something of the thing that was looked at.
+
+    :raises KernelRefused: if it says something of this process or the machine only.
+    """
+    if error.errno in _BLIND:
+        raise KernelRefused(
+            f"the host cannot be looked at: {error.strerror}",
+            "look which process of this node uses them up; what was seen last counts until then",
+            errno=error.errno,
+        ) from error
+
+
 def _text(path: str, dir_fd: int | None = None, most: int = MOST) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
-    except OSError:
+    except OSError as error:
+        looked(error)
         return None
     try:
         data = os.read(fd, _ATTRIBUTE)

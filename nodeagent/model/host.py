@@ -28,10 +28,12 @@ class Kind(StrEnum):
 
 
 class Recovery(StrEnum):
-    """What the kernel's AER events said last of a function (sysfs shows nothing of it)."""
+    """What is known of a function's last PCIe error (sysfs shows nothing of it)."""
 
-    RUNNING = "running"
-    FAILED = "failed"
+    RUNNING = "running"  # by an AER event
+    FAILED = "failed"  # by an AER event
+    UNHEARD = "unheard"  # it began, and no event told of its end
+    FALLEN = "fallen"  # its configuration space read all ones when it was to be given
 
 
 class Hints(NamedTuple):
@@ -73,6 +75,7 @@ class PciFunction(NamedTuple):
     recovery: Recovery | None = None
     hints: Hints | None = None
     unreadable: str | None = None  # why nothing more is known of it
+    answers: bool | None = None  # False: its configuration space is all ones; looked at while open and awake
     vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
     vgpu_type: str | None = None  # the id of the type that is set there
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now

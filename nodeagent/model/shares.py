@@ -82,16 +82,25 @@ class HoldersShare(NamedTuple):
         return (unasked(self.error),) if self.error else ()
 
 
+_NO_INSTANCE = (
+    "changes are seen late: the kernel gives no inotify instance; "
+    "raise the kernel setting fs.inotify.max_user_instances"
+)
+
+
 class WatchesShare(NamedTuple):
-    """The directories that cannot be watched."""
+    """The directories that cannot be watched; whether there is an inotify instance at all."""
 
     unwatched: tuple[str, ...]
+    instance: bool = True
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """That the kernel gives no more watches."""
+        """That the kernel gives no more watches, or no instance."""
         if not self.unwatched:
             return ()
+        if not self.instance:
+            return (_NO_INSTANCE,)
         others = " and others" if self.unwatched[_NAMED:] else ""
         line = (
             f"changes are seen late, or not at all, in {', '.join(self.unwatched[:_NAMED])}{others}: "
@@ -205,6 +214,7 @@ def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.configuration.problems
     yield from shares.cluster.problems
     yield from shares.holders.problems
+    yield from shares.host.problems
     yield from shares.watches.problems
     yield from shares.http.problems
     yield from shares.resources.trouble

@@ -93,6 +93,12 @@ class HostStatus(NamedTuple):
     scanned: bool = False
     scans: Durations = NO_DURATIONS
     mdev_states: tuple[MdevsStatus, ...] = ()
+    unread: str | None = None  # why nothing of it can be looked at now
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That it is not as it was seen last, perhaps."""
+        return () if self.unread is None else (f"{self.unread}: what was seen last counts",)
 
     @classmethod
     def of(
@@ -102,6 +108,7 @@ class HostStatus(NamedTuple):
         events: EventsStatus,
         scans: Durations = NO_DURATIONS,
         held: Container[str] = (),
+        unread: str | None = None,
     ) -> HostStatus:
         """The numbers of a Host. ``held`` are the ids that pods have."""
         return cls(
@@ -114,6 +121,7 @@ class HostStatus(NamedTuple):
             host.generation > 0,
             scans,
             tuple(MdevsStatus(*key, number) for key, number in sorted(_mdevs(host, held).items())),
+            unread,
         )
 
 

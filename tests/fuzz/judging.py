@@ -18,7 +18,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Names, Snapshot
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan
-from nodeagent.policy.offer import explain, overview, turn
+from nodeagent.policy.offer import explain, fates, overview, turn
 from nodeagent.render import explain as explaining
 from nodeagent.render import plan as planning
 from nodeagent.render import scan as scanning
@@ -71,7 +71,7 @@ def decided(host: Host, desired: Desired | None = None, names: Names | None = No
         assert max(ids.values(), default=1) == 1, f"{name} has one id twice"
         for device in resource.devices:
             assert device.id.isascii() and 0 < len(device.id) <= 63, f"no id: {device.id!r}"
-    scanning.text(decision)
+    scanning.text(host, tuple(fates.fates(decision)), wide=True)
     overview.overview(decision)
     for device_id in (*host.functions, *host.mdevs):
         told = explain.explain(device_id, decision)

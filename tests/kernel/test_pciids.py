@@ -10,9 +10,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import pciids
 from nodeagent.kernel.pciids import HOST_FILES
 from nodeagent.kernel.root import Root
+from tests import exhausted
 
 TEXT = """\
 # a comment
@@ -127,3 +129,9 @@ def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
 
 def test_without_wishes_there_are_no_names(tmp_path: Path) -> None:
     assert pciids.names(Root(tmp_path), []) == {}
+
+
+def test_a_file_that_cannot_be_opened_now_does_not_leave_the_names_to_the_next(tmp_path: Path) -> None:
+    root = given(tmp_path, TEXT)
+    with exhausted.no_descriptors(), pytest.raises(KernelRefused):
+        pciids.names(root, [("10de", "1eb8")])

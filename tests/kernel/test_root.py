@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import MOST, Root
+from tests import exhausted
 
 
 def test_paths_lie_below_the_prefix_and_lead_back(tmp_path: Path) -> None:
@@ -113,3 +116,26 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
         with root.directory("/") as directory:
             directory.text("bad")
     assert os.listdir("/proc/self/fd") == before
+
+
+LOOKS: list[Callable[[Root], object]] = [
+    lambda root: root.names("/sys"),
+    lambda root: root.text("/sys/enable"),
+    lambda root: root.directory("/sys"),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=["names", "text", "directory"])
+def test_who_may_open_nothing_has_not_looked(tmp_path: Path, look: Callable[[Root], object]) -> None:
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "sys/enable").write_text("1")
+    with exhausted.no_descriptors(), pytest.raises(KernelRefused, match="cannot be looked at"):
+        look(Root(tmp_path))
+
+
+def test_an_open_directory_does_not_tell_what_it_could_not_look_at(tmp_path: Path) -> None:
+    (tmp_path / "devices").mkdir()
+    with Root(tmp_path).directory("/") as at, exhausted.no_descriptors():
+        for look in (lambda: at.names(), lambda: at.list("devices"), lambda: at.text("devices")):
+            with pytest.raises(KernelRefused):
+                look()

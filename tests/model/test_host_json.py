@@ -109,9 +109,9 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     "data",
     [
-        {"format": host_json.FORMAT, "nodes": nested(100_000)},
-        {"format": host_json.FORMAT, "mdevParents": {"a\nb\r\nc": 7}},
-        {"format": host_json.FORMAT, "mdevParents": {"a" * 1_000_000: 7}},
+        {**host_json.HEADING, "nodes": nested(100_000)},
+        {**host_json.HEADING, "mdevParents": {"a\nb\r\nc": 7}},
+        {**host_json.HEADING, "mdevParents": {"a" * 1_000_000: 7}},
     ],
     ids=["deep", "lines", "long"],
 )

@@ -77,4 +77,10 @@ def _follow(reading: Reading) -> Iterable[Item]:
         yield from (Item("mdev_parents", name) for name in reading.previous.mdev_parents)
 
 
-READER = Reader("groups", _list, _named, _read, _unanswered, _follow, key=int, order=int)
+def _as_known(root: Root, known: Group) -> bool:
+    return group(root, known.number) == known
+
+
+READER = Reader(
+    "groups", _list, _named, _read, _unanswered, _follow, key=int, order=int, recheck=_as_known
+)  # fmt: skip

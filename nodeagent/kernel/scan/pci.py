@@ -3,8 +3,9 @@
 
 A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
 ``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
-sleeping device (``config``, ``*_link_speed``, ``*_link_width``). Does not decide anything: half a device
-is kept with what could be read; only what is not there at all is None.
+sleeping device (``config``, ``*_link_speed``, ``*_link_width``): the configuration space is looked at where
+a device is open and awake, and by whoever is about to have it opened. Does not decide anything: half a
+device is kept with what could be read; only what is not there at all is None.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ _TEXTS = (
     "power_state",
 )
 # All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
-READ = frozenset((*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia"))
+READ = frozenset(
+    (*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia", "config")
+)
+_HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
+_AWAKE = "D0"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
 _VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
@@ -57,6 +62,20 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
         if gone(error):
             return None
         return PciFunction(address, unreadable=f"not readable: {error.strerror}")
+
+
+def fallen(root: Root, address: PciAddress) -> bool:
+    """True if its configuration space is all ones: it has fallen off the bus. Wakes it if it sleeps."""
+    try:
+        with root.directory(f"{DEVICES}/{address}") as at:
+            return _answers(at) is False
+    except OSError:
+        return False
+
+
+def _answers(at: Directory) -> bool | None:
+    header = at.data("config", _HEADER)
+    return None if not header else header != b"\xff" * _HEADER
 
 
 def as_known(root: Root, known: PciFunction) -> bool:
@@ -84,6 +103,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     has_vfio_dev = at.exists("vfio-dev")
     device_name = vfio_device(at) if has_vfio_dev else None
     sriov = at.exists("sriov_totalvfs")
+    vfio, opens = _vfio_bound(driver, has_vfio_dev), natural(enable)
     vgpu, vgpu_type = _vgpu_type(at)
     return PciFunction(
         address=address,
@@ -96,17 +116,18 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         driver=driver,
         group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
-        enable=natural(enable),
+        enable=opens,
         power_state=_shared(power_state),
         physfn=_address(at.link("physfn")),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(at.text("sriov_totalvfs")) if sriov else None,
-        vfio=_vfio_bound(driver, has_vfio_dev),
+        vfio=vfio,
         vfio_device=device_name,
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
+        answers=_answers(at) if vfio and opens and power_state == _AWAKE else None,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
         vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 
@@ -59,7 +60,7 @@ class ScanRunner:
         """The Host of now: everything (``keys`` None), or only what the keys name.
 
         ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
-        :raises KernelRefused: if not even the list of devices can be had in time.
+        :raises KernelRefused: if not even the list of devices can be had in time, or nothing can be read.
         """
         plan = await self._plan(keys, previous, nodes)
         items = Worklist(plan, previous, frozenset(self._stuck))
@@ -68,6 +69,8 @@ class ScanRunner:
             await self._work(queue)
         finally:
             self._leave(queue)
+        if queue.refused is not None:
+            raise queue.refused
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
         return await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
@@ -78,6 +81,14 @@ class ScanRunner:
         Waits without a limit.
         """
         return await threads.call(self._scanner.recheck, ids, host)
+
+    async def strangers(self, keys: Sequence[str], host: Host) -> Sequence[str]:
+        """Those of a Wake's keys that name what does not read as ``host`` has it; all without an answer."""
+        if not self._stuck.keys().isdisjoint(scanner.resolve(keys, host) or ()):
+            return keys
+        with anyio.move_on_after(self._deadline), suppress(KernelRefused):
+            return await threads.call(self._scanner.strangers, keys, host)
+        return keys
 
     async def _plan(
         self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]

@@ -14,8 +14,9 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host, HostDevice, Kind
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Isolation, Resource
-from nodeagent.policy import naming
+from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import kinds, units
 from nodeagent.policy.offer.turn import Decision
 
@@ -186,6 +187,15 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
     return tuple(ids)
+
+
+def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:
+    """The functions on a VFIO driver that a container gets with these ids."""
+    offers = (decision.offer_of(device_id) for device_id in device_ids)
+    names = (name for offer in offers if offer is not None for name in offer.host_devices)
+    host = decision.snapshot.host
+    functions = (host.functions.get(PciAddress(name)) for name in names)
+    return tuple(each.address for each in functions if each is not None and groups.vfio_bound(each))
 
 
 def brought_by(device_id: str, decision: Decision) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         devices.domain,
         devices.driver,
         devices.vgpu_type_changed,
+        devices.fallen,
         devices.recovery,
         vfio.viability,
         vfio.nodes,

@@ -14,6 +14,7 @@ from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.model.ids import PciAddress
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 
 A = PciAddress("0000:01:00.0")
@@ -133,3 +134,33 @@ def test_what_is_no_number_of_the_kernels_is_unknown(tmp_path: Path, number: str
     found = pci.function(Root(tmp_path), A)
     assert found is not None
     assert found.numa_node is None
+
+
+@pytest.mark.parametrize(
+    ("enable", "power_state", "driver", "answers"),
+    [
+        ("1", "D0", "vfio-pci", False),
+        ("0", "D0", "vfio-pci", None),
+        ("1", "D3hot", "vfio-pci", None),
+        ("1", "unknown", "vfio-pci", None),
+        ("1", "D0", "nouveau", None),
+    ],
+)
+def test_the_configuration_space_is_looked_at_only_where_a_device_is_open_and_awake(
+    tmp_path: Path, enable: str, power_state: str, driver: str, answers: bool | None
+) -> None:
+    host = nodes.many(tmp_path, 1)
+    address = PciAddress(nodes.address(0))
+    host.bind(address, driver)
+    host.write(address, "enable", enable)
+    host.write(address, "power_state", power_state)
+    config = Path(host.path(f"/sys/bus/pci/devices/{address}/config"))
+    config.write_bytes(b"\xff" * 256)
+    function = pci.function(Root(tmp_path), address)
+    assert function is not None
+    assert function.answers is answers
+    assert pci.fallen(Root(tmp_path), address)
+    config.write_bytes(b"\xff\xff\xff\xff" + bytes(252))
+    assert not pci.fallen(Root(tmp_path), address), "a VF begins like that"
+    config.unlink()
+    assert not pci.fallen(Root(tmp_path), address)

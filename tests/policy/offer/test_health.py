@@ -51,6 +51,9 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("driver", ReasonCode.DRIVER_CHANGED, function(A, driver="nvidia"), {}, "its driver is nvidia"),
     ("unbound", ReasonCode.DRIVER_CHANGED, function(A, driver=None), {}, "it has no driver"),
     ("failed", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.FAILED), {}, "could not recover"),
+    ("unheard", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.UNHEARD), {}, "was not heard"),
+    ("fallen", ReasonCode.GONE, CARD._replace(recovery=Recovery.FALLEN), {}, "all ones"),
+    ("dead in a pod", ReasonCode.GONE, CARD._replace(answers=False), {}, "all ones"),
     ("recovering", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.RUNNING), {}, "is recovering"),
     (
         "blocked",

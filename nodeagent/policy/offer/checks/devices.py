@@ -115,18 +115,35 @@ def _type_changed(now: str | None, before: str | None) -> Reason | None:
     )
 
 
+def fallen(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """The function does not answer on the bus any more."""
+    if function.answers is not False and function.recovery is not Recovery.FALLEN:
+        return None
+    return Reason(
+        ReasonCode.GONE,
+        "fallen off the bus: its configuration space reads all ones",
+        "look at the kernel log and at the card's slot and power; once nobody uses it, re-plug it, or unbind "
+        "it and bind it again when it answers",
+    )
+
+
 def recovery(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     """The kernel's AER recovery is at work on the function, or has failed."""
-    if function.recovery is None:
+    if function.recovery in (None, Recovery.FALLEN):
         return None
     if function.recovery is Recovery.RUNNING:
         return Reason(
             ReasonCode.RECOVERY_FAILED,
             "the kernel is recovering it from a PCIe error",
-            "wait; if it stays so, look at the kernel log for AER messages",
+            "wait: that takes seconds, or is taken for failed after two minutes",
         )
+    failed = function.recovery is Recovery.FAILED
     return Reason(
         ReasonCode.RECOVERY_FAILED,
-        "the kernel could not recover it from a fatal PCIe error",
-        "reset or re-plug the card, or unbind and bind it again; the kernel log has the AER messages",
+        "the kernel could not recover it from a fatal PCIe error"
+        if failed
+        else "the kernel began to recover it from a PCIe error, and its end was not heard",
+        # a reset by hand raises no event, so it would leave the device as it is here
+        "once nobody uses it, unbind it and bind it again, or re-plug the card; the kernel log has the AER "
+        "messages",
     )
