@@ -13,8 +13,8 @@ from nodeagent.model.desired import DeviceRule
 from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, groups, selectors
-from nodeagent.policy.offer import grants, kinds, matches
+from nodeagent.policy import classes, groups
+from nodeagent.policy.offer import discovery, grants, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
 
@@ -166,8 +166,7 @@ def _nobody(why: str) -> str:
 
 
 def _discoverable_class(function: PciFunction, snapshot: Snapshot) -> bool:
-    discovery = snapshot.desired.discovery
-    return discovery.enabled and selectors.in_classes(discovery.classes, function)
+    return snapshot.desired.discovery.enabled and discovery.of_its_class(function, snapshot.desired.discovery)
 
 
 def _label(rule: DeviceRule | None) -> str:

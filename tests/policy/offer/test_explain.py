@@ -107,6 +107,12 @@ def test_a_bridge_is_never_given_away() -> None:
     assert not found.to_do
 
 
+def test_a_bridge_of_the_class_of_an_nvswitch_is_for_a_rule_to_name() -> None:
+    found = told(function(pci_class="068000", vendor="8086", driver=None), wish=Desired())
+    assert "it is a bridge (class 0680), which it leaves alone" in found.verdict
+    assert found.to_do.startswith("name it in a rule")
+
+
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
     assert found.verdict == (
