@@ -100,6 +100,7 @@ class Group(NamedTuple):
     kind: str | None = None  # "DMA", "DMA-FQ", "identity", "unknown" (mdev)
     name: str | None = None  # "vfio-noiommu" for groups without an IOMMU
     node: bool = False  # /dev/vfio/<number> exists
+    direct: bool = False  # firmware has memory mapped 1:1 for a member: so reserved_regions says
 
     @property
     def no_iommu(self) -> bool:
@@ -181,6 +182,7 @@ class Host:
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
+    vtd: bool = False  # it is Intel's: one of these is called dmar0
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
     release: str | None = None  # of the kernel, as far as the tree tells
     generation: int = field(default=0, compare=False)

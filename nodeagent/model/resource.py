@@ -23,6 +23,7 @@ class ReasonCode(StrEnum):
     NODE_MISSING = "node-missing"
     DRIVER_CHANGED = "driver-changed"
     NO_GROUP = "no-iommu-group"
+    FIRMWARE_MAPPED = "mapped-by-firmware"
     GROUP_NOT_VIABLE = "group-not-viable"
     GROUP_HELD = "group-held"
     HELD_OUTSIDE = "held-outside-kubernetes"

@@ -7,14 +7,17 @@ The kernel refuses a group when one member is bound to a driver that lacks ``dri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 
 VENDOR_DRIVER = "nvidia"
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
+_ALL_REFUSE = (6, 6)  # the version of Linux
+_VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def vfio_bound(function: PciFunction) -> bool:
@@ -50,6 +53,18 @@ def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
         and member.driver not in FRIENDLY_DRIVERS
         and vgpu_of(member) is None
     )
+
+
+def kept_by_firmware(group: Group | None, host: Host) -> bool:
+    """True if the kernel refuses to give the group away: a member's memory has to stay mapped 1:1.
+
+    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does for all of them, as whoever takes
+    a group begins with no mapping at all (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
+    """
+    if group is None or not group.direct:
+        return False
+    version = _VERSION.match(host.release or "")
+    return host.vtd or version is None or (int(version[1]), int(version[2])) >= _ALL_REFUSE
 
 
 def going_away(function: PciFunction, group: Group | None) -> bool:

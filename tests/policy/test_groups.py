@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
 from tests.policy.samples import function
@@ -35,6 +35,32 @@ VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
 )
 def test_a_group_is_viable_as_the_kernel_says(members: tuple[PciFunction, ...], viable: bool) -> None:
     assert (groups.blockers(members) == ()) is viable
+
+
+FREE, KEPT = Group(GroupNumber(1)), Group(GroupNumber(1), direct=True)
+
+
+@pytest.mark.parametrize(
+    ("release", "vtd", "kept"),
+    [
+        ("6.12.95+deb12-amd64", False, True),
+        ("6.6.0", False, True),
+        ("7.2", False, True),
+        ("6.5.13-1-pve", False, False),
+        ("5.14.0-570.el9", False, False),
+        ("6.1.0-56-amd64", False, False),
+        ("6.1.0-56-amd64", True, True),
+        ("what", False, True),
+        (None, False, True),
+    ],
+)
+def test_memory_mapped_by_firmware_keeps_a_group_on_intel_and_since_linux_6_6_everywhere(
+    release: str | None, vtd: bool, kept: bool
+) -> None:
+    here = Host(release=release, vtd=vtd)
+    assert groups.kept_by_firmware(KEPT, here) is kept
+    assert not groups.kept_by_firmware(FREE, here)
+    assert not groups.kept_by_firmware(None, here)
 
 
 def test_all_blockers_are_named_in_order() -> None:

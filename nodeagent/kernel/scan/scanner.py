@@ -110,7 +110,7 @@ class ReadList(NamedTuple):
 
     whole: bool
     items: tuple[Item, ...]
-    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vfio_loaded, release
+    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vtd, vfio_loaded, release
 
 
 class Findings:
@@ -171,10 +171,12 @@ class Scanner:
 
     def _frame(self, nodes: Sequence[str]) -> Host:
         numa = self._root.names("/sys/devices/system/node")
+        iommus = self._root.names("/sys/class/iommu")
         return Host(
             nodes=self._existing(nodes),
             numa_nodes=frozenset(int(n[4:]) for n in numa if n.startswith("node") and n[4:].isdecimal()),
-            iommu=bool(self._root.names("/sys/class/iommu")),
+            iommu=bool(iommus),
+            vtd=any(name.startswith("dmar") for name in iommus),
             vfio_loaded=self._vfio_loaded(),
             release=self._root.text("/proc/sys/kernel/osrelease"),
         )
@@ -184,6 +186,7 @@ class Scanner:
             nodes=self._existing(nodes),
             numa_nodes=previous.numa_nodes,
             iommu=previous.iommu,
+            vtd=previous.vtd,
             vfio_loaded=self._vfio_loaded(),
             release=previous.release,
         )

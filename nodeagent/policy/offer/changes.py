@@ -68,8 +68,12 @@ def _strays_differ(number: GroupNumber, before: Snapshot, now: Snapshot, held: f
 
 def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
     """All units, if something differs on which all of them depend; else None."""
-    same = before.nodes == now.nodes and before.iommu == now.iommu and before.numa_nodes == now.numa_nodes
+    same = _of_all(before) == _of_all(now)
     return None if same else units.units(now) | units.units(before)
+
+
+def _of_all(host: Host) -> tuple[object, ...]:
+    return host.nodes, host.iommu, host.vtd, host.release, host.numa_nodes
 
 
 def _in_host(before: Host, now: Host) -> dict[UnitId, None]:

@@ -15,6 +15,7 @@ from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer import discovery, grants, kinds, matches
+from nodeagent.policy.offer.checks import vfio
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
 
@@ -132,6 +133,8 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     if host_device.unreadable is not None:
         return host_device.unreadable, ""
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
+    if groups.kept_by_firmware(group, snapshot.host):
+        return "no rule takes it, and firmware has memory mapped 1:1 for its IOMMU group", vfio.FIRMWARE_SETUP
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
         return _nobody(why), "name its type in a rule"

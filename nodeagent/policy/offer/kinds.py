@@ -57,6 +57,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         devices.unreadable,
         devices.going_away,
         vfio.no_group,
+        vfio.firmware,
         devices.domain,
         devices.driver,
         devices.vgpu_type_changed,

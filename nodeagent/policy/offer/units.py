@@ -93,6 +93,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         refused=reservations.refused.intersection(ids),
         nodes=host.nodes,
         iommu=host.iommu,
+        firmware=groups.kept_by_firmware(group, host),
     )
 
 

@@ -113,6 +113,16 @@ def test_a_bridge_of_the_class_of_an_nvswitch_is_for_a_rule_to_name() -> None:
     assert found.to_do.startswith("name it in a rule")
 
 
+def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
+    free = host(function(driver=None))
+    kept = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
+    for here, bind in ((free, True), (kept, False)):
+        found = explain.explain(A, turn.first(snapshot(here, Desired())))
+        assert found is not None
+        assert ("vfio-pci" in found.to_do) is bind
+        assert ("firmware's setup" in found.to_do) is not bind
+
+
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
     assert found.verdict == (

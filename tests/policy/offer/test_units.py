@@ -11,7 +11,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
-from nodeagent.policy.offer import orphans, units
+from nodeagent.policy.offer import orphans, turn, units
 from tests.policy.samples import GPU, RULE, function, holders, host, ids, snapshot
 
 ONE = GroupNumber(1)
@@ -108,3 +108,13 @@ def test_a_share_of_a_node_that_no_rule_names_is_excluded_and_not_called_gone() 
 def test_lists_are_in_address_order_with_long_domains_last() -> None:
     devices = [Device(DeviceId(each)) for each in ("10000:01:00.0", "0000:66:00.0", "0000:65:00.0")]
     assert ids(units.in_order([*devices, devices[0]])) == ["0000:65:00.0", "0000:66:00.0", "10000:01:00.0"]
+
+
+def test_another_iommu_or_kernel_is_another_verdict_on_what_firmware_has_mapped() -> None:
+    free = host(function(), release="6.1.0")
+    old = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
+    decision = turn.first(snapshot(old))
+    for other, kept in (({"vtd": True}, True), ({}, False), ({"release": "6.12.95"}, True)):
+        decision = turn.following(decision, snapshot(replace(old, **other)))
+        (device,) = decision.resources[ResourceName(GPU)].devices
+        assert device.healthy is not kept

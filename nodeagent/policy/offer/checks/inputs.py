@@ -18,7 +18,8 @@ from nodeagent.model.resource import Iommufd, Isolation
 class Unit(NamedTuple):
     """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
 
-    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone.
+    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
+    that firmware wants mapped 1:1, and this kernel gives no such group away.
     """
 
     group: Group | None
@@ -30,6 +31,7 @@ class Unit(NamedTuple):
     refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
+    firmware: bool = False
 
     @property
     def number(self) -> str:
