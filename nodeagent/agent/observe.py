@@ -17,6 +17,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.names import NameKeeper
+from nodeagent.agent.second_looks import SecondLooks
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -185,6 +186,7 @@ class Observer:
         self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
         looked_for = before.looked_for if error else frozenset(nodes)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
+        self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error))
 
 
@@ -214,6 +216,7 @@ class Gathering:
 
     def __init__(self, wakes: Wakes) -> None:
         self.taken = 0
+        self.second_looks = SecondLooks(wakes)
         self._wakes = wakes
 
     def take(self) -> frozenset[str] | None:

@@ -21,8 +21,11 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def vfio_bound(function: PciFunction) -> bool:
-    """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind."""
-    return function.vfio and function.driver is not None and not takes_vgpu(function)
+    """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind.
+
+    NVIDIA's own driver gives a VM its vGPUs through VFIO, and never the function as it is.
+    """
+    return function.vfio and function.driver not in (None, VENDOR_DRIVER)
 
 
 def takes_vgpu(function: PciFunction) -> bool:
@@ -31,6 +34,14 @@ def takes_vgpu(function: PciFunction) -> bool:
     KubeVirt asks the same: another driver makes none, nor is a function with VFs of its own one.
     """
     return function.vgpu and function.driver == VENDOR_DRIVER and not function.sriov_capable
+
+
+def unfinished(function: PciFunction) -> bool:
+    """True for a VF that NVIDIA's driver has taken and shows no vGPU types of.
+
+    It makes ``nvidia/`` after the bind, and nobody tells of that.
+    """
+    return function.driver == VENDOR_DRIVER and function.physfn is not None and not function.vgpu
 
 
 def vgpu_of(function: PciFunction) -> str | None:
@@ -44,14 +55,20 @@ def ready(function: PciFunction) -> bool:
 
 
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
-    """The members whose driver makes the kernel refuse the whole group; () if it is viable."""
+    """The members whose driver makes the kernel refuse the whole group; () if it is viable.
+
+    NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that makes vGPUs: then no
+    function on it is in the way, the PF of the vGPUs among them (nv_pci_driver in its kernel module).
+    """
+    members = tuple(members)
+    makes_vgpus = any(map(takes_vgpu, members))
     return tuple(
         member
         for member in members
         if member.driver is not None
         and not member.vfio
         and member.driver not in FRIENDLY_DRIVERS
-        and vgpu_of(member) is None
+        and not (makes_vgpus and member.driver == VENDOR_DRIVER)
     )
 
 

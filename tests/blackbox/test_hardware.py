@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from grpclib.exceptions import GRPCError
 
-from tests.blackbox.harness import T4, Node, allocate, health
+from nodeagent.sim import files
+from tests.blackbox.harness import T4, Node, allocate, health, until_health, within
 
+PF, VF = "0000:20:00.0", "0000:20:00.4"
 FIRST, SECOND = "0000:10:00.0", "0000:11:00.0"
 DIRECT = "0x00000000000e8000 0x00000000000e8fff direct"
 RELAXABLE = "0x00000000000e8000 0x00000000000e8fff direct-relaxable"
@@ -40,3 +44,43 @@ async def test_the_kernel_before_6_6_keeps_such_a_group_on_intel_only(node: Node
     (iommus / "dmar0").rename(iommus / "ivhd0")
     amd = await node.command("explain", FIRST)
     assert "Healthy" in amd.stdout.splitlines()[0]
+
+
+def add_vf_of_nvidia(node: Node) -> Path:
+    """A VF that NVIDIA's driver has just taken; its file with the vGPU type, which cannot be read yet.
+
+    The PF is in the same group, and on the same driver.
+    """
+    for address, sriov, physfn in ((PF, 4, None), (VF, 0, PF)):
+        node.host.add_function(
+            address,
+            vendor="10de",
+            device="1eb8",
+            pci_class="030200",
+            driver="nvidia",
+            group=20,
+            sriov=sriov,
+            physfn=physfn,
+        )
+    function = Path(node.host.path(f"/sys/bus/pci/devices/{VF}"))
+    (function / "vfio-dev/vfio7").mkdir(parents=True)
+    (function / "nvidia").mkdir()
+    (function / "nvidia/current_vgpu_type").write_bytes(b"\xff")
+    node.host.node("/dev/vfio/20")
+    return function / "nvidia/current_vgpu_type"
+
+
+async def test_a_vf_on_the_driver_of_nvidia_is_no_gpu_to_pass_through_and_a_vgpu_as_soon_as_it_is_one(
+    node: Node,
+) -> None:
+    current = add_vf_of_nvidia(node)
+    node.configure('resources: [{name: example.com/gpu, pci: [{addresses: ["0000:20:00.4"]}]}]')
+    async with node.running(listed={"example.com/gpu": 1}) as (daemon, kubelet):
+        line = await daemon.logged("device-unhealthy", device=VF)
+        assert "and no vGPU by itself" in line["message"]
+        assert health(kubelet, "example.com/gpu") == {VF: "Unhealthy"}
+        files.write_unseen(str(current), "1147\n", str(node.root / "aside"))
+        await within(3, until_health(kubelet, "example.com/gpu", VF, "Healthy"))
+        assert len(kubelet.statistics.lists["example.com/gpu"]) == 2
+        done = await node.command("explain", VF)
+        assert f"{PF}  nvidia  may stay beside VFIO" in done.stdout

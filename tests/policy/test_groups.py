@@ -8,7 +8,7 @@ import pytest
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
-from tests.policy.samples import function
+from tests.policy.samples import function, vgpu
 
 VFIO = function()
 HOST = function("0000:65:00.1", driver="e1000e")
@@ -16,6 +16,10 @@ NOTHING = function("0000:65:00.2", driver=None)
 PORT = function("0000:00:15.0", driver="pcieport", pci_class="060400")
 BRIDGE = function("0000:00:16.0", driver=None, pci_class="060400")
 STUB = function("0000:65:00.3", driver="pci-stub")
+MAKER = function(driver="nvidia", sriov_capable=True)
+VGPU = vgpu()
+EMPTY = vgpu(vgpu_type=None)
+UNFINISHED = vgpu(vgpu=False, vgpu_type=None, vfio=True)
 VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
 
 
@@ -31,6 +35,11 @@ VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
         ((STUB, VFIO), True),
         ((VENDOR, VFIO), True),
         ((), True),
+        ((MAKER, VGPU), True),
+        ((MAKER, EMPTY), True),
+        ((MAKER, UNFINISHED), False),
+        ((MAKER, VFIO), False),
+        ((MAKER, VGPU, HOST), False),
     ],
 )
 def test_a_group_is_viable_as_the_kernel_says(members: tuple[PciFunction, ...], viable: bool) -> None:
@@ -72,6 +81,15 @@ def test_a_vfio_directory_without_a_driver_is_no_binding() -> None:
     assert groups.vfio_bound(VFIO)
     assert not groups.vfio_bound(function(driver=None, vfio=True))
     assert not groups.vfio_bound(HOST)
+
+
+def test_a_vf_on_the_driver_of_nvidia_is_never_a_function_to_pass_through() -> None:
+    for found in (VGPU._replace(vfio=True), EMPTY._replace(vfio=True), UNFINISHED):
+        assert not groups.vfio_bound(found)
+        assert not groups.in_use(found._replace(enable=1))
+    assert [groups.unfinished(each) for each in (VGPU, EMPTY, UNFINISHED, MAKER, VFIO)] == [
+        *(False, False, True, False, False)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def unready(function: PciFunction, group: Group | None) -> str | None:
         return None
     if groups.takes_vgpu(function):
         return "it is a VF without a vGPU type"
+    if groups.unfinished(function):
+        return "it is a VF on NVIDIA's driver, and no vGPU by itself"
     if not groups.vfio_bound(function) and not groups.going_away(function, group):
         return f"its driver is {function.driver or 'none'}, not a VFIO driver"
     return None

@@ -80,7 +80,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         host_device=host_device,
         vendor_name=snapshot.names.get(host_device.vendor or ""),
         device_name=kinds.of(host_device).text(host_device, snapshot.names),
-        members=tuple(Member(member.address, member.driver, role(member)) for member in members),
+        members=tuple(Member(member.address, member.driver, role(member, members)) for member in members),
         viable=not groups.blockers(members),
         rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
@@ -92,9 +92,9 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     )
 
 
-def role(member: PciFunction) -> str:
-    """What a function means for the viability of its group."""
-    if member in groups.blockers((member,)):
+def role(member: PciFunction, members: Iterable[PciFunction]) -> str:
+    """What a function means for the viability of its group, which has these members."""
+    if member in groups.blockers(members):
         return "blocks"
     if member.driver is None:
         return "unbound"
@@ -152,7 +152,7 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
         if snapshot.desired.discovery.enabled:
             code = (host_device.pci_class or "?")[:4]
             why = f"it is {classes.words(host_device)} (class {code}), which it leaves alone"
-    if not groups.ready(host_device) and not groups.takes_vgpu(host_device):
+    if not (groups.ready(host_device) or groups.takes_vgpu(host_device) or groups.unfinished(host_device)):
         steps.append(classes.bind(host_device))
     return _nobody(why), "; and ".join(steps)
 

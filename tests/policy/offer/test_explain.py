@@ -180,7 +180,13 @@ def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     ],
 )
 def test_each_member_of_a_group_has_a_role(found: PciFunction, role: str) -> None:
-    assert explain.role(found) == role
+    assert explain.role(found, (found,)) == role
+
+
+def test_the_pf_of_vgpus_in_its_group_is_no_hindrance() -> None:
+    maker = function(driver="nvidia", sriov_capable=True)
+    assert explain.role(maker, (maker, vgpu(group=1))) == "friendly"
+    assert explain.role(maker, (maker, function(B))) == "blocks"
 
 
 def test_the_holder_is_named() -> None:

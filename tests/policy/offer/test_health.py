@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.model.allocation import Holder, unnamed
 from nodeagent.model.host import Group, PciFunction, Recovery
-from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import health
 from nodeagent.policy.offer.checks.inputs import Unit, Use
@@ -50,6 +50,13 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("domain", ReasonCode.EXCLUDED, function("10000:65:00.0"), {}, "more than four digits"),
     ("driver", ReasonCode.DRIVER_CHANGED, function(A, driver="nvidia"), {}, "its driver is nvidia"),
     ("unbound", ReasonCode.DRIVER_CHANGED, function(A, driver=None), {}, "it has no driver"),
+    (
+        "unfinished VF",
+        ReasonCode.MDEV_TYPE_CHANGED,
+        function(A, driver="nvidia", vfio=True, physfn=PciAddress("0000:65:02.0")),
+        {},
+        "it is a VF on NVIDIA's driver, and no vGPU by itself",
+    ),
     ("failed", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.FAILED), {}, "could not recover"),
     ("recovering", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.RUNNING), {}, "is recovering"),
     (
@@ -95,7 +102,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
-    elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
+    elsewhere = {ReasonCode.GONE, ReasonCode.APPLY_FAILED}
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
 
 

@@ -55,6 +55,8 @@ def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
         return None
     if groups.takes_vgpu(function):
         return _no_vgpu(function, use)
+    if groups.unfinished(function):
+        return _no_types(function)
     shown = f"its driver is {function.driver}" if function.driver else "it has no driver"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
@@ -69,6 +71,15 @@ def _no_vgpu(function: PciFunction, use: Use) -> Reason:
         ReasonCode.MDEV_TYPE_CHANGED,
         f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
         f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
+    )
+
+
+def _no_types(function: PciFunction) -> Reason:
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        "it is a VF on NVIDIA's driver, and no vGPU by itself: it has no nvidia/current_vgpu_type to read",
+        "that comes a moment after the driver has taken the VF; if it does not, the driver may be the wrong "
+        f"one: only the build for KVM hosts makes vGPUs, and {function.address} as it is goes to no VM",
     )
 
 
