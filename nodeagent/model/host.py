@@ -59,6 +59,7 @@ class PciFunction(NamedTuple):
     enable: int | None = None
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
+    pf_driver: str | None = None  # of the PF
     vfs: tuple[PciAddress, ...] = ()
     sriov_capable: bool = False
     total_vfs: int | None = None  # how many it can have, as its driver lets it

@@ -25,6 +25,7 @@ class ReasonCode(StrEnum):
     NO_GROUP = "no-iommu-group"
     FIRMWARE_MAPPED = "mapped-by-firmware"
     GROUP_NOT_VIABLE = "group-not-viable"
+    NEEDS_TOKEN = "needs-vf-token"
     GROUP_HELD = "group-held"
     HELD_OUTSIDE = "held-outside-kubernetes"
     GOING_AWAY = "going-away"

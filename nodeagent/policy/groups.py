@@ -15,6 +15,7 @@ from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 
 VENDOR_DRIVER = "nvidia"
+TOKEN_DRIVER = "vfio-pci"
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
 _ALL_REFUSE = (6, 6)  # the version of Linux
 _VERSION = re.compile(r"(\d+)\.(\d+)")
@@ -52,6 +53,15 @@ def vgpu_of(function: PciFunction) -> str | None:
 def ready(function: PciFunction) -> bool:
     """True if its driver can give the function to a VM."""
     return vfio_bound(function) or vgpu_of(function) is not None
+
+
+def needs_token(function: PciFunction) -> bool:
+    """True for a VF that vfio-pci opens with a VF token only, which neither libvirt nor virt-launcher sends.
+
+    So it does if it has made the VF itself, and it takes no PF that has VFs (vfio_pci_validate_vf_token and
+    vfio_pci_vf_init in drivers/vfio/pci/vfio_pci_core.c).
+    """
+    return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
 
 
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:

@@ -84,3 +84,27 @@ async def test_a_vf_on_the_driver_of_nvidia_is_no_gpu_to_pass_through_and_a_vgpu
         assert len(kubelet.statistics.lists["example.com/gpu"]) == 2
         done = await node.command("explain", VF)
         assert f"{PF}  nvidia  may stay beside VFIO" in done.stdout
+
+
+async def test_vfs_of_a_pf_on_vfio_are_not_given_for_nobody_sends_their_token(node: Node) -> None:
+    node.configure(
+        'resources: [{name: example.com/pf, pci: [{addresses: ["0000:20:00.0"]}]}, '
+        '{name: example.com/vf, pci: [{addresses: ["0000:20:00.4"]}]}]'
+    )
+    node.add_gpu(PF, 20, sriov=4)
+    node.add_gpu(VF, 21, physfn=PF)
+    async with node.running(listed={"example.com/pf": 1, "example.com/vf": 1}) as (daemon, kubelet):
+        line = await daemon.logged("device-unhealthy", device=VF)
+        assert line["reason"] == "needs-vf-token"
+        assert health(kubelet, "example.com/pf") == {PF: "Healthy"}
+        with pytest.raises(GRPCError, match="opens with a VF token"):
+            await allocate(kubelet, "example.com/vf", [VF])
+        node.host.hold(VF)
+        with pytest.raises(GRPCError, match="either it is given, or its VFs are"):
+            await allocate(kubelet, "example.com/pf", [PF])
+        node.host.release(VF)
+        await until_health(kubelet, "example.com/pf", PF, "Healthy")
+        node.host.bind(PF, "nvidia")
+        await until_health(kubelet, "example.com/vf", VF, "Healthy")
+        node.host.bind(PF, "vfio-pci")
+        await until_health(kubelet, "example.com/vf", VF, "Unhealthy")

@@ -78,9 +78,12 @@ def _of_all(host: Host) -> tuple[object, ...]:
 
 def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
     changes = now.changes_since(before)
-    versions = (host.device(each) for each in changes.devices for host in (before, now))
+    versions = ((host.device(each), host) for each in changes.devices for host in (before, now))
     return {
-        units.unit_of(host_device): None for host_device in versions if host_device is not None
+        unit: None
+        for host_device, host in versions
+        if host_device is not None
+        for unit in units.depending(host_device, host)
     } | dict.fromkeys(changes.groups)
 
 
@@ -91,7 +94,8 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
 
 def _in_use(host: Host) -> dict[UnitId, None]:
     """The units where something is open: only there it matters how well the holders are known."""
-    return {units.unit_of(each): None for each in host.functions.values() if groups.in_use(each)}
+    opened = (each for each in host.functions.values() if groups.in_use(each))
+    return {unit: None for each in opened for unit in units.depending(each, host)}
 
 
 def _of_ids(ids: Iterable[str], host: Host) -> dict[UnitId, None]:
@@ -99,7 +103,7 @@ def _of_ids(ids: Iterable[str], host: Host) -> dict[UnitId, None]:
     for device_id in ids:
         host_device = host.device(device_id)
         if host_device is not None:
-            result[units.unit_of(host_device)] = None
+            result |= dict.fromkeys(units.depending(host_device, host))
         elif device_id.isdecimal():  # all of a group (groups.whole)
             result[GroupNumber(int(device_id))] = None
     return result

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodeagent.model.desired import DeviceRule
-from nodeagent.model.host import Host, HostDevice, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer import discovery, grants, kinds, matches
-from nodeagent.policy.offer.checks import vfio
+from nodeagent.policy.offer.checks import devices, vfio
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
 
@@ -133,11 +133,11 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     if host_device.unreadable is not None:
         return host_device.unreadable, ""
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
-    if groups.kept_by_firmware(group, snapshot.host):
-        return "no rule takes it, and firmware has memory mapped 1:1 for its IOMMU group", vfio.FIRMWARE_SETUP
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
         return _nobody(why), "name its type in a rule"
+    if hint := _in_vain(host_device, group, snapshot.host):
+        return _nobody(why), hint
     mdevs = sum(mdev.parent == host_device.address for mdev in snapshot.host.mdevs.values())
     if (parts := classes.carried(host_device, mdevs)) and not groups.ready(host_device):
         return f"it carries {parts}, each of which is a device of its own", classes.bind(
@@ -155,6 +155,13 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     if not (groups.ready(host_device) or groups.takes_vgpu(host_device) or groups.unfinished(host_device)):
         steps.append(classes.bind(host_device))
     return _nobody(why), "; and ".join(steps)
+
+
+def _in_vain(function: PciFunction, group: Group | None, host: Host) -> str:
+    """What to do before anything else, if the kernel would give the function to nobody; else ""."""
+    if groups.kept_by_firmware(group, host):
+        return f"firmware has memory mapped 1:1 for its IOMMU group: {vfio.FIRMWARE_SETUP}"
+    return devices.token_hint(function) if groups.needs_token(function) else ""
 
 
 def _with_card(audio: PciFunction, card: PciFunction) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
 from nodeagent.model.desired import NodeRule
-from nodeagent.model.host import Host, HostDevice, Kind
+from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.resource import Iommufd, Isolation, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer import kinds, units
@@ -175,7 +175,7 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
 
 
 def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
-    """What decides about these devices: their node, or they themselves and all others of their groups."""
+    """What decides about these devices: their node, or they, their VFs, and all others of their groups."""
     rule = node_rule(resource, decision)
     if rule is not None:
         return (rule.path,)
@@ -185,6 +185,7 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
         if host_device is not None:
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
+            ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
     return tuple(ids)
 
 

@@ -123,6 +123,11 @@ def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
         assert ("firmware's setup" in found.to_do) is not bind
 
 
+def test_a_vf_of_a_pf_on_vfio_is_not_to_be_bound_but_its_pf_is_to_be_looked_at() -> None:
+    found = told(function(driver=None, physfn=B, pf_driver="vfio-pci"), wish=Desired())
+    assert found.to_do.startswith(f"give the PF {B} to virtual machines as a whole; or, when nobody uses it")
+
+
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
     assert found.verdict == (

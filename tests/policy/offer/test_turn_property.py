@@ -61,6 +61,8 @@ functions = st.builds(
     recovery=st.sampled_from([None, None, Recovery.FAILED]),
     vgpu=st.booleans(),
     vgpu_type=st.sampled_from([None, "1147", "1148"]),
+    physfn=st.sampled_from([None, None, ADDRESSES[0]]),
+    vfs=st.sampled_from([(), ADDRESSES[1:3]]),
 )
 mdevs = st.builds(
     mdev,

@@ -49,6 +49,25 @@ def domain(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     )
 
 
+def token(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """vfio-pci has made the VF: whoever opens that has to show that its PF belongs to him as well."""
+    if not groups.needs_token(function):
+        return None
+    return Reason(
+        ReasonCode.NEEDS_TOKEN,
+        f"its PF {function.physfn} is on vfio-pci: so it opens with a VF token, which libvirt does not send",
+        token_hint(function),
+    )
+
+
+def token_hint(function: PciFunction) -> str:
+    """What to do for such a VF, or for its PF."""
+    return (
+        f"give the PF {function.physfn} to virtual machines as a whole; or, when nobody uses it or its VFs, "
+        "set their number to 0, bind it to the driver of its vendor, and let that make the VFs"
+    )
+
+
 def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
     """Only a VFIO driver, or the vendor driver with a vGPU type set, can give the function to a VM."""
     if groups.ready(function):

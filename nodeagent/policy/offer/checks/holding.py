@@ -63,6 +63,39 @@ def _held_as_another(holder: Holder) -> Reason:
     )
 
 
+def through_vfs(function: PciFunction, unit: Unit, _: Use) -> Reason | None:
+    """Either a PF is open, or VFs of it are: vfio-pci refuses the PF while a VF token is in use.
+
+    A PF that a pod has already stays as it is; its VFs are never given (``devices.token``).
+    """
+    if function.address in unit.holders:
+        return None
+    for vf in unit.vfs:
+        if vf.physfn != function.address:
+            continue
+        if vf.address in unit.vf_holders:
+            return _held_through(vf, unit.vf_holders[vf.address])
+        if groups.in_use(vf):
+            return _open_through(vf) if unit.complete else _holder_unknown(vf, "VF")
+    return None
+
+
+def _held_through(vf: PciFunction, holder: Holder) -> Reason:
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"its VF {vf.address} is held by {holder}: either it is given, or its VFs are",
+        "it becomes available when that pod ends",
+    )
+
+
+def _open_through(vf: PciFunction) -> Reason:
+    return Reason(
+        ReasonCode.HELD_OUTSIDE,
+        f"its VF {vf.address} is open, and no pod of this node has it: either it is given, or its VFs are",
+        "find the process with: fuser -v /dev/vfio/*",
+    )
+
+
 def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Something is open in the group, and no pod of this node has it."""
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
@@ -92,9 +125,10 @@ def _held_outside(member: PciFunction, function: PciFunction) -> Reason:
     )
 
 
-def _holder_unknown(member: PciFunction) -> Reason:
+def _holder_unknown(member: PciFunction, what: str = "") -> Reason:
+    named = f"its {what} {member.address}" if what else f"{member.address} of its IOMMU group"
     return Reason(
         ReasonCode.GROUP_HELD,
-        f"{member.address} of its IOMMU group is open, and the kubelet does not say yet who has it",
+        f"{named} is open, and the kubelet does not say yet who has it",
         "it is decided as soon as the kubelet's pod-resources socket answers",
     )
