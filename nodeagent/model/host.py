@@ -43,6 +43,16 @@ class Hints(NamedTuple):
     aer_nonfatal: int | None = None
 
 
+class Sight(NamedTuple):
+    """Who is seen in /proc to have a function open, at the count of opens that it has.
+
+    ``whole``: every process could be seen, so nobody else has it.
+    """
+
+    process: str | None = None
+    whole: bool = False
+
+
 class PciFunction(NamedTuple):
     """One PCI function as sysfs shows it (kernel Documentation/ABI/testing/sysfs-bus-pci)."""
 
@@ -57,6 +67,8 @@ class PciFunction(NamedTuple):
     group: GroupNumber | None = None
     numa_node: int | None = None
     enable: int | None = None
+    idle: int | None = None  # the lowest that ``enable`` has been seen at since its VFIO driver has it
+    sight: Sight | None = None  # None: nobody has looked
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
     pf_driver: str | None = None  # of the PF

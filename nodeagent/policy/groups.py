@@ -117,5 +117,19 @@ def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | No
 
 
 def in_use(function: PciFunction) -> bool:
-    """True if somebody has the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
+    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
     return vfio_bound(function) and bool(function.enable)
+
+
+def opened(function: PciFunction) -> bool | None:
+    """Whether somebody has the VFIO device open; None if that is not known.
+
+    The driver before may have left ``enable`` above zero. What /proc shows decides; where it does not show
+    all, a count that was lower under the present driver is one of somebody who has it open.
+    """
+    if not in_use(function):
+        return False
+    sight = function.sight
+    if sight is not None and (sight.whole or sight.process is not None):
+        return sight.process is not None
+    return True if (function.enable or 0) > (function.idle or 0) else None

@@ -108,3 +108,39 @@ async def test_vfs_of_a_pf_on_vfio_are_not_given_for_nobody_sends_their_token(no
         await until_health(kubelet, "example.com/vf", VF, "Healthy")
         node.host.bind(PF, "vfio-pci")
         await until_health(kubelet, "example.com/vf", VF, "Unhealthy")
+
+
+@pytest.mark.parametrize("processes", [True, False])
+async def test_a_count_of_opens_that_a_former_driver_has_left_keeps_no_card_from_being_given(
+    node: Node, processes: bool
+) -> None:
+    """Where no process can be seen there is doubt, and that is Healthy with a note."""
+    node.add_gpus(1)
+    node.host.write(FIRST, "enable", "1")
+    if processes:
+        files.directory(node.host.path("/proc/4711/fd"))
+    async with node.running(listed={T4: 1}) as (daemon, kubelet):
+        assert health(kubelet, T4) == {FIRST: "Healthy"}
+        note = "has left: no process has it open" if processes else "who has it open cannot be seen from here"
+        assert note in (await node.command("explain", FIRST)).stdout
+        (given,) = await allocate(kubelet, T4, [FIRST])
+        assert [each.host_path for each in given.devices] == ["/dev/vfio/vfio", "/dev/vfio/10"]
+        assert not daemon.lines("device-unhealthy")
+
+
+async def test_a_card_that_a_process_has_open_says_which_though_a_former_driver_has_left_a_count(
+    node: Node,
+) -> None:
+    node.add_gpus(1)
+    node.host.write(FIRST, "enable", "1")
+    files.directory(node.host.path("/proc/4711/fd"))
+    node.host.write_file("/proc/4711/comm", "qemu-system-x86")
+    async with node.running(listed={T4: 1}) as (daemon, kubelet):
+        assert health(kubelet, T4) == {FIRST: "Healthy"}
+        node.host.tree.link("/proc/4711/fd/7", "/dev/vfio/10")
+        node.host.write(FIRST, "enable", "2")
+        line = await daemon.logged("device-unhealthy", device=FIRST)
+        assert "no pod of this node has it: see process 4711 (qemu-system-x86)" in line["message"]
+        node.host.tree.remove("/proc/4711/fd/7")
+        node.host.write(FIRST, "enable", "1")
+        await until_health(kubelet, T4, FIRST, "Healthy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction, Sight
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
 from tests.policy.samples import function, vgpu
@@ -70,6 +70,32 @@ def test_memory_mapped_by_firmware_keeps_a_group_on_intel_and_since_linux_6_6_ev
     assert groups.kept_by_firmware(KEPT, here) is kept
     assert not groups.kept_by_firmware(FREE, here)
     assert not groups.kept_by_firmware(None, here)
+
+
+SEEN, NOBODY, HIDDEN = Sight("process 7 (qemu)", whole=True), Sight(whole=True), Sight()
+
+
+@pytest.mark.parametrize(
+    ("enable", "idle", "sight", "opened"),
+    [
+        (0, 0, None, False),
+        (1, 0, None, True),
+        (1, None, None, True),
+        (1, 1, None, None),
+        (1, 1, SEEN, True),
+        (1, 1, Sight("process 7 (qemu)"), True),
+        (1, 1, NOBODY, False),
+        (1, 0, NOBODY, False),
+        (1, 1, HIDDEN, None),
+        (2, 1, HIDDEN, True),
+        (1, 0, HIDDEN, True),
+    ],
+)
+def test_a_count_that_a_former_driver_may_have_left_is_not_somebody_who_has_it_open(
+    enable: int, idle: int | None, sight: Sight | None, opened: bool | None
+) -> None:
+    assert groups.opened(function(enable=enable, idle=idle, sight=sight)) is opened
+    assert groups.opened(function(enable=enable, idle=idle, sight=sight, driver="i915")) is False
 
 
 def test_all_blockers_are_named_in_order() -> None:

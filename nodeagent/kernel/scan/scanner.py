@@ -78,6 +78,19 @@ def recover(
             functions[address] = function._replace(recovery=recovery)
 
 
+def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
+    """Complete functions on a VFIO driver with what was seen of them before, as long as that holds."""
+    for address, function in functions.items():
+        if function is None or not function.vfio or function.enable is None:
+            continue
+        before = previous.functions.get(address)
+        if before is None or (before.inode, before.driver) != (function.inode, function.driver):
+            before = function
+        idle = function.enable if before.idle is None else min(before.idle, function.enable)
+        sight = before.sight if before.enable == function.enable else None
+        functions[address] = function._replace(idle=idle, sight=sight)
+
+
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
     """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
 
@@ -234,6 +247,7 @@ def assemble(
         for table, values in findings.tables.items()
     }
     recover(read["functions"], recoveries)
+    carry(read["functions"], previous)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
         for table, values in read.items()

@@ -75,7 +75,7 @@ def through_vfs(function: PciFunction, unit: Unit, _: Use) -> Reason | None:
             continue
         if vf.address in unit.vf_holders:
             return _held_through(vf, unit.vf_holders[vf.address])
-        if groups.in_use(vf):
+        if groups.opened(vf):
             return _open_through(vf) if unit.complete else _holder_unknown(vf, "VF")
     return None
 
@@ -99,7 +99,7 @@ def _open_through(vf: PciFunction) -> Reason:
 def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Something is open in the group, and no pod of this node has it."""
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
-    opened = [member for member in watched if groups.in_use(member)]
+    opened = [member for member in watched if groups.opened(member)]
     if not opened or _accounted(function, unit, use):
         return None
     for member in opened:
@@ -120,9 +120,14 @@ def _held_outside(member: PciFunction, function: PciFunction) -> Reason:
     itself = "it is" if member is function else f"{member.address} of its group is"
     return Reason(
         ReasonCode.HELD_OUTSIDE,
-        f"{itself} open, and no pod of this node has it",
+        f"{itself} open, and no pod of this node has it{_by(member)}",
         "find the process with: fuser -v /dev/vfio/*",
     )
+
+
+def _by(member: PciFunction) -> str:
+    seen = member.sight.process if member.sight is not None else None
+    return f": see {seen}" if seen else ""
 
 
 def _holder_unknown(member: PciFunction, what: str = "") -> Reason:

@@ -14,6 +14,11 @@ from tests.vm.guest.node import ABSENT, HEALTHY, UNHEALTHY, Node, until
 _SWITCH = Path("/sys/module/vfio_pci/parameters/enable_sriov")
 
 
+def _allow(flag: str) -> None:
+    """Let vfio-pci make virtual functions, or not."""
+    _SWITCH.write_text(flag)
+
+
 def _make(node: Node, count: int) -> None:
     pci.path(node.physical, "sriov_drivers_autoprobe").write_text("0")
     pci.path(node.physical, "sriov_numvfs").write_text(str(count))
@@ -72,7 +77,7 @@ async def virtual_functions_that_vfio_makes_are_not_given_as_the_kernel_refuses_
     assert _refused(one) is None
     await node.change(_make, node, 0)
     await node.until(one, ABSENT)
-    await node.change(_SWITCH.write_text, "Y")
+    await node.change(_allow, "Y")
     try:
         await node.change(pci.bind, node.physical, pci.VFIO)
         await node.change(_make, node, 1)
@@ -81,6 +86,6 @@ async def virtual_functions_that_vfio_makes_are_not_given_as_the_kernel_refuses_
         assert _refused(one) == errno.EACCES
     finally:
         await node.change(_make, node, 0)
-        await node.change(_SWITCH.write_text, "N")
+        await node.change(_allow, "N")
         await node.change(pci.bind, node.physical, "nvme")
     await node.until(one, ABSENT)
