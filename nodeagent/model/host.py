@@ -197,6 +197,7 @@ class Host:
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vtd: bool = False  # it is Intel's: one of these is called dmar0
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
+    egm: tuple[tuple[str, tuple[PciAddress, ...]], ...] = ()  # /dev/egm4, and all GPUs of its socket
     release: str | None = None  # of the kernel, as far as the tree tells
     generation: int = field(default=0, compare=False)
     changes: Changes | None = field(default=None, compare=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.policy import classes, groups
-from nodeagent.policy.offer import kinds
+from nodeagent.policy.offer import discovery, kinds
 from nodeagent.policy.offer.explain import Explanation, Member
 from nodeagent.render.table import table
 
@@ -104,7 +104,11 @@ def _pci_facts(function: PciFunction) -> Facts:
         ("resets", " ".join(hints.reset_methods) if hints else None),
         ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
         ("vfio", function.vfio_device),
+        ("note", _NO_FABRIC if discovery.is_nvswitch(function) else None),
     ]
+
+
+_NO_FABRIC = "nodeagent sets no fabric partitions up: that is for NVIDIA's Fabric Manager, see docs/vgpu.md"
 
 
 def _opens(function: PciFunction) -> str | None:

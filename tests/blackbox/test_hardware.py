@@ -144,3 +144,18 @@ async def test_a_card_that_a_process_has_open_says_which_though_a_former_driver_
         node.host.tree.remove("/proc/4711/fd/7")
         node.host.write(FIRST, "enable", "1")
         await until_health(kubelet, T4, FIRST, "Healthy")
+
+
+@pytest.mark.parametrize("cdi", [True, False])
+async def test_the_memory_of_a_socket_goes_with_all_gpus_of_it(node: Node, cdi: bool) -> None:
+    node.add_gpus(2)
+    node.host.node("/dev/egm4")
+    node.host.write_file("/sys/class/egm/egm4/gpu_devices", f"{FIRST} {SECOND}")
+    node.configure(
+        f'resources: [{{name: example.com/gpu, cdi: {cdi}, pci: [{{devices: ["1eb8"]}}]}}]'.lower()
+    )
+    async with node.running(listed={"example.com/gpu": 2}) as (_, kubelet):
+        (one,) = await allocate(kubelet, "example.com/gpu", [FIRST])
+        assert "/dev/egm4" not in [each.host_path for each in one.devices]
+        (both,) = await allocate(kubelet, "example.com/gpu", [FIRST, SECOND])
+        assert [each.host_path for each in both.devices].count("/dev/egm4") == 1

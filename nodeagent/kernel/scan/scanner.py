@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import groups, mdevs, pci
+from nodeagent.kernel.scan import egm, groups, mdevs, pci
 from nodeagent.kernel.scan.readers import Item, Reader, Reading
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -123,7 +123,7 @@ class ReadList(NamedTuple):
 
     whole: bool
     items: tuple[Item, ...]
-    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vtd, vfio_loaded, release
+    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vtd, vfio_loaded, egm, release
 
 
 class Findings:
@@ -191,6 +191,7 @@ class Scanner:
             iommu=bool(iommus),
             vtd=any(name.startswith("dmar") for name in iommus),
             vfio_loaded=self._vfio_loaded(),
+            egm=egm.read(self._root),
             release=self._root.text("/proc/sys/kernel/osrelease"),
         )
 
@@ -201,6 +202,7 @@ class Scanner:
             iommu=previous.iommu,
             vtd=previous.vtd,
             vfio_loaded=self._vfio_loaded(),
+            egm=egm.read(self._root),
             release=previous.release,
         )
 

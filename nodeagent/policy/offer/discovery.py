@@ -52,10 +52,15 @@ def of_its_class(function: PciFunction, discovery: Discovery) -> bool:
     return _class_refusal(function, discovery) is None
 
 
+def is_nvswitch(function: PciFunction) -> bool:
+    """True for a bridge of GPUs."""
+    return selectors.in_classes((_OTHER_BRIDGE,), function) and function.vendor == NVIDIA
+
+
 def _class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
     if not selectors.in_classes(discovery.classes, function):
         return f"its class {function.pci_class} is not one of {', '.join(discovery.classes)}"
-    if selectors.in_classes((_OTHER_BRIDGE,), function) and function.vendor != NVIDIA:
+    if selectors.in_classes((_OTHER_BRIDGE,), function) and not is_nvswitch(function):
         return (
             f"it is a bridge (class {_OTHER_BRIDGE}), of which discovery takes the NVSwitches of NVIDIA alone"
         )
