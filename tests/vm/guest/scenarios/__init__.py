@@ -34,7 +34,6 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             groups.viability_is_what_the_kernel_says_in_every_combination,
             groups.a_port_in_the_group_does_not_hinder_it,
             virtual.virtual_functions_come_and_go_with_their_number,
-            virtual.virtual_functions_that_vfio_makes_are_not_given_as_the_kernel_refuses_them,
             bursts.two_thousand_events_fit_into_the_socket_and_no_bind_is_missed,
             errors.a_recovered_error_leaves_the_device_healthy,
             errors.a_fatal_error_makes_the_device_unhealthy_until_it_is_bound_again,

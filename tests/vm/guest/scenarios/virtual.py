@@ -3,20 +3,10 @@
 
 from __future__ import annotations
 
-import errno
-from pathlib import Path
-
 import anyio.to_thread
 
 from tests.vm.guest import pci, vfio
 from tests.vm.guest.node import ABSENT, HEALTHY, UNHEALTHY, Node, until
-
-_SWITCH = Path("/sys/module/vfio_pci/parameters/enable_sriov")
-
-
-def _allow(flag: str) -> None:
-    """Let vfio-pci make virtual functions, or not."""
-    _SWITCH.write_text(flag)
 
 
 def _make(node: Node, count: int) -> None:
@@ -24,17 +14,8 @@ def _make(node: Node, count: int) -> None:
     pci.path(node.physical, "sriov_numvfs").write_text(str(count))
 
 
-def _functions(node: Node, count: int = 2) -> list[str]:
-    return [pci.path(node.physical, f"virtfn{index}").readlink().name for index in range(count)]
-
-
-def _refused(address: str) -> int | None:
-    """The error with which the kernel refuses to open a function; None if it does not."""
-    try:
-        with vfio.held(address, pci.group(address)):
-            return None
-    except OSError as error:
-        return error.errno
+def _functions(node: Node) -> list[str]:
+    return [pci.path(node.physical, f"virtfn{index}").readlink().name for index in range(2)]
 
 
 async def virtual_functions_come_and_go_with_their_number(node: Node) -> None:
@@ -66,26 +47,3 @@ async def virtual_functions_that_cannot_go_stop_no_scan(node: Node) -> None:
     await until(lambda: not pci.exists(one) and not pci.exists(two), "both have gone")
     await node.until(one, ABSENT)
     await node.until(two, ABSENT)
-
-
-async def virtual_functions_that_vfio_makes_are_not_given_as_the_kernel_refuses_them(node: Node) -> None:
-    """The kernel wants a token of whoever opens one; before the PF was on vfio-pci it did not."""
-    await node.change(_make, node, 1)
-    one = _functions(node, 1)[0]
-    await node.change(pci.bind, one, pci.VFIO)
-    await node.until(one, HEALTHY)
-    assert _refused(one) is None
-    await node.change(_make, node, 0)
-    await node.until(one, ABSENT)
-    await node.change(_allow, "Y")
-    try:
-        await node.change(pci.bind, node.physical, pci.VFIO)
-        await node.change(_make, node, 1)
-        await node.change(pci.bind, one, pci.VFIO)
-        await node.until_reason(one, "needs-vf-token", f"its PF {node.physical} is on vfio-pci")
-        assert _refused(one) == errno.EACCES
-    finally:
-        await node.change(_make, node, 0)
-        await node.change(_allow, "N")
-        await node.change(pci.bind, node.physical, "nvme")
-    await node.until(one, ABSENT)
