@@ -83,8 +83,10 @@ class Closing:
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
             if not isinstance(member, PciFunction) or groups.takes_vgpu(member):
                 uncounted.append(member.id)
-            elif groups.in_use(member):
+            elif groups.opened(member):
                 return member.id
+            elif groups.opened(member) is None:
+                uncounted.append(member.id)
         if not uncounted:
             return None
         return next(iter(await threads.call(in_use.openers, self._root, uncounted)), None)

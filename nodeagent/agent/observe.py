@@ -19,6 +19,7 @@ import anyio
 
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.reads import Reads
+from nodeagent.agent.second_looks import SecondLooks
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -165,6 +166,7 @@ class Observer:
         self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
+        self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error))
 
 
@@ -196,6 +198,7 @@ class Gathering:
 
     def __init__(self, wakes: Wakes) -> None:
         self.taken = 0
+        self.second_looks = SecondLooks(wakes)
         self._wakes = wakes
         self._everything = -math.inf  # when that was taken last
 

@@ -134,7 +134,7 @@ SETTINGS: tuple[Setting, ...] = (
         "discovery.classes",
         ListOf(scalars.CLASS),
         DISCOVERED_CLASSES,
-        "PCI classes that are discovered, 2, 4 or 6 digits each",
+        "PCI classes that are discovered, 2, 4 or 6 digits each; 0680 (NVSwitch) of NVIDIA alone",
     ),
     Setting(
         "aliases",

@@ -46,6 +46,14 @@ def openers(root: Root, ids: Iterable[str]) -> dict[str, str]:
 
     What cannot be seen is left out: here doubt does not count as in use.
     """
+    return look(root, ids)[0]
+
+
+def look(root: Root, ids: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """The same, and whether every process could be seen, so that all others are closed.
+
+    A tree of files in which nobody runs shows nothing.
+    """
     asked: dict[Node, str] = {}
     for each in ids:
         if not mdev_uuid(each):
@@ -53,12 +61,20 @@ def openers(root: Root, ids: Iterable[str]) -> dict[str, str]:
         elif isinstance(nodes := _mdev(root, each), tuple):
             asked |= dict.fromkeys(nodes, each)
     result: dict[str, str] = {}
-    for process in root.names("/proc") if asked else ():
-        if process.isdecimal():
-            for node in asked.keys() & (_opened_by(root, process) or ()):
-                name = root.text(f"/proc/{process}/comm") or "?"
-                result[asked[node]] = f"process {process} ({name})"
-    return result
+    processes = [name for name in root.names("/proc") if name.isdecimal()] if asked else []
+    whole = bool(processes) and _sees_all(root)
+    for process in processes:
+        opened = _opened_by(root, process)
+        whole = whole and opened is not None
+        for node in asked.keys() & (opened or ()):
+            name = root.text(f"/proc/{process}/comm") or "?"
+            result[asked[node]] = f"process {process} ({name})"
+    return result, whole
+
+
+def _sees_all(root: Root) -> bool:
+    """False in a namespace of processes that is not the host's."""
+    return not root.is_host or root.target("/proc/self/ns/pid") == _HOST_PIDS
 
 
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
@@ -127,7 +143,7 @@ def _node(path: str) -> Node | None:
 
 def _open_nodes(root: Root) -> frozenset[Node] | None:
     """All nodes that any process has open; None if not every process of the host can be seen."""
-    if root.is_host and root.target("/proc/self/ns/pid") != _HOST_PIDS:
+    if not _sees_all(root):
         return None
     opened: set[Node] = set()
     for process in root.names("/proc"):

@@ -59,6 +59,7 @@ hosts = st.builds(
     nodes=st.frozensets(addresses),
     numa_nodes=st.frozensets(st.integers(0, 3)),
     iommu=st.booleans(),
+    vtd=st.booleans(),
     vfio_loaded=st.booleans(),
     release=texts,
 )

@@ -45,6 +45,7 @@ READ = frozenset(
 )
 _HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
 _AWAKE = "D0"
+_PF_DRIVER = "physfn/driver"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
 _VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
@@ -87,6 +88,7 @@ def as_known(root: Root, known: PciFunction) -> bool:
                 and at.link("driver") == known.driver
                 and _group_number(at.link("iommu_group")) == known.group
                 and natural(at.text("enable")) == known.enable
+                and (known.physfn is None or at.link(_PF_DRIVER) == known.pf_driver)
                 and (known.vfio_device is None) == (not at.exists("vfio-dev"))
                 and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
                 and (not known.vgpu or _vgpu_type(at) == (True, known.vgpu_type))
@@ -119,6 +121,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         enable=opens,
         power_state=_shared(power_state),
         physfn=_address(at.link("physfn")),
+        pf_driver=_shared(at.link(_PF_DRIVER)),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(at.text("sriov_totalvfs")) if sriov else None,
@@ -263,17 +266,23 @@ def _unanswered(key: str, previous: Host) -> PciFunction:
 
 
 def _follow(reading: Reading) -> Iterable[Item]:
-    """The groups before and after, the PF, the VFs that came or went, and the types it may offer."""
+    """The groups before and after, the PF, the VFs that came or went, and the types it may offer.
+
+    A VF tells of its PF's driver: all of them are read again after another one.
+    """
     if reading.whole:
         return
     yield Item("mdev_parents", reading.key)
     vfs: set[PciAddress] = set()
-    for one in (reading.previous.functions.get(PciAddress(reading.key)), reading.value):
+    before, now = reading.previous.functions.get(PciAddress(reading.key)), reading.value
+    for one in (before, now):
         if one is not None:
             yield from group_of(one.group)
             vfs ^= set(one.vfs)
             if one.physfn is not None:
                 yield Item("functions", one.physfn)
+    if before is not None and now is not None and before.driver != now.driver:
+        vfs |= set(now.vfs)
     yield from (Item("functions", address) for address in sorted(vfs))
 
 

@@ -24,6 +24,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
+from nodeagent.kernel.scan.sights import Sights
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
@@ -40,6 +41,7 @@ class ScanRunner:
 
     def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
         self._scanner = scanner.Scanner(root)
+        self._sights = Sights(root)
         self._wakes = wakes
         self._deadline = deadline
         self._stuck: Counter[Item] = Counter()
@@ -73,7 +75,8 @@ class ScanRunner:
             raise queue.refused
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
-        return await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
+        host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
+        return await self._sights.added(host)
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.

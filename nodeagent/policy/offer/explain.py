@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodeagent.model.desired import DeviceRule
-from nodeagent.model.host import Host, HostDevice, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, groups, selectors
-from nodeagent.policy.offer import grants, kinds, matches
+from nodeagent.policy import classes, groups
+from nodeagent.policy.offer import discovery, grants, kinds, matches
+from nodeagent.policy.offer.checks import devices, vfio
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
 
@@ -79,7 +80,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         host_device=host_device,
         vendor_name=snapshot.names.get(host_device.vendor or ""),
         device_name=kinds.of(host_device).text(host_device, snapshot.names),
-        members=tuple(Member(member.address, member.driver, role(member)) for member in members),
+        members=tuple(Member(member.address, member.driver, role(member, members)) for member in members),
         viable=not groups.blockers(members),
         rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
@@ -91,9 +92,9 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     )
 
 
-def role(member: PciFunction) -> str:
-    """What a function means for the viability of its group."""
-    if member in groups.blockers((member,)):
+def role(member: PciFunction, members: Iterable[PciFunction]) -> str:
+    """What a function means for the viability of its group, which has these members."""
+    if member in groups.blockers(members):
         return "blocks"
     if member.driver is None:
         return "unbound"
@@ -135,6 +136,8 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
         return _nobody(why), "name its type in a rule"
+    if hint := _in_vain(host_device, group, snapshot.host):
+        return _nobody(why), hint
     mdevs = sum(mdev.parent == host_device.address for mdev in snapshot.host.mdevs.values())
     if (parts := classes.carried(host_device, mdevs)) and not groups.ready(host_device):
         return f"it carries {parts}, each of which is a device of its own", classes.bind(
@@ -149,9 +152,16 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
         if snapshot.desired.discovery.enabled:
             code = (host_device.pci_class or "?")[:4]
             why = f"it is {classes.words(host_device)} (class {code}), which it leaves alone"
-    if not groups.ready(host_device) and not groups.takes_vgpu(host_device):
+    if not (groups.ready(host_device) or groups.takes_vgpu(host_device) or groups.unfinished(host_device)):
         steps.append(classes.bind(host_device))
     return _nobody(why), "; and ".join(steps)
+
+
+def _in_vain(function: PciFunction, group: Group | None, host: Host) -> str:
+    """What to do before anything else, if the kernel would give the function to nobody; else ""."""
+    if groups.kept_by_firmware(group, host):
+        return f"firmware has memory mapped 1:1 for its IOMMU group: {vfio.FIRMWARE_SETUP}"
+    return devices.token_hint(function) if groups.needs_token(function) else ""
 
 
 def _with_card(audio: PciFunction, card: PciFunction) -> str:
@@ -166,8 +176,7 @@ def _nobody(why: str) -> str:
 
 
 def _discoverable_class(function: PciFunction, snapshot: Snapshot) -> bool:
-    discovery = snapshot.desired.discovery
-    return discovery.enabled and selectors.in_classes(discovery.classes, function)
+    return snapshot.desired.discovery.enabled and discovery.of_its_class(function, snapshot.desired.discovery)
 
 
 def _label(rule: DeviceRule | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nodeagent.model.allocation import Pods, Possession
-from nodeagent.model.host import HostDevice
+from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import units
@@ -34,6 +34,7 @@ def awaited(decision: Decision) -> frozenset[str]:
         host_device = host.device(device_id)
         members = host.devices_in(host_device.group) if host_device is not None else ()
         ids |= {device_id, *(member.id for member in members)}
+        ids |= {vf for member in members if isinstance(member, PciFunction) for vf in member.vfs}
     return frozenset(ids)
 
 

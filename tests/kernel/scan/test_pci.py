@@ -16,6 +16,7 @@ from nodeagent.kernel.scan import pci
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.looking import Looks
 
 A = PciAddress("0000:01:00.0")
 Change = Callable[[Path, Path], None]  # of the function's directory, below the root
@@ -109,6 +110,23 @@ def test_a_function_that_vfio_takes_is_unlike_what_is_known(tmp_path: Path) -> N
     assert pci.as_known(root, known)
     (at / "vfio-dev/vfio0").mkdir(parents=True)
     assert not pci.as_known(root, known)
+
+
+def test_a_vf_tells_of_the_driver_of_its_pf(tmp_path: Path) -> None:
+    host, vf = SimulatedHost(tmp_path), PciAddress("0000:01:00.4")
+    host.add_function(A, vendor="8086", device="1572", pci_class="020000", driver="i40e", group=1, sriov=4)
+    host.add_function(
+        vf, vendor="8086", device="154c", pci_class="020000", driver="vfio-pci", group=2, physfn=A
+    )
+    looks = Looks(Root(tmp_path))
+    before = looks.full()
+    assert [before.functions[each].pf_driver for each in (A, vf)] == [None, "i40e"]
+    host.bind(A, "vfio-pci")
+    assert not pci.as_known(Root(tmp_path), before.functions[vf])
+    after = looks.refresh(before, frozenset({A}))
+    assert after.functions[vf].pf_driver == "vfio-pci"
+    host.bind(A, None)
+    assert looks.refresh(after, frozenset({A})).functions[vf].pf_driver is None
 
 
 async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path) -> None:

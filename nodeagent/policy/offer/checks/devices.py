@@ -61,12 +61,33 @@ def domain(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     )
 
 
+def token(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """vfio-pci has made the VF: whoever opens that has to show that its PF belongs to him as well."""
+    if not groups.needs_token(function):
+        return None
+    return Reason(
+        ReasonCode.NEEDS_TOKEN,
+        f"its PF {function.physfn} is on vfio-pci: so it opens with a VF token, which libvirt does not send",
+        token_hint(function),
+    )
+
+
+def token_hint(function: PciFunction) -> str:
+    """What to do for such a VF, or for its PF."""
+    return (
+        f"give the PF {function.physfn} to virtual machines as a whole; or, when nobody uses it or its VFs, "
+        "set their number to 0, bind it to the driver of its vendor, and let that make the VFs"
+    )
+
+
 def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
     """Only a VFIO driver, or the vendor driver with a vGPU type set, can give the function to a VM."""
     if groups.ready(function):
         return None
     if groups.takes_vgpu(function):
         return _no_vgpu(function, use)
+    if groups.unfinished(function):
+        return _no_types(function)
     shown = f"its driver is {function.driver}" if function.driver else "it has no driver"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
@@ -81,6 +102,15 @@ def _no_vgpu(function: PciFunction, use: Use) -> Reason:
         ReasonCode.MDEV_TYPE_CHANGED,
         f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
         f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
+    )
+
+
+def _no_types(function: PciFunction) -> Reason:
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        "it is a VF on NVIDIA's driver, and no vGPU by itself: it has no nvidia/current_vgpu_type to read",
+        "that comes a moment after the driver has taken the VF; if it does not, the driver may be the wrong "
+        f"one: only the build for KVM hosts makes vGPUs, and {function.address} as it is goes to no VM",
     )
 
 

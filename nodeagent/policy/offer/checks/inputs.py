@@ -18,7 +18,9 @@ from nodeagent.model.resource import Iommufd, Isolation
 class Unit(NamedTuple):
     """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
 
-    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone.
+    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
+    that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those of the functions
+    that are PFs on a VFIO driver, and who has them.
     """
 
     group: Group | None
@@ -28,8 +30,11 @@ class Unit(NamedTuple):
     complete: bool = False  # False: the absence of a holder proves nothing
     settling: frozenset[str] = frozenset()  # given to the pod that is being admitted: it may take more
     refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
+    vfs: tuple[PciFunction, ...] = ()
+    vf_holders: Mapping[str, Holder] = MappingProxyType({})
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
+    firmware: bool = False
 
     @property
     def number(self) -> str:
