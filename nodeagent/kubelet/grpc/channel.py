@@ -17,7 +17,7 @@ from typing import Any
 import anyio.lowlevel
 from anyio import CancelScope
 from grpclib.client import Channel
-from grpclib.client import Stream as Call
+from grpclib.client import Stream as GrpclibStream
 from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
@@ -46,7 +46,7 @@ def _understood() -> Iterator[None]:
         raise ProtocolError(f"headers that are not understood: {error}") from error
 
 
-class _Stream(Call[Any, Any]):
+class _Stream(GrpclibStream[Any, Any]):
     """A call that leaves no trace in its task.
 
     grpclib ends a waiting call (deadline, GOAWAY, lost connection) by cancelling the task and then raises
