@@ -3,7 +3,7 @@
 
 One event is one line. Its name and MESSAGE_ID never change (``journalctl MESSAGE_ID=…`` finds it in any
 version); its fields are fixed; its text may be improved. Log transitions, not visits. Where the lines
-go is for ``logsinks``; underneath is the standard library's logging.
+go is for ``logsinks``.
 
 A new event: one more entry here, with an id of its own (``systemd-id128 new``).
 """
@@ -11,64 +11,11 @@ A new event: one more entry here, with an id of its own (``systemd-id128 new``).
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Mapping
-from typing import NamedTuple
 
-from nodeagent.base.errors import InvariantBroken
-
-Value = str | int | tuple[str, ...]
-"""What a field has: one value, or several, each of which can be searched for."""
-
-LOGGER = "nodeagent"
-_FIELD = re.compile(r"{(\w+)}")
-_ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "source", "path")
-
-
-class Event(NamedTuple):
-    """One kind of line: stable name and MESSAGE_ID, level, text. The text names the fields that it must have.
-
-    ``also`` names those that it may have. A ``hint`` is what a person can do, and ends the line.
-    """
-
-    name: str
-    id: str
-    level: int
-    text: str
-    also: tuple[str, ...] = ()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields that it must have."""
-        return tuple(_FIELD.findall(self.text))
-
-    def same(self, fields: Mapping[str, Value]) -> str:
-        """What a line is about: two of one kind that are about the same may be too many."""
-        named = " ".join(_words(fields[name]) for name in _ABOUT if name in fields)
-        return named or _words(fields.get("text", ""))
-
-
-def event(kind: Event, bug: BaseException | None = None, /, **given: Value | None) -> None:
-    """Say an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
-
-    None leaves a field out, and so does (). :raises InvariantBroken: if the fields are not those of its kind.
-    """
-    fields = {name: value for name, value in given.items() if value not in (None, ())}
-    missing = [name for name in kind.fields if name not in fields]
-    foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
-    if missing or foreign:
-        raise InvariantBroken(f"log event {kind.name}: missing {missing}, foreign {foreign}")
-    logger = logging.getLogger(LOGGER)
-    if logger.isEnabledFor(kind.level):
-        hint = f"; {fields['hint']}" if fields.get("hint") else ""
-        said = kind.text.format_map({name: _words(value) for name, value in fields.items()})
-        extra = {"event": kind, "fields": fields}
-        logger.log(kind.level, "%s", f"{said}{hint}", extra=extra, exc_info=bug)
-
-
-def _words(value: Value) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
+from nodeagent.base.logevent import LOGGER as LOGGER
+from nodeagent.base.logevent import Event as Event
+from nodeagent.base.logevent import Value as Value
+from nodeagent.base.logevent import event as event
 
 _DEVICE = ("pci_address", "group", "pod")
 _ACTION = ("device", "type", "pci_address")
