@@ -70,6 +70,7 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
+            self.core.names,
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,
@@ -104,6 +105,7 @@ class Daemon:
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.kubelet.holders.first)
+        self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components
         pulse = Pulse(self.core.supervisor, components)

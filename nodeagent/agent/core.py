@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
@@ -40,6 +41,7 @@ class Core:
     wakes: Wakes
     events: KernelEvents
     observer: Observer
+    names: NameKeeper
     reservations: ReservationBook
     releases: Releases
     offering: Offering
@@ -54,7 +56,8 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
     snapshots = Snapshots(Snapshot(desired=desired))
     events = KernelEvents(root, watcher, wakes)
-    observer = Observer(root, snapshots, wakes, events, settings)
+    names = NameKeeper(root, snapshots, settings.get().configuration.discovery.pci_ids)
+    observer = Observer(root, snapshots, wakes, events, settings, names)
     releases = Releases(settings)
     releases.look_with(observer)
     return Core(
@@ -67,6 +70,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         wakes,
         events,
         observer,
+        names,
         ReservationBook(snapshots),
         releases,
         Offering(snapshots, releases),

@@ -84,6 +84,7 @@ class Observer:
         wakes: Wakes,
         events: KernelEvents,
         settings: Latest[Settings],
+        names: NameKeeper,
     ) -> None:
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
@@ -91,7 +92,7 @@ class Observer:
         self._gathering = Gathering(wakes)
         self._events = events
         self._settings = settings
-        self._names = NameKeeper(root)
+        self._names = names
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
         self._hangs = Hangs()
         self._scans = NO_DURATIONS

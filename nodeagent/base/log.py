@@ -337,6 +337,33 @@ STALE_RESOURCE_REMOVED = Event(
     logging.INFO,
     "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
 )
+NAME_CHANGED = Event(
+    "name-changed",
+    "4859802937524419933f7f02c254cfe4",
+    logging.WARNING,
+    "{resource} is called {name} now: what names are made of says something else",
+    ("hint",),
+)
+NAME_KEPT = Event(
+    "name-kept",
+    "8701b66935c54621910339443436ecee",
+    logging.WARNING,
+    "{resource} keeps its name while a pod has, or may have, a device by it; a later start makes it {name}",
+    ("hint",),
+)
+NAMES_RECORD_BROKEN = Event(
+    "names-record-broken",
+    "a2cc163a666c4b3d81b5479263a5f3d8",
+    logging.WARNING,
+    "which names were in force before is lost: {error}",
+)
+NAMES_UNRECORDED = Event(
+    "names-unrecorded",
+    "5f0c2d9be7a14c86a3d1740be6c8912d",
+    logging.WARNING,
+    "the names in force cannot be put on record: {error}",
+    ("hint",),
+)
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}")
 
 

@@ -33,6 +33,16 @@ def main(arguments: Sequence[str]) -> int:
         return output.FAILED
 
 
+class _Version(argparse.Action):
+    """Reads the bundled names only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from nodeagent.kernel import pciids
+
+        print(f"nodeagent {__version__}\nbundled pci.ids of {pciids.bundled_date() or 'no known date'}")
+        parser.exit()
+
+
 def _complain(error: NodeagentError, code: int) -> int:
     """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
     prefix = "<3>" if is_journal(os.environ, sys.stderr) else ""
@@ -48,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         description="Owns the devices of this node that virtual machines are given.",
         epilog="Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node.",
     )
-    top.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     top.add_argument("--root", default="/", metavar="DIR", help="use the host below DIR instead of /")
     known = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, verb, add_arguments, help_text in (

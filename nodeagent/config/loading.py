@@ -9,6 +9,7 @@ Loading again is how one reloads: no state is kept, and blocking reads make a th
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +53,7 @@ def load(origin: Sources) -> Settings:
     )
     written = _written(effective, f"{home}/")
     configuration, watched = _with_imported(written, origin.prefix, warnings)
+    _look_for_names(configuration.discovery.pci_ids, origin.prefix, effective, problems)
     _check(configuration, effective, problems)
     watched = (*sources.watched_paths(home), *watched)
     warnings += merge.warnings(configuration)
@@ -99,6 +101,14 @@ def _with_imported(
 
     read = imported.read(prefix, written.mdevs, warnings)
     return replace(written, imported=read), imported.watched_paths(prefix, written.mdevs)
+
+
+def _look_for_names(path: str, prefix: str, effective: Effective, problems: Problems) -> None:
+    """Note it if the operator's own pci.ids is no file: without it devices would get other names."""
+    if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
+        place = effective.place("discovery.pciIds") or ""
+        hint = "give the path of a pci.ids file, or remove it: then the bundled copy counts"
+        problems.add(place, "discovery.pciIds", f"{path}: no such file", hint)
 
 
 def _must_exist(path: str) -> None:

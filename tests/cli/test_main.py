@@ -19,6 +19,7 @@ import pytest
 from nodeagent import __version__, config
 from nodeagent.base import jsonserver
 from nodeagent.cli import main
+from nodeagent.kernel import pciids
 from nodeagent.model import plain
 from nodeagent.render import status
 from nodeagent.sim import nodes
@@ -254,7 +255,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"nodeagent {__version__}\n"
+    version, names = capsys.readouterr().out.splitlines()
+    assert version == f"nodeagent {__version__}"
+    assert names == f"bundled pci.ids of {pciids.bundled_date()}"
 
 
 @pytest.mark.parametrize("verb", ["run", "scan", "plan", "explain", "status", "config", "demo"])

@@ -60,6 +60,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         devices.domain,
         devices.driver,
         devices.vgpu_type_changed,
+        devices.unnamed,
         devices.recovery,
         vfio.viability,
         vfio.nodes,

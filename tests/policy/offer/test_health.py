@@ -95,7 +95,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
     elsewhere = {ReasonCode.GONE, ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
-    assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
+    assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere - {ReasonCode.TYPE_NAME_UNKNOWN}
 
 
 def test_the_nearest_cause_is_told_first() -> None:
