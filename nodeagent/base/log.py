@@ -155,6 +155,20 @@ CONFIG_REFUSED = Event(
     "the new settings are wrong, the old ones stay: {error}",
     ("hint",),
 )
+CONFIG_LAST_GOOD = Event(
+    "config-last-good",
+    "c41b7be09f3d4e0d8a5c6a2f91d7e803",
+    logging.ERROR,
+    "a file is wrong, and nodeagent starts with the last good settings: {error}",
+    ("hint",),
+)
+SETTINGS_NOT_KEPT = Event(
+    "settings-not-kept",
+    "1ea96fd3c2704b5b9d58e0b7cc3a4f16",
+    logging.WARNING,
+    "the settings in force cannot be kept for a start with a wrong file: {error}",
+    ("hint",),
+)
 CONFIG_RIGHT = Event(
     "config-right",
     "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e",

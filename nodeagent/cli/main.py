@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--root", default="/", metavar="DIR", help="use the host below DIR instead of /")
     known = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, verb, add_arguments, help_text in (
-        ("run", verbs.run, config.add_flags, "run the daemon"),
+        ("run", verbs.run, _add_run, "run the daemon"),
         ("scan", verbs.scan, _add_common, "show all devices and what becomes of them"),
         (
             "plan",
@@ -97,6 +97,15 @@ def parser() -> argparse.ArgumentParser:
         verb_parser.set_defaults(run=verb)
         add_arguments(verb_parser)
     return top
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end if a file is wrong; do not go on with the last good settings",
+    )
+    config.add_flags(parser)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +153,13 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--check", metavar="FILE", help="only check this file")
+    choice.add_argument(
+        "--check",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="only check this file, or all that a start reads",
+    )
     choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
     _add_common(parser)
 

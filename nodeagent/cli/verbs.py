@@ -15,6 +15,7 @@ from nodeagent import config
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import asking, output
 from nodeagent.cli.output import FINE, WRONG
+from nodeagent.config import last_good
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings = asking.settings(options, root)
+    settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
     from nodeagent.base import log, logsinks, memory
 
     memory.begin_start()
@@ -42,7 +43,9 @@ def run(options: argparse.Namespace) -> int:
     set_log(settings.log)
     for warning in settings.warnings:
         log.event(log.CONFIG_WARNING, text=warning)
-    app.run(settings, asking.sources(options, root), set_log)
+    if refused is not None:
+        log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
+    app.run(settings, asking.sources(options, root), set_log, refused)
     sys.stderr.flush()
     app.leave(FINE)
     return FINE
@@ -150,7 +153,7 @@ def configuration(options: argparse.Namespace) -> int:
 
     if options.schema:
         return output.answer(output.json_text(config.schema()))
-    if options.check:
+    if options.check is not None:
         return _checked(options)
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
@@ -168,8 +171,11 @@ def configuration(options: argparse.Namespace) -> int:
 def _checked(options: argparse.Namespace) -> int:
     from nodeagent.render import settings
 
-    effective = config.check_file(options.check)
-    fine = f"{options.check}: fine"
+    if options.check:
+        effective = config.check_file(options.check)
+    else:
+        effective = asking.settings(options, asking.root_of(options))
+    fine = f"{options.check or 'the settings of this node'}: fine"
     text = settings.as_json(effective.values, effective.warnings) if options.output == "json" else fine
     return output.answer(text, *effective.warnings)
 
