@@ -18,6 +18,7 @@ Value = str | int | tuple[str, ...]
 """What a field has: one value, or several, each of which can be searched for."""
 
 LOGGER = "nodeagent"
+MANY = 16  # values of one field in a line
 _FIELD = re.compile(r"{(\w+)}")
 _ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "source", "path")
 
@@ -64,4 +65,8 @@ def event(kind: Event, bug: BaseException | None = None, /, **given: Value | Non
 
 
 def _words(value: Value) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    """What stands in a line; of many values the first, for the field has them all."""
+    if not isinstance(value, tuple):
+        return str(value)
+    left_out = len(value) - MANY
+    return ",".join(value[:MANY]) + (f" and {left_out} more" if left_out > 0 else "")

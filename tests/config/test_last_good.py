@@ -51,7 +51,7 @@ class Node:
         settings, wrong = self.starts(**given)
         assert wrong is None
         last_good.keep(str(self.root), settings)
-        self.write("resorces: []")
+        self.write("no-such-key: []")
         return settings
 
     def put(self, **values: Any) -> None:
@@ -68,7 +68,7 @@ def test_what_the_files_gave_comes_back_whole_and_the_files_are_watched(node: No
     before = node.lived(GOOD)
     settings, wrong = node.starts()
     assert wrong is not None
-    assert "resorces" in wrong.what
+    assert "no-such-key" in wrong.what
     assert merge.merge(settings.configuration) == merge.merge(before.configuration)
     assert settings.timing == before.timing
     assert [value[:2] for value in settings.filed] == [value[:2] for value in before.filed]
@@ -114,7 +114,7 @@ def test_what_files_of_other_tools_said_is_kept_with_it(node: Node) -> None:
 
 def test_a_key_that_is_known_no_more_is_left_out_and_told(node: Node) -> None:
     node.put(**{"timing.settle": "2s", "timing.old": "1s", "oldsection.key": [1]})
-    node.write("resorces: []")
+    node.write("no-such-key: []")
     settings, _ = node.starts()
     assert settings.timing.settle == 2.0
     assert [warning.split()[0] for warning in settings.warnings] == ["oldsection.key", "timing.old"]
@@ -122,11 +122,11 @@ def test_a_key_that_is_known_no_more_is_left_out_and_told(node: Node) -> None:
 
 def test_a_value_that_is_refused_now_refuses_the_start(node: Node) -> None:
     node.put(**{"timing.settle": "1 fortnight"})
-    node.write("resorces: []")
+    node.write("no-such-key: []")
     with pytest.raises(ConfigErrors) as told:
         node.starts()
     first, second = told.value.errors
-    assert "resorces" in first.what
+    assert "no-such-key" in first.what
     assert node.kept in second.what
     assert "fortnight" in second.what
 
@@ -135,7 +135,7 @@ def test_a_value_that_is_refused_now_refuses_the_start(node: Node) -> None:
 def test_a_damaged_copy_is_told_and_replaced_by_the_next_good_one(node: Node, content: bytes) -> None:
     node.lived(GOOD)
     Path(node.kept).write_bytes(content)
-    with pytest.raises(ConfigErrors, match="resorces") as told:
+    with pytest.raises(ConfigErrors, match="no-such-key") as told:
         node.starts()
     assert "damaged" in told.value.errors[1].what
     node.lived(GOOD)
@@ -145,7 +145,7 @@ def test_a_damaged_copy_is_told_and_replaced_by_the_next_good_one(node: Node, co
 @pytest.mark.parametrize("content", [{}, {"values": [], "imported": None}, {"values": {}, "imported": 5}])
 def test_a_copy_of_another_kind_is_as_a_damaged_one(node: Node, content: dict[str, Any]) -> None:
     sealed.write(node.kept, content, "")
-    node.write("resorces: []")
+    node.write("no-such-key: []")
     with pytest.raises(ConfigErrors) as told:
         node.starts()
     assert "damaged" in told.value.errors[1].what

@@ -83,8 +83,29 @@ def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) 
 
 
 def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> None:
-    devices.changes(resource(), resource(healthy("kvm-0")), Decision(snapshot()))
+    devices.changes(shares(0), shares(1), Decision(snapshot()))
     assert said(log.DEVICE_ADDED) == [{"resource": GPU, "device": "kvm-0"}]
+
+
+KVM = Reason(ReasonCode.NODE_MISSING, "/dev/kvm does not exist")
+
+
+def shares(count: int, reason: Reason | None = None) -> Resource:
+    listed = (Device(DeviceId(f"kvm-{number}"), reason) for number in range(count))
+    return Resource(GPU, Kind.NODE, tuple(listed))
+
+
+def test_shares_of_one_node_are_told_in_one_line(said: Said) -> None:
+    now, all_of_them = Decision(snapshot()), tuple(f"kvm-{number}" for number in range(110))
+    devices.changes(None, shares(110, KVM), now)
+    devices.changes(shares(110, KVM), shares(110), now)
+    devices.changes(shares(110), shares(110, KVM), now)
+    devices.changes(shares(3), shares(110), now)
+    devices.changes(shares(110), shares(1), now)
+    assert [line["device"] for line in said(log.DEVICE_UNHEALTHY)] == [all_of_them, all_of_them]
+    assert [line["device"] for line in said(log.DEVICE_HEALTHY)] == [all_of_them]
+    assert [line["device"] for line in said(log.DEVICE_ADDED)] == [all_of_them[3:]]
+    assert [line["device"] for line in said(log.DEVICE_GONE)] == [all_of_them[1:]]
 
 
 def test_what_is_as_before_is_not_said_again(said: Said) -> None:
