@@ -138,6 +138,18 @@ async def test_a_damaged_record_is_told_and_set_aside(host: SimulatedHost, said:
     assert os.listdir(host.path("/var/lib/nodeagent")) == ["names.json.broken"]
 
 
+async def test_a_pipe_in_place_of_the_record_is_not_waited_for(host: SimulatedHost) -> None:
+    state = host.path("/var/lib/nodeagent")
+    os.makedirs(state)
+    os.mkfifo(host.path(names_record.PATH))
+    text(host, "One")
+    life = Life(host)
+    assert (await life.sees(card(FIRST)))["10de:fff0"] == "One"
+    await life.keeper.one_turn()
+    assert os.listdir(state) == ["names.json"]
+    assert (await Life(host).sees(card(FIRST)))["10de:fff0"] == "One"
+
+
 async def test_a_record_that_cannot_be_written_is_told_once(host: SimulatedHost, said: Said) -> None:
     host.write_file("/var/lib/nodeagent", "a file in the way")
     life = Life(host)
