@@ -76,6 +76,15 @@ async def test_a_name_stays_when_another_device_is_looked_up_in_other_files(host
     assert await life.sees(card(FIRST), card(SECOND, 1)) == wanted
 
 
+async def test_a_vendor_that_is_known_is_not_looked_up_again(host: SimulatedHost) -> None:
+    life, unbundled = Life(host), "abc1"
+    host.write_file(PCI_IDS, f"{unbundled}  Somebody\n")
+    one, two = (each._replace(vendor=unbundled) for each in (card(FIRST), card(SECOND, 1)))
+    assert await life.sees(one) == {unbundled: "Somebody"}
+    host.write_file(PCI_IDS, f"{unbundled}  Somebody Else\n\tfff1  Two\n")
+    assert await life.sees(one, two) == {unbundled: "Somebody", f"{unbundled}:fff1": "Two"}
+
+
 async def test_what_had_no_text_gets_none_in_this_life(host: SimulatedHost) -> None:
     life = Life(host)
     assert await life.sees(card(FIRST)) == KNOWN
