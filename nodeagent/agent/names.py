@@ -60,8 +60,13 @@ class NameKeeper:
         await self._record.save(self._snapshots.now.names)
 
     async def names(self, host: Host, present: Names) -> Names:
-        """All names for the host; ``present`` itself if there is no new id."""
-        found = {**await self._pci_texts(host), **await self._types.new(host)}
+        """All names for the host; ``present`` itself if there is no new id.
+
+        What was searched counts as that only when all of it could be: else it is searched the next time.
+        """
+        ids = _to_name(host) - self._searched
+        found = {**(await self._pci_texts(ids) if ids else {}), **await self._types.new(host)}
+        self._searched |= ids
         if not found:
             return present
         before = await self._record.before(found)
@@ -94,13 +99,9 @@ class NameKeeper:
         )
         return decided.names
 
-    async def _pci_texts(self, host: Host) -> dict[str, str | None]:
+    async def _pci_texts(self, new: frozenset[tuple[str, str]]) -> dict[str, str | None]:
         """The texts of ids that are new; a vendor that was looked up is not looked up again."""
-        new = _to_name(host) - self._searched
-        if not new:
-            return {}
         vendors = {vendor for vendor, _ in self._searched}
-        self._searched |= new
         texts = await threads.call(pciids.names, self._root, new, self._chosen)
         keys = {key for vendor, device in new for key in (vendor, f"{vendor}:{device}")} - vendors
         return {key: texts.get(key) for key in sorted(keys)}
@@ -136,8 +137,9 @@ class TypeNames:
         listed = any(name and not self._names.get(number) for number, name in shown.items())
         if self._names.keys() >= shown.keys() and marks == self._marks and not listed:
             return {}
+        named = ledger.named(self._root, host)
         self._marks = marks
-        return ledger.named(self._root, host)
+        return named
 
 
 def _vgpus(host: Host) -> dict[str, str]:
