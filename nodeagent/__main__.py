@@ -17,11 +17,14 @@ def main() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Let standard streams that were closed lead to nobody: sockets would get their numbers."""
+    """Let standard streams that were closed lead to nobody: sockets would get their numbers.
+
+    An answer that nobody can get is a mistake all the same: ``sys.stdout`` stays None.
+    """
     while (spare := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     nobody = os.fdopen(spare, "r+")
-    sys.stdin, sys.stdout, sys.stderr = sys.stdin or nobody, sys.stdout or nobody, sys.stderr or nobody
+    sys.stdin, sys.stderr = sys.stdin or nobody, sys.stderr or nobody
 
 
 if __name__ == "__main__":

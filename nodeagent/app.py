@@ -22,6 +22,7 @@ from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
 from nodeagent.agent.glances import Glances
+from nodeagent.agent.last_good import LastGood
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
@@ -30,7 +31,7 @@ from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, 
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
 from nodeagent.base import activation, log, loopfaults, mounttable, supervise
-from nodeagent.base.errors import MustEnd
+from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
@@ -46,12 +47,14 @@ SetLog = Callable[[Log], None]
 class Daemon:
     """All components, listed."""
 
-    def __init__(self, settings: Settings, sources: Sources, set_log: SetLog) -> None:
-        """``set_log`` is told other settings of the log."""
+    def __init__(
+        self, settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigError | None = None
+    ) -> None:
+        """``set_log`` is told other settings of the log; ``refused`` is as ConfigLoop wants it."""
         in_force = Latest(settings)
         self.core = core.build(Root(sources.prefix), in_force)
         self.kubelet = kubelet_side.build(self.core)
-        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log)
+        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, refused)
         self.notifier = Notifier.from_environ(sources.environ)
         self.passed = activation.passed(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
@@ -76,11 +79,13 @@ class Daemon:
             self.core.observer,
             Glances(self.core.wakes, self.core.observer),
             Recoveries(self.core.root, self.core.wakes),
+            self.core.names,
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,
             self.kubelet.cdi,
             self.config,
+            LastGood(self.core.root, self.core.settings),
             self.core.news,
             Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
@@ -110,6 +115,7 @@ class Daemon:
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.kubelet.holders.first)
+        self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components
         pulse = Pulse(self.core.supervisor, components)
@@ -155,7 +161,7 @@ class Daemon:
             return
 
 
-def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
+def run(settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigError | None = None) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
     :raises MustEnd: if another instance serves this node, or the code of this one is gone.
@@ -163,7 +169,7 @@ def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
-        await Daemon(settings, sources, set_log).run()
+        await Daemon(settings, sources, set_log, refused).run()
 
     try:
         anyio.run(main)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.agent import recoveries
+from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
@@ -42,6 +43,7 @@ class Core:
     wakes: Wakes
     events: KernelEvents
     observer: Observer
+    names: NameKeeper
     reservations: ReservationBook
     releases: Releases
     offering: Offering
@@ -56,7 +58,8 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
     snapshots = Snapshots(Snapshot(desired=desired))
     events = KernelEvents(root, watcher, wakes)
-    observer = Observer(root, snapshots, wakes, events, settings)
+    names = NameKeeper(root, snapshots, settings.get().configuration.discovery.pci_ids)
+    observer = Observer(root, snapshots, wakes, events, settings, names)
     releases = Releases(settings)
     releases.look_with(observer)
     return Core(
@@ -69,6 +72,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         wakes,
         events,
         observer,
+        names,
         ReservationBook(snapshots),
         releases,
         Offering(snapshots, releases),

@@ -61,6 +61,7 @@ class Observer:
         wakes: Wakes,
         events: KernelEvents,
         settings: Latest[Settings],
+        names: NameKeeper,
     ) -> None:
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
@@ -68,7 +69,7 @@ class Observer:
         self._gathering = Gathering(wakes)
         self._events = events
         self._settings = settings
-        self._names = NameKeeper(root)
+        self._names = names
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
         self._reads = Reads(DEADLINE)
         self._scans = NO_DURATIONS

@@ -15,6 +15,7 @@ from nodeagent import config
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import asking, output
 from nodeagent.cli.output import FINE, WRONG
+from nodeagent.config import last_good
 
 if TYPE_CHECKING:
     import argparse
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings = asking.settings(options, root)
+    settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
     from nodeagent.base import log, logqueue, logsinks, memory
 
     memory.begin_start()
@@ -47,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
     set_log(settings.log)
     for warning in settings.warnings:
         log.event(log.CONFIG_WARNING, text=warning)
+    if refused is not None:
+        log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
     try:
-        app.run(settings, asking.sources(options, root), set_log)
+        app.run(settings, asking.sources(options, root), set_log, refused)
     finally:
         lines.finish(LAST_WORDS)
     app.leave(FINE)
@@ -139,7 +142,7 @@ def configuration(options: argparse.Namespace) -> int:
 
     if options.schema:
         return output.answer(output.formed("json", config.schema()))
-    if options.check:
+    if options.check is not None:
         return _checked(options)
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
@@ -151,8 +154,12 @@ def configuration(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> int:
-    effective = config.check_file(options.check)
-    text = f"{options.check}: fine" if options.output == output.TEXT else _settings(options, effective)
+    if options.check:
+        effective = config.check_file(options.check)
+    else:
+        effective = asking.settings(options, asking.root_of(options))
+    fine = f"{options.check or 'the settings of this node'}: fine"
+    text = fine if options.output == output.TEXT else _settings(options, effective)
     return output.answer(text, *effective.warnings)
 
 

@@ -131,6 +131,13 @@ SETTINGS: tuple[Setting, ...] = (
         'domain of discovered names; "" takes one per vendor, such as nvidia.com',
     ),
     Setting(
+        "discovery.pciIds",
+        scalars.OPTIONAL_FILE,
+        "",
+        "a pci.ids whose names go before those of the bundled copy; the host's own comes last",
+        at_start=True,
+    ),
+    Setting(
         "discovery.classes",
         ListOf(scalars.CLASS),
         DISCOVERED_CLASSES,

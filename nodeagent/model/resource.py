@@ -33,6 +33,7 @@ class ReasonCode(StrEnum):
     RECOVERY_FAILED = "failed-recovery"
     UNREADABLE = "unreadable"
     MDEV_TYPE_CHANGED = "mdev-type-changed"
+    TYPE_NAME_UNKNOWN = "type-name-unknown"
     APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
     EXCLUDED = "excluded-by-rule"
 

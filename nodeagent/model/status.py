@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.names import NamesStatus
 from nodeagent.model.resource import Device, Resource
 
 ANSWERS = "answers"
@@ -374,6 +375,7 @@ class Status(NamedTuple):
     allocating: Durations = NO_DURATIONS
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
+    names: NamesStatus = NamesStatus()
 
     @property
     def unready(self) -> tuple[str, ...]:

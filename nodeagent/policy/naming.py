@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
 NAME_LIMIT = 63
 
+UNNAMED_VGPU = "vgpu-without-name"  # the name after the '/' of what no name is known for
+
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _GO_SPACE = re.compile(r"[\t\n\f\r ]+")  # what \s means in Go's regexp

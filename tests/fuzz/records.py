@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from nodeagent.agent.changing import ledger
-from nodeagent.agent.cluster import heard, record, sealed
-from nodeagent.base import log
+from nodeagent.agent.cluster import heard, record
+from nodeagent.base import log, sealed
 from nodeagent.model.ledger import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target

@@ -63,6 +63,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         devices.token,
         devices.driver,
         devices.vgpu_type_changed,
+        devices.unnamed,
         devices.fallen,
         devices.recovery,
         vfio.viability,

@@ -171,7 +171,7 @@ def _offer(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> Offer:
 
 
 def _use(match: Match, ids: tuple[str, ...]) -> Use:
-    return Use(match.rule.isolation, match.rule.iommufd, match.resource, ids, match.type_id)
+    return Use(match.rule.isolation, match.rule.iommufd, match.resource, ids, match.type_id, match.unnamed)
 
 
 def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:

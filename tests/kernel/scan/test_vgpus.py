@@ -137,6 +137,17 @@ def test_names_come_from_vfs_and_from_the_file_of_the_vgpu_manager(host: Simulat
     assert vgpus.named(root, scanned(host)) == {"1150": ""}
 
 
+def test_names_come_from_the_driver_container_as_well(host: SimulatedHost) -> None:
+    give(host, "1149\n", "")
+    root = Root(host.directory)
+    before = vgpus.marks(root)
+    host.write_file(vgpus.FILES[1], CONFIG.replace("A &amp; B", "of the container"))
+    assert vgpus.named(root, scanned(host)) == {"1149": "of the container"}
+    assert before != vgpus.marks(root) == vgpus.marks(root)
+    host.write_file(vgpus.FILE, CONFIG)
+    assert vgpus.named(root, scanned(host)) == {"1149": "A & B"}
+
+
 def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
     path = Path(host.path(vgpus.FILE))
     path.parent.mkdir(parents=True)

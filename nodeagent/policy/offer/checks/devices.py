@@ -135,6 +135,19 @@ def vgpu_type_changed(function: PciFunction, _: Unit, use: Use) -> Reason | None
     return _type_changed(groups.vgpu_of(function), use.type_id)
 
 
+def unnamed(function: PciFunction, _: Unit, use: Use) -> Reason | None:
+    """Discovery knows the type of a vGPU by its number only: pods would ask by a name that changes."""
+    if not use.unnamed:
+        return None
+    number = groups.vgpu_of(function)
+    return Reason(
+        ReasonCode.TYPE_NAME_UNKNOWN,
+        f"the name of its vGPU type {number} is not known yet, and it is not given under a number",
+        "let the vGPU manager's vgpuConfig.xml be seen here, or name the type in a rule: "
+        f'pci: [{{vgpuTypes: ["{number}"]}}]',
+    )
+
+
 def _type_changed(now: str | None, before: str | None) -> Reason | None:
     if before is None or now == before:
         return None

@@ -46,7 +46,7 @@ class Use(NamedTuple):
     """How a device is offered: this decides which nodes and which conflicts matter.
 
     ``host_devices`` are those that the Device stands for, if not the asked one alone; the first gives its id.
-    ``type_id`` is the type of mdev or vGPU under which it was taken.
+    ``type_id`` is the type of mdev or vGPU under which it was taken; ``unnamed``: it has no name yet.
     """
 
     isolation: Isolation = Isolation.GROUP
@@ -54,6 +54,7 @@ class Use(NamedTuple):
     resource: str = ""  # under which it is offered; "": any, whoever holds it
     host_devices: tuple[str, ...] = ()
     type_id: str | None = None
+    unnamed: bool = False
 
     def device_id(self, host_device: HostDevice) -> str:
         """The id of the Device that stands for the host device."""
