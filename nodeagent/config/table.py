@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.config import scalars, selectors, shapes
 from nodeagent.config.shapes import Either, Key, ListOf, MapOf, Record, Shape, Word
-from nodeagent.model.desired import DISCOVERED_CLASSES, NodeTypes, SriovRule, WantedType
-from nodeagent.model.plain import API_VERSION
+from nodeagent.model.desired import API_VERSION, DISCOVERED_CLASSES, NodeTypes, SriovRule, WantedType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

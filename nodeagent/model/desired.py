@@ -16,6 +16,8 @@ from typing import ClassVar, Final, NamedTuple
 from nodeagent.model.host import Kind
 from nodeagent.model.resource import Iommufd, Isolation
 
+API_VERSION = "nodeagent/v1"
+"""Of the configuration file, and of every document that a verb answers with."""
 DISCOVERED_CLASSES = ("0300", "0302", "0380", "0680", "1200")
 
 

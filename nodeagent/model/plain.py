@@ -18,8 +18,6 @@ from typing import Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origi
 
 T = TypeVar("T")
 
-API_VERSION = "nodeagent/v1"
-"""Of the configuration file, and of every document that a verb answers with."""
 KIND = "kind"
 _SIMPLE = (str, int, bool, float, NoneType)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from nodeagent.model import plain
 from nodeagent.model.access import Check
+from nodeagent.model.desired import API_VERSION
 from nodeagent.model.status import Status
 from nodeagent.policy.offer.fates import Fate
 
@@ -219,7 +220,7 @@ _NAMES = {record: name for name, record in KINDS.items()}
 
 def heading(record: type) -> dict[str, str]:
     """What the document of such a record begins with."""
-    return {"apiVersion": plain.API_VERSION, "kind": _NAMES[record]}
+    return {"apiVersion": API_VERSION, "kind": _NAMES[record]}
 
 
 def fates(found: Iterable[Fate]) -> dict[str, Any]:

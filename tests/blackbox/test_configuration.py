@@ -216,7 +216,7 @@ async def test_all_shares_of_a_node_are_one_line_of_the_log(node: Node) -> None:
     node.configure("resources: [{name: example.com/tun, node: {path: /dev/net/tun, count: 110}}]")
     async with node.running(listed={"example.com/tun": 110}) as (daemon, kubelet):
         line = await daemon.logged("device-unhealthy")
-        assert line["device"] == "each of 110 shares (tun-0 …)"
+        assert line["device"] == "each of 110 shares (net_tun-0 …)"
         node.host.node("/dev/net/tun")
         await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (110, 110), PATIENCE)
         assert (await daemon.logged("device-healthy"))["device"] == line["device"]

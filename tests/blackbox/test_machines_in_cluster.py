@@ -49,7 +49,7 @@ async def test_an_instance_is_fetched_and_judged_by_the_cr_of_the_cluster(
     put(server, ENTRY | {"resourceName": T4})
     instance(server, T4)
     told = await asked(node, "demo/red", *ASKING)
-    assert (told["kind"], told["namespace"], told["name"]) == ("VirtualMachineInstance", "demo", "red")
+    assert told["machine"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
     assert told["prospect"] == "now"
     assert told["cr"] == {"name": "kubevirt/kubevirt", "source": "api-server"}
     put(server, ENTRY | {"resourceName": OTHER})
@@ -63,7 +63,7 @@ async def test_without_an_instance_the_machine_itself_is_fetched(node: Node, ser
     spec = {"template": {"spec": machine(T4)}}
     server.store.put(VMS, {"metadata": {"name": "red", "namespace": "demo"}, "spec": spec})
     told = await asked(node, "demo/red", *ASKING)
-    assert (told["kind"], told["prospect"], told["cr"]) == ("VirtualMachine", "now", None)
+    assert (told["machine"]["kind"], told["prospect"], told["cr"]) == ("VirtualMachine", "now", None)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ ENV_PREFIX = "NODEAGENT_"
 _WIDTH = 79
 _USAGE = len("usage: ")
 _ANY = "[--SETTING VALUE ...]"
-_NO_BREAK = "\N{NO-BREAK SPACE}"
+_NO_BREAK = "\xa0"
 _TOLD = "the daemon"  # in place of a file
 
 
