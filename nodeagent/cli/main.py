@@ -17,7 +17,7 @@ from nodeagent.cli import output, parser
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Never shows a traceback for what a user can mend."""
-    options = parser.parser().parse_args(arguments)
+    options = parser.parser(arguments).parse_args(arguments)
     try:
         return int(options.run(options))
     except ConfigError as error:

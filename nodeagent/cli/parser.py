@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -53,8 +53,11 @@ class Verb(NamedTuple):
         return _CODES | ({output.WRONG: self.wrong} if self.wrong else {})
 
 
-def parser() -> argparse.ArgumentParser:
-    """All verbs and flags."""
+def parser(written: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """All verbs and flags; of verbs that are not among the ``written`` words, the names alone.
+
+    A verb has dozens of flags, and the daemon would have those of all in its memory.
+    """
     top = argparse.ArgumentParser(
         prog="nodeagent",
         description="Owns the devices of this node that virtual machines are given.",
@@ -66,7 +69,9 @@ def parser() -> argparse.ArgumentParser:
     )
     known = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb in VERBS:
-        _add(known.add_parser(verb.name, help=verb.summary), verb)
+        added = known.add_parser(verb.name, help=verb.summary)
+        if written is None or verb.name in written:
+            _add(added, verb)
     return top
 
 
