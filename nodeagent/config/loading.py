@@ -9,6 +9,7 @@ Loading again is how one reloads: no state is kept, and blocking reads make a th
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -145,9 +146,14 @@ def _written(effective: Effective, home: str) -> Configuration:
         sriov=_setting(effective, "sriov"),
         kubevirt=_section(effective, "kubevirt", KubeVirt),
         kubeconfig=_setting(effective, "kubeconfig"),
-        node=_section(effective, "node", Node),
+        node=_named(_section(effective, "node", Node)),
         home=home,
     )
+
+
+def _named(node: Node) -> Node:
+    """The node with the name that the kubelet gives it by default, if it was given none: the host's."""
+    return node if node.name else node._replace(name=os.uname().nodename.strip().lower())
 
 
 def _settings(

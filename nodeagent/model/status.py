@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.remark import Remark
 from nodeagent.model.resource import Device, Resource
 
 ANSWERS = "answers"
@@ -260,7 +261,8 @@ class ChangesStatus(NamedTuple):
     """What is made of the host.
 
     ``problems`` are the plan's alone, and ``late`` are changes to which the kernel does not answer.
-    ``remedies`` says to some of the problems what to do; the others end with another configuration.
+    ``remedies`` says to some of the problems what to do; the others end with another configuration. ``notes``
+    are on wishes that are for other cards.
     """
 
     cards: tuple[CardStatus, ...]
@@ -272,6 +274,7 @@ class ChangesStatus(NamedTuple):
     late: tuple[str, ...] = ()
     results: tuple[ResultsStatus, ...] = ()
     remedies: Mapping[str, str] = MappingProxyType({})
+    notes: tuple[str, ...] = ()
 
 
 NO_CHANGES = ChangesStatus((), (), (), (), (), 0)
@@ -346,7 +349,8 @@ class ClusterStatus(NamedTuple):
 class Status(NamedTuple):
     """Everything at one moment; ``problems`` has a line for each thing that needs a person.
 
-    ``subsystems`` has those that failed since the start: why, or "running again".
+    ``subsystems`` has those that failed since the start: why, or "running again". ``remarks`` that are wrong
+    are among the problems; the others are notes, and may be as they were meant.
     """
 
     version: str
@@ -366,6 +370,12 @@ class Status(NamedTuple):
     allocating: Durations = NO_DURATIONS
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Remark, ...]:
+        """What need not be wrong."""
+        return tuple(remark for remark in self.remarks if not remark.wrong)
 
     @property
     def unready(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ but for the names of types (``naming.type_called``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
@@ -63,6 +63,36 @@ def mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAME
     if not isinstance(host_device, for_kind):
         return OTHER_KIND
     return _in_words(_failed(checks(selector, host_device, names)))
+
+
+def nearest(
+    selector: Selector, devices: Sequence[HostDevice], names: Names, alike: float
+) -> tuple[HostDevice, str] | None:
+    """Of devices that it does not pick, the one that comes nearest, and what is in the way, in words.
+
+    That is one which fits in the most keys, and then in the most letters of the first that does not fit. None
+    if no key fits, and what there is is less ``alike`` than that: between 0, for nothing, and 1.
+    """
+    import difflib  # here: for mistakes only
+
+    for_kind, checks = _CHECKS[type(selector)]
+    best: dict[object, tuple[int, HostDevice, _Check]] = {}
+    for host_device in devices:
+        if isinstance(host_device, for_kind):
+            given = [check for check in checks(selector, host_device, names) if check[1]]
+            fits = next((number for number, check in enumerate(given) if not check[3]), len(given))
+            if fits < len(given) and fits >= max((rank for rank, *_ in best.values()), default=0):
+                best.setdefault((fits, given[fits][2]), (fits, host_device, given[fits]))
+
+    def likeness(candidate: tuple[int, HostDevice, _Check]) -> tuple[int, float]:
+        rank, _, (_, wanted, actual, _) = candidate
+        ratios = (difflib.SequenceMatcher(None, str(each), str(actual)).ratio() for each in wanted)
+        return rank, max(ratios)
+
+    found = max(best.values(), key=likeness, default=None)
+    if found is None or likeness(found) < (0, alike):
+        return None
+    return found[1], _in_words(found[2]) or ""
 
 
 def _in_words(failed: _Check | None) -> str | None:

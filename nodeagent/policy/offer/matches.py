@@ -113,6 +113,11 @@ def _named(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
     return list(dict.fromkeys(rule for rule in found if isinstance(rule, kind.rule)))
 
 
+def given_away(host_device: HostDevice, desired: Desired) -> bool:
+    """True if the KubeVirt CR gives the device to virt-handler."""
+    return _virt_handlers(host_device, desired) is not None
+
+
 def _virt_handlers(host_device: HostDevice, desired: Desired) -> str | None:
     """That the KubeVirt CR gives the device to virt-handler, in words; None if it does not."""
     entry = next(iter(_named(host_device, desired.foreign)), None)
@@ -121,9 +126,15 @@ def _virt_handlers(host_device: HostDevice, desired: Desired) -> str | None:
 
 def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> ResourceName:
     """The resource name that discovery gives to a device with known ids, after the aliases."""
+    name = own_name(host_device, desired, names)
+    return ResourceName(dict(desired.aliases).get(name, name))
+
+
+def own_name(host_device: HostDevice, desired: Desired, names: Names) -> str:
+    """The same before the aliases."""
     label = kinds.of(host_device).label(host_device, names)
     vendor = host_device.vendor or ""
-    name = naming.discovered_name(
+    return naming.discovered_name(
         style=desired.discovery.naming,
         prefix=desired.discovery.prefix or label.domain,
         vendor_id=vendor,
@@ -132,4 +143,3 @@ def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> 
         device_text=label.text,
         kind=label.kind,
     )
-    return ResourceName(dict(desired.aliases).get(name, name))
