@@ -6,24 +6,16 @@ What somebody has to do something about is a warning, a note is none. Decides no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
-
 import anyio
 
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
-from nodeagent.model.remark import RemarkCode
+from nodeagent.model.remark import Remark, RemarkCode
 from nodeagent.model.shares import RemarksShare
 from nodeagent.policy.offer import remarks
 
 QUIET = 1.0  # seconds after a change before it is looked at: what is bound at boot comes one by one
-
-_EVENTS: Final[Mapping[str, log.Event]] = MappingProxyType(
-    {RemarkCode.NO_IOMMU: log.NO_IOMMU, RemarkCode.NO_VFIO: log.NO_VFIO}
-)
 
 
 class Remarks:
@@ -64,5 +56,15 @@ class Remarks:
         found = self.status().remarks
         for remark in found:
             if remark.key not in self._told:
-                log.event(_EVENTS.get(remark.code, log.NOTE), text=remark.what, hint=remark.hint or None)
+                _say(remark)
         self._told = frozenset(remark.key for remark in found)
+
+
+def _say(remark: Remark) -> None:
+    hint = remark.hint or None
+    if remark.code == RemarkCode.NO_IOMMU:
+        log.event(log.NO_IOMMU, text=remark.what, hint=hint)
+    elif remark.code == RemarkCode.NO_VFIO:
+        log.event(log.NO_VFIO, text=remark.what, hint=hint)
+    else:
+        log.event(log.NOTE, text=remark.what, hint=hint)

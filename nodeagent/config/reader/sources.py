@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nodeagent.config.records import Value
 
 DIRECTORY = "/etc/nodeagent"
-_MISNAMED = ("config.yml", "config.json", "config")
+_MISNAMED = ("config.yml", "config.json")
 ENV_PREFIX = "NODEAGENT_"
 _WIDTH = 79
 _USAGE = len("usage: ")

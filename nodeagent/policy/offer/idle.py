@@ -137,7 +137,7 @@ def _unnamed(name: str, found: _Found, decision: Decision) -> str:
     if not decision.snapshot.desired.discovery.enabled:
         return matches.OFF
     if name in found:
-        return f'the rule "{found[name][0][0]}" has {some([each for _, each in found[name]])}'
+        return f'the rule "{found[name][0][0]}" has {some(sorted(each for _, each in found[name]))}'
     import difflib  # here: most aliases are right
 
     near = difflib.get_close_matches(name, found, n=1, cutoff=ALIKE)

@@ -58,7 +58,9 @@ def _without_vfio(decision: Decision) -> Iterator[Remark]:
     missed = [
         each.address
         for each in host.functions.values()
-        if not groups.ready(each) and not _splits(each, host) and _wanted(each, desired)
+        if not groups.ready(each)
+        and not _splits(each, host)
+        and (_wanted(each, desired) or (each.driver is None and _discoverable(each, desired)))
     ]
     if missed:
         what = f"the driver vfio-pci is not loaded: {idle.some(missed)} cannot be given to a VM"
