@@ -36,7 +36,7 @@ def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
     if isinstance(rule, NodeRule):
         return False
     for selector in rule.selectors:  # noqa: SIM110 - a generator costs more than most of its answers
-        if _picks(selector, host_device, names):
+        if fits(selector, host_device, names):
             return True
     return False
 
@@ -49,7 +49,8 @@ def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str
     return "; or ".join(mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 
-def _picks(selector: Selector, host_device: HostDevice, names: Names) -> bool:
+def fits(selector: Selector, host_device: HostDevice, names: Names) -> bool:
+    """True if this one selector picks the device."""
     if isinstance(selector, PciSelector) and isinstance(host_device, PciFunction):
         if selector.devices and host_device.device not in selector.devices:
             return False  # most rules of a large fleet differ by this key: no need to ask for the others
@@ -76,13 +77,14 @@ def nearest(
     import difflib  # here: for mistakes only
 
     for_kind, checks = _CHECKS[type(selector)]
-    best: dict[object, tuple[int, HostDevice, _Check]] = {}
+    best: dict[object, tuple[int, HostDevice, _Check]] = {}  # by what there is: many devices are alike
+    most = 0
     for host_device in devices:
         if isinstance(host_device, for_kind):
-            given = [check for check in checks(selector, host_device, names) if check[1]]
-            fits = next((number for number, check in enumerate(given) if not check[3]), len(given))
-            if fits < len(given) and fits >= max((rank for rank, *_ in best.values()), default=0):
-                best.setdefault((fits, given[fits][2]), (fits, host_device, given[fits]))
+            rank, check = _first_failed(checks(selector, host_device, names))
+            if check is not None and rank >= most:
+                most = rank
+                best.setdefault((rank, check[2]), (rank, host_device, check))
 
     def likeness(candidate: tuple[int, HostDevice, _Check]) -> tuple[int, float]:
         rank, _, (_, wanted, actual, _) = candidate
@@ -93,6 +95,17 @@ def nearest(
     if found is None or likeness(found) < (0, alike):
         return None
     return found[1], _in_words(found[2]) or ""
+
+
+def _first_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
+    """How many keys fit before the first that does not, and that one."""
+    rank = 0
+    for check in checks:
+        if check[1]:
+            if not check[3]:
+                return rank, check
+            rank += 1
+    return rank, None
 
 
 def _in_words(failed: _Check | None) -> str | None:

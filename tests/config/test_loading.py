@@ -329,32 +329,6 @@ def test_the_longest_plugin_directory_leaves_room_for_a_socket(etc: Etc) -> None
         etc.load({"kubelet.devicePluginDir": f"{longest}x"})
 
 
-def test_checking_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        config.check_file(str(tmp_path / "absent.yaml"))
-    (tmp_path / "empty.yaml").touch()
-    assert config.check_file(str(tmp_path / "empty.yaml")).configuration == UNSAID
-
-
-def test_a_link_that_leads_nowhere_is_an_error_and_not_the_defaults(etc: Etc) -> None:
-    (etc.home / "config.yaml").symlink_to("absent")
-    with pytest.raises(ConfigError, match="the link leads to absent, and nothing is there"):
-        etc.load()
-
-
-@pytest.mark.parametrize("name", ["config.yml", "config.json"])
-def test_a_file_that_is_not_read_for_its_name_is_a_warning(etc: Etc, name: str) -> None:
-    etc.write(name, "timing: {settle: 5s}\n")
-    (warning,) = etc.load().warnings
-    assert warning == f"{etc.home}/{name} is not read: the file must be named config.yaml"
-
-
-def test_the_node_has_the_name_of_the_host_unless_another_is_given(etc: Etc) -> None:
-    assert dict(etc.desired().labels) == {merge.HOSTNAME: platform.node().lower()}
-    etc.write("config.yaml", "node: {name: node7}\n")
-    assert dict(etc.desired().labels) == {merge.HOSTNAME: "node7"}
-
-
 def test_the_watched_directories_include_those_that_links_lead_to(etc: Etc) -> None:
     volume = etc.root / "volume"
     volume.mkdir()

@@ -18,6 +18,7 @@ from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.selectors import Selector
 
 NAMED = 3  # devices that one line names
+SELECTORS = 16  # of one rule, each of which is looked at by itself: a longer list is a list of addresses
 ALIKE = 0.6  # of two words; less is no likeness
 _SCAN = "nodeagent scan shows what is there"
 _FOR_OTHERS = f"change it, or leave it if it is for other nodes; {_SCAN}"
@@ -30,7 +31,7 @@ def some(ids: Sequence[str]) -> str:
 
 
 def rules(decision: Decision) -> Iterator[Remark]:
-    """One for each rule that takes nothing, or else for each of its selectors that does."""
+    """One for each rule that takes nothing, or else for each of its selectors that does, if they are few."""
     taken: dict[str, list[HostDevice]] = {}
     for device_id, match in decision.matched.items():
         if (host_device := decision.snapshot.host.device(device_id)) is not None:
@@ -43,13 +44,15 @@ def rules(decision: Decision) -> Iterator[Remark]:
 def _rule(rule: DeviceRule, taken: Sequence[HostDevice], decision: Decision) -> Iterator[Remark]:
     names = decision.snapshot.names
     chosen: Sequence[Selector] = rule.selectors
+    if taken and len(chosen) > SELECTORS:
+        return
     idle = {
         number: selector
         for number, selector in enumerate(chosen, 1)
-        if not any(selectors.mismatch(selector, each, names) is None for each in taken)
+        if not any(selectors.fits(selector, each, names) for each in taken)
     }
     if len(idle) == len(chosen):
-        why = "; ".join(dict.fromkeys(_why(each, rule, decision) for each in idle.values()))
+        why = "; ".join(dict.fromkeys(_why(each, rule, decision) for each in list(idle.values())[:NAMED]))
         what = f'{rule.place}: the rule "{rule.name}" takes nothing here: {why}'
         yield note(RemarkCode.IDLE_RULE, what, _FOR_OTHERS, f"{rule.name} {rule.place}".strip())
         return
@@ -62,7 +65,7 @@ def _rule(rule: DeviceRule, taken: Sequence[HostDevice], decision: Decision) -> 
 def _why(selector: Selector, rule: DeviceRule, decision: Decision) -> str:
     devices = _of_kind(rule, decision)
     names = decision.snapshot.names
-    picked = [each for each in devices if selectors.mismatch(selector, each, names) is None]
+    picked = [each for each in devices if selectors.fits(selector, each, names)]
     return _shadowed(picked, decision) if picked else _nearest(selector, devices, decision)
 
 
@@ -88,7 +91,7 @@ def _shadowed(picked: Sequence[HostDevice], decision: Decision) -> str:
 def _nearest(selector: Selector, devices: Sequence[HostDevice], decision: Decision) -> str:
     names = decision.snapshot.names
     if isinstance(selector, MdevSelector):
-        offered = [each for each in _offered(decision) if selectors.mismatch(selector, each, names) is None]
+        offered = [each for each in _offered(decision) if selectors.fits(selector, each, names)]
         if offered:
             cards = some(sorted({each.parent or "" for each in offered}))
             return f"{cards} offers the type, and has none of it; mdevs.types has some made"

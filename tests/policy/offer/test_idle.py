@@ -20,8 +20,8 @@ def ruled(*rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **f
     return list(idle.rules(turn.first(snapshot(host(*here, **facts), desired, names=NAMES))))
 
 
-def pci(*selectors: PciSelector, **more: bool) -> PciRule:
-    return PciRule("a.b/gpu", selectors, place="config.yaml:4", **more)
+def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
+    return PciRule("a.b/gpu", selectors, place="config.yaml:4", permitted=permitted)
 
 
 def renamed(*aliases: tuple[str, str], desired: Desired = Desired()) -> list[str]:  # noqa: B008
