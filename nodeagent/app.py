@@ -27,7 +27,8 @@ from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
-from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
+from nodeagent.agent.tell.noting import Remarks
+from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
 from nodeagent.base import activation, log, loopfaults, mounttable, supervise
@@ -83,6 +84,7 @@ class Daemon:
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,
+            Remarks(self.core.snapshots, self.core.offering),
             self.kubelet.cdi,
             self.config,
             LastGood(self.core.root, self.core.settings),
@@ -130,7 +132,6 @@ class Daemon:
         for_systemd = (systemd.Watchdog(self.notifier, pulse), line)
         self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
-        tell_of_the_host(self.core.snapshots.now.host)
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 
     def _begin_news(self, teller: Teller, pulse: Pulse) -> None:

@@ -62,8 +62,8 @@ class ConfigLoop:
             self.wake()  # what has changed since it was read
 
     def status(self) -> ConfigurationShare:
-        """Why newer settings are not in force."""
-        return ConfigurationShare(self._status._replace(error=self.error))
+        """Why newer settings are not in force, and what is odd with these."""
+        return ConfigurationShare(self._status._replace(error=self.error), self.settings.get().warnings)
 
     def wake(self) -> None:
         """Read the configuration again soon (SIGHUP)."""

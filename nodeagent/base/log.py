@@ -236,16 +236,17 @@ NO_IOMMU = Event(
     "no-iommu",
     "edb49fca2fd14e42b8c20a33d5d7ad88",
     logging.WARNING,
-    "this host has no active IOMMU: no device can be given to a VM",
+    "{text}",
     ("hint",),
 )
 NO_VFIO = Event(
     "no-vfio",
     "ce4e5f45647f4f51b4d8ce0ef27b9901",
     logging.WARNING,
-    "the vfio-pci module is not loaded",
+    "{text}",
     ("hint",),
 )
+NOTE = Event("note", "4c0d7e59a1b24a0f9d6be3f2871c5a08", logging.INFO, "{text}", ("hint",))
 AER_WARNING = Event(
     "aer-warning",
     "ef81d33a448e435184a2dc298e67362d",

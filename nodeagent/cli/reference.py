@@ -15,6 +15,7 @@ from typing import Any
 from nodeagent.base import pages
 from nodeagent.cli import output, parser
 from nodeagent.model import host_json, schemas
+from nodeagent.model.remark import Remark
 from nodeagent.render import answers
 
 PAGE, FOLDER = "commands.md", "schemas"
@@ -55,6 +56,7 @@ def _file(kind: str) -> str:
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host = host_json.schema()
     host["properties"]["fates"] = schemas.part(tuple[answers.FateAnswer, ...], host["$defs"])
+    host["properties"]["remarks"] = schemas.part(tuple[Remark, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
     for kind, record in answers.KINDS.items():
         yield kind, schemas.of(record, answers.heading(record))

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, output
-from nodeagent.model import host_json
+from nodeagent.model import host_json, shares
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import pci_address
-from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.offer import fates, remarks, turn
 from nodeagent.policy.offer.fates import Fate
 from nodeagent.render import answers, scan
+from nodeagent.render import remarks as rendering
 
 if TYPE_CHECKING:
     import argparse
@@ -30,19 +31,22 @@ def show(options: argparse.Namespace) -> int:
     _check(options)
     basis, first_line = bases.named(options)
     host = basis.snapshot.host
-    found = tuple(fates.fates(turn.first(basis.snapshot, basis.matched)))
+    decision = turn.first(basis.snapshot, basis.matched)
+    found = tuple(fates.fates(decision))
+    remarked = (*remarks.remarks(decision), *shares.of_settings(basis.warnings))
     if options.output not in _SHOWN:
-        document = host_json.dump(host) | answers.fates(found)
+        document = host_json.dump(host) | answers.fates(found) | answers.remarks(remarked)
         return output.answer(output.formed(options.output, document), first_line)
     shown = tuple(_chosen(found, host, options))
     if options.output == output.NAME:
         return output.answer(scan.names(shown), first_line) if shown else output.FINE
-    return output.answer(scan.text(host, shown, wide=options.output == output.WIDE), first_line)
+    lines = [scan.text(host, shown, wide=options.output == output.WIDE)]
+    lines += [] if _narrowed(options) else rendering.text(remarked)
+    return output.answer("\n".join(lines), first_line)
 
 
 def _check(options: argparse.Namespace) -> None:
-    narrowed = options.patterns or options.classes or options.offered
-    if narrowed and options.output not in _SHOWN:
+    if _narrowed(options) and options.output not in _SHOWN:
         raise ConfigError(
             f"-o {options.output} saves the whole host", "leave out addresses, --class and --offered"
         )
@@ -51,6 +55,11 @@ def _check(options: argparse.Namespace) -> None:
             raise ConfigError(
                 f"--class {code}: no PCI class", "give 2, 4 or 6 hexadecimal digits, such as 0302"
             )
+
+
+def _narrowed(options: argparse.Namespace) -> bool:
+    """True if not the whole host is asked for."""
+    return bool(options.patterns or options.classes or options.offered)
 
 
 def _chosen(found: tuple[Fate, ...], host: Host, options: argparse.Namespace) -> Iterator[Fate]:

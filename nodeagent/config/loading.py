@@ -185,9 +185,14 @@ def _written(effective: Effective, home: str) -> Configuration:
         sriov=_setting(effective, "sriov"),
         kubevirt=_section(effective, "kubevirt", KubeVirt),
         kubeconfig=_setting(effective, "kubeconfig"),
-        node=_section(effective, "node", Node),
+        node=_named(_section(effective, "node", Node)),
         home=home,
     )
+
+
+def _named(node: Node) -> Node:
+    """The node with the name that the kubelet gives it by default, if it was given none: the host's."""
+    return node if node.name else node._replace(name=os.uname().nodename.strip().lower())
 
 
 def _settings(

@@ -269,7 +269,7 @@ SETTINGS: tuple[Setting, ...] = (
         "node.name",
         scalars.NODE_NAME,
         "",
-        "name of the node, where no cluster tells it; also its label kubernetes.io/hostname",
+        "name of the node, by default the host's; without a cluster also its label kubernetes.io/hostname",
     ),
     Setting(
         "node.labels",

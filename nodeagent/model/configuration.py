@@ -45,7 +45,7 @@ class Mdevs(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What the configuration tells of the node. ``name`` "": unknown; ``labels`` as given."""
+    """What the configuration tells of the node. ``name``: the host's, unless given; ``labels`` as given."""
 
     name: str = ""
     labels: tuple[tuple[str, str], ...] = ()

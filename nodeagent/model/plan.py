@@ -59,7 +59,8 @@ class Plan:
     """What to do now, what must wait, how each card stands, and what is wrong with the wishes.
 
     ``remedies``: problem → what to do, for those that another configuration would not end. ``shortfalls``:
-    problem → card, for those that say what fits on it: while it is worked on, that says nothing.
+    problem → card, for those that say what fits on it: while it is worked on, that says nothing. ``notes``
+    are on wishes that are for other cards than this node has, and need nobody.
     """
 
     steps: tuple[Step, ...] = ()
@@ -68,3 +69,4 @@ class Plan:
     problems: tuple[str, ...] = ()
     remedies: Mapping[str, str] = field(default_factory=dict)
     shortfalls: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -38,16 +38,18 @@ class ReasonCode(StrEnum):
     EXCLUDED = "excluded-by-rule"
 
 
-WAITS = frozenset({ReasonCode.GROUP_HELD})
+WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
 """Reasons that end by themselves when a pod ends: as it should be, and nobody is needed."""
 
 
 def waits(code: str | None, *, held: bool) -> bool:
     """True if a device of that reason only waits; ``held``: a pod has it, by the resource that lists it.
 
-    Then its group was given to two pods, and only one of them can use it: that is no use as it should be.
+    Where that is so and its group is held, too, it was given to two pods, and only one of them can use it:
+    that is no use as it should be. A removal waits for the pod that has it; where none has, nobody knows
+    what it waits for.
     """
-    return code in WAITS and not held
+    return held if code == ReasonCode.GOING_AWAY else code in WAITS and not held
 
 
 class Isolation(StrEnum):

@@ -8,11 +8,12 @@ Named tuples, since the daemon's start pays for each class, and ten times more f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.names import NamesStatus, Rename
+from nodeagent.model.remark import Remark, RemarkCode, note
 from nodeagent.model.resource import waits
 from nodeagent.model.status import (
     ANSWERS,
@@ -59,9 +60,13 @@ class SupervisorShare(NamedTuple):
 
 
 class ConfigurationShare(NamedTuple):
-    """The settings in force; ``status.error`` has two lines: why the newest are not, or None."""
+    """The settings in force; ``status.error`` has two lines: why the newest are not, or None.
+
+    ``warnings`` are lines on what is odd with those in force.
+    """
 
     status: ConfigurationStatus
+    warnings: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -128,6 +133,17 @@ class GroupsShare(NamedTuple):
     groups: tuple[GroupStatus, ...]
 
 
+class RemarksShare(NamedTuple):
+    """What was remarked of the newest Decision."""
+
+    remarks: tuple[Remark, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Those that need a person."""
+        return tuple(remark.what for remark in self.remarks if remark.wrong)
+
+
 class HttpShare(NamedTuple):
     """Where metrics, health and the page are served."""
 
@@ -191,6 +207,7 @@ class Shares(NamedTuple):
     groups: GroupsShare = GroupsShare(())
     cluster: ClusterShare = ClusterShare(ClusterStatus())
     names: NamesShare = NamesShare(NamesStatus())
+    remarks: RemarksShare = RemarksShare(())
 
 
 def joined(shares: Shares) -> Status:
@@ -220,12 +237,23 @@ def joined(shares: Shares) -> Status:
         groups=shares.groups.groups,
         cluster=shares.cluster.status,
         names=shares.names.status,
+        remarks=(
+            *shares.remarks.remarks,
+            *of_settings(shares.configuration.warnings),
+            *(note(RemarkCode.OTHER_CARDS, text, about=text) for text in shares.changes.notes),
+        ),
     )
+
+
+def of_settings(warnings: Iterable[str]) -> tuple[Remark, ...]:
+    """What is odd with the settings, as remarks."""
+    return tuple(note(RemarkCode.SETTINGS, warning, about=warning) for warning in warnings)
 
 
 def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.supervisor.problems
     yield from shares.configuration.problems
+    yield from shares.remarks.problems
     yield from shares.cluster.problems
     yield from shares.holders.problems
     yield from shares.host.problems

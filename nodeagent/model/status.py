@@ -18,6 +18,7 @@ from typing import NamedTuple
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.names import NamesStatus
+from nodeagent.model.remark import Remark
 from nodeagent.model.resource import Device, Resource
 
 ANSWERS = "answers"
@@ -269,7 +270,8 @@ class ChangesStatus(NamedTuple):
     """What is made of the host.
 
     ``problems`` are the plan's alone, and ``late`` are changes to which the kernel does not answer.
-    ``remedies`` says to some of the problems what to do; the others end with another configuration.
+    ``remedies`` says to some of the problems what to do; the others end with another configuration. ``notes``
+    are on wishes that are for other cards.
     """
 
     cards: tuple[CardStatus, ...]
@@ -281,6 +283,7 @@ class ChangesStatus(NamedTuple):
     late: tuple[str, ...] = ()
     results: tuple[ResultsStatus, ...] = ()
     remedies: Mapping[str, str] = MappingProxyType({})
+    notes: tuple[str, ...] = ()
 
 
 NO_CHANGES = ChangesStatus((), (), (), (), (), 0)
@@ -355,7 +358,8 @@ class ClusterStatus(NamedTuple):
 class Status(NamedTuple):
     """Everything at one moment; ``problems`` has a line for each thing that needs a person.
 
-    ``subsystems`` has those that failed since the start: why, or "running again".
+    ``subsystems`` has those that failed since the start: why, or "running again". ``remarks`` that are wrong
+    are among the problems; the others are notes, and may be as they were meant.
     """
 
     version: str
@@ -376,6 +380,12 @@ class Status(NamedTuple):
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
     names: NamesStatus = NamesStatus()
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Remark, ...]:
+        """What need not be wrong."""
+        return tuple(remark for remark in self.remarks if not remark.wrong)
 
     @property
     def unready(self) -> tuple[str, ...]:
@@ -383,12 +393,6 @@ class Status(NamedTuple):
         missing = () if self.host.scanned else ("the host was not scanned yet",)
         if not self.kubelet.present:
             return missing
-        unknown = tuple(
-            f"{each.name}: the kubelet does not know it yet" for each in self.resources if not each.registered
-        )
-        unread = tuple(
-            f"{each.name}: the kubelet does not read its list yet"
-            for each in self.resources
-            if each.registered and not each.listed
-        )
-        return (*missing, *unknown, *unread)
+        late = (each for each in self.resources if not (each.registered and each.listed))
+        lacks = {False: "does not know it yet", True: "does not read its list yet"}
+        return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))

@@ -7,7 +7,7 @@ but for the names of types (``naming.type_called``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,7 +36,7 @@ def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
     if isinstance(rule, NodeRule):
         return False
     for selector in rule.selectors:  # noqa: SIM110 - a generator costs more than most of its answers
-        if _picks(selector, host_device, names):
+        if fits(selector, host_device, names):
             return True
     return False
 
@@ -49,7 +49,8 @@ def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str
     return "; or ".join(mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 
-def _picks(selector: Selector, host_device: HostDevice, names: Names) -> bool:
+def fits(selector: Selector, host_device: HostDevice, names: Names) -> bool:
+    """True if this one selector picks the device."""
     if isinstance(selector, PciSelector) and isinstance(host_device, PciFunction):
         if selector.devices and host_device.device not in selector.devices:
             return False  # most rules of a large fleet differ by this key: no need to ask for the others
@@ -63,6 +64,48 @@ def mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAME
     if not isinstance(host_device, for_kind):
         return OTHER_KIND
     return _in_words(_failed(checks(selector, host_device, names)))
+
+
+def nearest(
+    selector: Selector, devices: Sequence[HostDevice], names: Names, alike: float
+) -> tuple[HostDevice, str] | None:
+    """Of devices that it does not pick, the one that comes nearest, and what is in the way, in words.
+
+    That is one which fits in the most keys, and then in the most letters of the first that does not fit. None
+    if no key fits, and what there is is less ``alike`` than that: between 0, for nothing, and 1.
+    """
+    import difflib  # here: for mistakes only
+
+    for_kind, checks = _CHECKS[type(selector)]
+    best: dict[object, tuple[int, HostDevice, _Check]] = {}  # by what there is: many devices are alike
+    most = 0
+    for host_device in devices:
+        if isinstance(host_device, for_kind):
+            rank, check = _first_failed(checks(selector, host_device, names))
+            if check is not None and rank >= most:
+                most = rank
+                best.setdefault((rank, check[2]), (rank, host_device, check))
+
+    def likeness(candidate: tuple[int, HostDevice, _Check]) -> tuple[int, float]:
+        rank, _, (_, wanted, actual, _) = candidate
+        ratios = (difflib.SequenceMatcher(None, str(each), str(actual)).ratio() for each in wanted)
+        return rank, max(ratios)
+
+    found = max(best.values(), key=likeness, default=None)
+    if found is None or likeness(found) < (0, alike):
+        return None
+    return found[1], _in_words(found[2]) or ""
+
+
+def _first_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
+    """How many keys fit before the first that does not, and that one."""
+    rank = 0
+    for check in checks:
+        if check[1]:
+            if not check[3]:
+                return rank, check
+            rank += 1
+    return rank, None
 
 
 def _in_words(failed: _Check | None) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from nodeagent.model import plain
 from nodeagent.model.access import Check
 from nodeagent.model.desired import API_VERSION
+from nodeagent.model.remark import Remark
 from nodeagent.model.status import Status
 from nodeagent.policy.offer.fates import Fate
 
@@ -156,7 +157,7 @@ class StepAnswer(NamedTuple):
 class PlanAnswer(NamedTuple):
     """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed.
 
-    ``remedies`` are what to do about a problem, by the problem.
+    ``remedies`` are what to do about a problem, by the problem. ``notes`` are on wishes for other cards.
     """
 
     manage: bool
@@ -165,6 +166,7 @@ class PlanAnswer(NamedTuple):
     waiting: tuple[StepAnswer, ...]
     problems: tuple[str, ...]
     remedies: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 class SettingAnswer(NamedTuple):
@@ -226,6 +228,11 @@ def heading(record: type) -> dict[str, str]:
 def fates(found: Iterable[Fate]) -> dict[str, Any]:
     """What ``scan`` adds to a saved host, for which it means nothing: what became of each device there."""
     return {"fates": [plain.dump(FateAnswer(*fate)) for fate in found]}
+
+
+def remarks(found: Iterable[Remark]) -> dict[str, Any]:
+    """What ``scan`` adds as well: what would pass in silence."""
+    return {"remarks": [plain.dump(remark) for remark in found]}
 
 
 def document(answer: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def text(plan: Plan, managed: bool) -> str:
     for problem in plan.problems:
         remedy = plan.remedies.get(problem)
         lines += [f"problem: {problem}", *([f"  to do: {remedy}"] if remedy else [])]
+    lines += [f"note: {note}" for note in plan.notes]
     return "\n".join([*lines, _sum(plan)])
 
 
@@ -105,6 +106,7 @@ def answer(plan: Plan, managed: bool) -> PlanAnswer:
         tuple(map(_step, plan.waiting)),
         plan.problems,
         dict(plan.remedies),
+        plan.notes,
     )
 
 

@@ -11,7 +11,7 @@ from nodeagent.model import shares
 from nodeagent.model.names import Rename
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, StaleStatus, Status
-from nodeagent.render import times
+from nodeagent.render import remarks, times
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "REGISTERED")
@@ -49,7 +49,6 @@ def text(status: Status, *, wide: bool = False) -> str:
         if status.resources
         else "no resources",
     ]
-    lines += [_nothing(each) for each in status.resources if not each.devices]
     lines += ["", table(_WIDE, _devices(status))] if wide and status.resources else []
     lines += [""] if status.holders else []
     lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
@@ -58,7 +57,8 @@ def text(status: Status, *, wide: bool = False) -> str:
     lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []
     lines += [_kept(each) for each in status.names.kept]
     lines += [_stale(each) for each in status.cluster.stale]
-    lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
+    lines += remarks.section(remarks.NOTES, status.notes)
+    lines += ["", "all is well"] if not status.problems else ["", remarks.PROBLEMS]
     return "\n".join([*lines, *_told(status)])
 
 
@@ -93,6 +93,7 @@ def _hints(status: Status) -> dict[str, str]:
         hints[shares.away(status.kubelet.socket)] = (
             "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
         )
+    hints |= {remark.what: remark.hint for remark in status.remarks}
     return hints | ({http.error: http.hint or ""} if http.error else {})
 
 
@@ -104,11 +105,6 @@ def _waiting(status: Status) -> list[str]:
         for device in resource.devices
         if device.reason in WAITS and shares.unhealthy(resource.name, device) not in status.problems
     ]
-
-
-def _nothing(resource: ResourceStatus) -> str:
-    """No fault by itself: on a fleet of different nodes a rule for all of them may find nothing on one."""
-    return f"{resource.name}: nothing on this node matches; nodeagent scan lists what is there"
 
 
 def _cluster(cluster: ClusterStatus) -> str:

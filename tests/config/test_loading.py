@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.records import Cluster
-from nodeagent.model.configuration import Alias, Configuration
+from nodeagent.model.configuration import Alias, Configuration, Node
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import merge
+
+UNSAID = Configuration(node=Node(platform.node().lower()))
 
 
 class Etc:
@@ -77,7 +80,7 @@ log: {format: json, level: debug}
 
 def test_no_file_at_all_gives_the_defaults(tmp_path: Path) -> None:
     loaded = config.load(config.Sources(str(tmp_path), {}, {}))
-    assert loaded.configuration == Configuration()
+    assert loaded.configuration == UNSAID
     assert loaded.timing == config.Timing(settle=1.0, resync=60.0, holders=2.0)
     assert loaded.kubelet.device_plugin_dir == "/var/lib/kubelet/device-plugins"
     assert {value.source for value in loaded.values} == {"default"}
@@ -314,7 +317,7 @@ def test_a_mistake_counts_even_where_a_stronger_source_hides_it(etc: Etc) -> Non
 
 def test_parts_that_are_named_but_not_used_are_fine(etc: Etc) -> None:
     etc.write("config.yaml", "mdevs:\npassthrough: []\nsriov:\nkubevirt: {enabled: auto, serve: external}\n")
-    assert etc.load().configuration == Configuration()
+    assert etc.load().configuration == UNSAID
 
 
 def test_the_longest_plugin_directory_leaves_room_for_a_socket(etc: Etc) -> None:
@@ -324,13 +327,6 @@ def test_the_longest_plugin_directory_leaves_room_for_a_socket(etc: Etc) -> None
     assert etc.load({"kubelet.devicePluginDir": longest}).kubelet.device_plugin_dir == longest
     with pytest.raises(ConfigError, match="at most 64"):
         etc.load({"kubelet.devicePluginDir": f"{longest}x"})
-
-
-def test_checking_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        config.check_file(str(tmp_path / "absent.yaml"))
-    (tmp_path / "empty.yaml").touch()
-    assert config.check_file(str(tmp_path / "empty.yaml")).configuration == Configuration()
 
 
 def test_the_watched_directories_include_those_that_links_lead_to(etc: Etc) -> None:

@@ -180,7 +180,8 @@ def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None
         (ReasonCode.GROUP_HELD, None, False),
         (ReasonCode.GROUP_HELD, Holder("ns", "p", OTHER), False),
         (ReasonCode.GROUP_HELD, Holder("ns", "p", GPU), True),  # and another pod has the rest of its group
-        (ReasonCode.GOING_AWAY, Holder("ns", "p", GPU), True),
+        (ReasonCode.GOING_AWAY, Holder("ns", "p", GPU), False),  # a removal waits for that pod
+        (ReasonCode.GOING_AWAY, None, True),  # and nobody knows for whom it waits
         (ReasonCode.HELD_OUTSIDE, None, True),
     ],
 )

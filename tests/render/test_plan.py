@@ -60,7 +60,7 @@ def test_of_many_alike_only_a_few_are_shown_and_the_sum_counts_all() -> None:
     assert sum("create mdev" in line for line in lines) == plan.SHOWN
     assert "  … and 4 more" in lines
     assert lines[-2:] == [
-        'problem: no card of this node offers the type "nvidia-22"',
+        'note: no card of this node offers the type "nvidia-22"',
         "to do: 9, waiting: 1",
     ]
 

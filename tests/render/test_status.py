@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.remark import Remark, RemarkCode, note
 from nodeagent.model.status import (
     NO_CHANGES,
     ClusterStatus,
@@ -144,13 +145,26 @@ def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> 
     assert lines(cluster=heard._replace(events_left_out=7))[4] == f"{line}; Events left out: 7"
 
 
-def test_a_resource_to_which_nothing_belongs_is_told_and_is_no_problem() -> None:
-    (gpu,) = WELL.resources
-    text = lines(resources=(gpu._replace(devices=(), healthy=0),), holders={})
-    assert text[-3:] == [
-        "nvidia.com/gpu: nothing on this node matches; nodeagent scan lists what is there",
+def test_notes_are_told_and_are_no_problem() -> None:
+    idle = note(RemarkCode.IDLE_RULE, "it takes nothing", "change it", "a.b/gpu")
+    odd = note(RemarkCode.SETTINGS, "config.yml is not read")
+    assert lines(remarks=(idle, odd))[-7:] == [
+        "",
+        "notes:",
+        "  it takes nothing",
+        "    to do: change it",
+        "  config.yml is not read",
         "",
         "all is well",
+    ]
+
+
+def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
+    wrong = Remark(RemarkCode.NO_IOMMU, "", "no IOMMU", "switch it on", True)
+    assert lines(remarks=(wrong,), problems=("no IOMMU",))[-3:] == [
+        "to look at:",
+        "  no IOMMU",
+        "    to do: switch it on",
     ]
 
 

@@ -112,6 +112,7 @@ class ChangeLoop:
             _words(self._executor.late),
             tuple(self._retries.results.values()),
             plan.remedies,
+            plan.notes,
         )
 
     def _at_rest(self, plan: Plan) -> Plan:
@@ -142,6 +143,9 @@ class ChangeLoop:
         for text in self.plan.problems:
             if text not in before.problems:
                 log.event(log.PLAN_PROBLEM, text=text, hint=self.plan.remedies.get(text))
+        for text in self.plan.notes:
+            if text not in before.notes:
+                log.event(log.NOTE, text=text)
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
         reasons = {step.action.describe(): step.why for step in waiting}

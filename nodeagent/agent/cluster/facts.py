@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from nodeagent.agent.cluster import reasons
 from nodeagent.agent.cluster.reasons import EventReason, Notice
-from nodeagent.model.resource import WAITS, ReasonCode
+from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import DeviceStatus, HolderStatus, ResourceStatus, Status
 
 Key = tuple[str, ...]
@@ -31,8 +31,8 @@ def facts(status: Status) -> Facts:
 
 
 def waits(device: DeviceStatus) -> bool:
-    """True if the device becomes available by itself, when a pod ends."""
-    return device.reason in WAITS
+    """True if the device becomes available when a pod ends; a removal is told, for it takes it away."""
+    return device.reason == ReasonCode.GROUP_HELD
 
 
 def holder(resource: str, device_id: str, status: Status) -> HolderStatus | None:

@@ -7,7 +7,6 @@ over a reboot (``record``). Two watches, one connection each, and no polling.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import NamedTuple
@@ -57,11 +56,10 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings, root: Root) -> Place:
-        """As they say now; without a name the Node has that of the host, as the kubelet's default is."""
+        """As they say now."""
         configuration = settings.configuration
         kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
-        name = configuration.node.name or os.uname().nodename.lower()
-        return cls(configuration.following, kubeconfig, name)
+        return cls(configuration.following, kubeconfig, configuration.node.name)
 
     @property
     def credentials(self) -> Credentials | None:

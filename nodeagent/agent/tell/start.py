@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said when the daemon has started: of the host, and that it is ready."""
+"""What is said when the daemon has started: that it is ready; and of lines that were left out."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ import anyio
 
 from nodeagent.base import log, lograte, logsinks, memory
 from nodeagent.base.sdnotify import Notifier
-from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-
-
-def tell_of_the_host(host: Host) -> None:
-    """Say what keeps the whole node from giving devices away."""
-    if host.functions and not host.iommu:
-        log.event(log.NO_IOMMU, hint="switch it on in the firmware and with intel_iommu=on")
-    elif host.functions and not host.vfio_loaded:
-        log.event(log.NO_VFIO, hint="load it with: modprobe vfio-pci")
 
 
 async def tell_what_was_left_out() -> None:

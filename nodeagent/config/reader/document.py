@@ -98,6 +98,7 @@ def _content(path: str) -> bytes | None:
     try:
         content = files.given(path, MAX_BYTES) if path == files.STDIN else _regular(path)
     except FileNotFoundError:
+        _no_link(path)
         return None
     except OSError as error:
         what = f"{path}: cannot be read: {error.strerror}"
@@ -105,6 +106,19 @@ def _content(path: str) -> bytes | None:
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path}: is larger than 1 MiB", "no configuration needs that: shorten it")
     return content
+
+
+def _no_link(path: str) -> None:
+    """Do nothing if there is nothing at all.
+
+    :raises ConfigError: if a link is there that leads nowhere: its settings are meant, not the defaults.
+    """
+    try:
+        target = os.readlink(path)  # noqa: PTH115  text in, text out
+    except OSError:
+        return
+    what = f"{path}: the link leads to {target}, and nothing is there"
+    raise ConfigError(what, "put the file there, or remove the link")
 
 
 def _regular(path: str) -> bytes:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nodeagent.config.records import Value
 
 DIRECTORY = "/etc/nodeagent"
+_MISNAMED = ("config.yml", "config.json")
 ENV_PREFIX = "NODEAGENT_"
 _WIDTH = 79
 _USAGE = len("usage: ")
@@ -68,6 +69,11 @@ def watched_paths(home: str) -> tuple[str, ...]:
 def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
     """What the files of the host give; ``home`` is their directory."""
     paths = [(f"{home}/config.yaml", "config.yaml")]
+    warnings += [
+        f"{home}/{name} is not read: the file must be named config.yaml"
+        for name in _MISNAMED
+        if os.path.lexists(f"{home}/{name}")
+    ]
     for path, short in [*paths, *_parts(f"{home}/conf.d", problems, warnings)]:
         yield from file(path, short, problems)
 

@@ -80,6 +80,7 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(each.card for each in planned),
         tuple(dict.fromkeys(problems)),
         shortfalls={text: each.card.address for each in planned for text in each.problems},
+        notes=_for_others(listed, states),
     )
 
 
@@ -140,7 +141,8 @@ def _problems(
     asked = (*listed, *(each for state in states for each in state.desired.unmet))
     shunned = card_desired.excluded(wanted, mdev_types)
     meant = {each: card_desired.type_ids([each], mdev_types).keys() for each in asked}
-    unknown = [f'no card of this node offers the type "{each.name}"' for each in asked if not meant[each]]
+    others = _for_others(listed, states)
+    unknown = [text for each in asked if not meant[each] and (text := _unoffered(each)) not in others]
     both = [
         f'the type "{each.name}" is both wanted and excluded: it is not made'
         for each in asked
@@ -156,8 +158,26 @@ def _problems(
     if wanted.cards and not any(card_desired.rules_for(state.card, wanted.cards, host) for state in states):
         lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
     unread = any(state.unread for state in states)
-    partial = unread or any(state.card.partial for state in states)
-    return [*([] if partial else unknown), *both, *here, *([] if unread else lost)]
+    return [*([] if _partial(states) else unknown), *both, *here, *([] if unread else lost)]
+
+
+def _for_others(listed: Sequence[WantedType], states: Sequence[CardState]) -> tuple[str, ...]:
+    """What of the node's list no card here offers, while one offers some of it.
+
+    So a list is written for cards of several families.
+    """
+    mdev_types = _mdev_types(states)
+    foreign = [each for each in listed if not card_desired.type_ids([each], mdev_types)]
+    return () if len(foreign) == len(listed) or _partial(states) else tuple(map(_unoffered, foreign))
+
+
+def _unoffered(wanted: WantedType) -> str:
+    return f'no card of this node offers the type "{wanted.name}"'
+
+
+def _partial(states: Sequence[CardState]) -> bool:
+    """True if not all types of all cards are known."""
+    return any(state.unread or state.card.partial for state in states)
 
 
 def _mdev_types(states: Sequence[CardState]) -> tuple[MdevType, ...]:

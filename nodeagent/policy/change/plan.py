@@ -29,4 +29,5 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(text for part in plans for text in part.problems),
         {text: remedy for part in plans for text, remedy in part.remedies.items()},
         {text: card for part in plans for text, card in part.shortfalls.items()},
+        tuple(text for part in plans for text in part.notes),
     )

@@ -125,6 +125,11 @@ def _named(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
     return list(dict.fromkeys(rule for rule in found if isinstance(rule, kind.rule)))
 
 
+def given_away(host_device: HostDevice, desired: Desired) -> bool:
+    """True if the KubeVirt CR gives the device to virt-handler."""
+    return _virt_handlers(host_device, desired) is not None
+
+
 def _virt_handlers(host_device: HostDevice, desired: Desired) -> str | None:
     """That the KubeVirt CR gives the device to virt-handler, in words; None if it does not."""
     entry = next(iter(_named(host_device, desired.foreign)), None)

@@ -154,7 +154,7 @@ function showDevices(status, devices) {
 
 function showTrouble(status, devices) {
   const byLine = new Map();
-  const told = new Set(status.problems);
+  const told = new Set(status.problems), remarks = status.remarks || [];
   let waiting = 0;
   for (const device of devices.values()) {
     if (device.healthy) continue;
@@ -166,13 +166,14 @@ function showTrouble(status, devices) {
   for (const line of status.problems) {
     const device = byLine.get(line);
     const failing = status.changes.failing.find((each) => line === `${each.card}: ${each.what}`);
-    const hint = (device && device.hint) || (failing && failing.hint) || status.changes.remedies[line] || (line === status.http.error && status.http.hint);
+    const hint = (device && device.hint) || (failing && failing.hint) || status.changes.remedies[line] || (line === status.http.error && status.http.hint) || (remarks.find((each) => each.what === line) || {}).hint;
     urgent.push(el("div", "problem", el("strong", "", line), hint ? el("div", "hint", hint) : null,
       device && device.resource && /^[0-9a-f-]+[:-]/.test(device.id)
         ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null));
   }
   const rest = waiting ? el("p", "soft", `${waiting} ${waiting === 1 ? "device waits" : "devices wait"} for a pod to end: see Waiting below.`) : null;
-  $("trouble").replaceChildren(...(urgent.length ? urgent : [el("p", "banner good", "✓ All is well: nothing needs a person.")]), ...(rest ? [rest] : []));
+  $("trouble").replaceChildren(...(urgent.length ? urgent : [el("p", "banner good", "✓ All is well: nothing needs a person.")]), ...(rest ? [rest] : []),
+    ...remarks.filter((each) => !each.wrong).map((each) => el("p", "soft", `Note: ${each.what}`)));
   $("trouble-title").textContent = urgent.length ? `Needs a person (${urgent.length})` : "Needs a person";
   document.title = urgent.length ? `(${urgent.length}) nodeagent` : "nodeagent";
 }

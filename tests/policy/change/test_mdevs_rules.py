@@ -75,7 +75,12 @@ def test_an_unknown_type_is_told_once_and_the_rest_is_made() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
     plan = settle(kernel, wanted("22", "223"))
     assert short(kernel) == ["8×223", "8×223"]
-    assert plan.problems == ('no card of this node offers the type "nvidia-22"',)
+    assert (plan.problems, plan.notes) == ((), ('no card of this node offers the type "nvidia-22"',))
+
+
+def test_a_list_of_types_that_no_card_offers_is_a_problem() -> None:
+    plan = settle(MdevKernel([t4(1)]), wanted("22", "23"))
+    assert (len(plan.problems), plan.notes) == (2, ())
 
 
 def test_an_excluded_type_is_neither_made_nor_removed() -> None:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remarked of the newest Decision: told whoever asks, and logged once, when it begins.
+
+What somebody has to do something about is a warning, a note is none. Decides nothing: ``policy.offer`` does.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import log
+from nodeagent.model.remark import Remark, RemarkCode
+from nodeagent.model.shares import RemarksShare
+from nodeagent.policy.offer import remarks
+
+QUIET = 1.0  # seconds after a change before it is looked at: what is bound at boot comes one by one
+
+
+class Remarks:
+    """The component that looks at each Decision for what would pass in silence."""
+
+    name = "remarks"
+
+    def __init__(self, snapshots: Snapshots, offering: Offering) -> None:
+        self._snapshots = snapshots
+        self._offering = offering
+        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._made_of: tuple[object, ...] = ()
+        self._share = RemarksShare(())
+
+    def status(self) -> RemarksShare:
+        """All remarks; made anew only where what they are made of has changed."""
+        decision = self._offering.decision
+        snapshot = decision.snapshot
+        parts = (snapshot.host, snapshot.desired, snapshot.names)
+        if not snapshot.host.generation:
+            return RemarksShare(())  # the first scan has failed: an empty Host says nothing
+        if len(self._made_of) != len(parts) or any(
+            old is not new for old, new in zip(self._made_of, parts, strict=True)
+        ):
+            self._made_of, self._share = parts, RemarksShare(remarks.remarks(decision))
+        return self._share
+
+    async def run(self) -> None:
+        """Look now, and some time after each change, for ever."""
+        while True:
+            seen = self._snapshots.version
+            self._look()
+            await self._snapshots.newer(seen)
+            await anyio.sleep(QUIET)
+
+    def _look(self) -> None:
+        """Say what was not remarked before."""
+        found = self.status().remarks
+        for remark in found:
+            if remark.key not in self._told:
+                _say(remark)
+        self._told = frozenset(remark.key for remark in found)
+
+
+def _say(remark: Remark) -> None:
+    hint = remark.hint or None
+    if remark.code == RemarkCode.NO_IOMMU:
+        log.event(log.NO_IOMMU, text=remark.what, hint=hint)
+    elif remark.code == RemarkCode.NO_VFIO:
+        log.event(log.NO_VFIO, text=remark.what, hint=hint)
+    else:
+        log.event(log.NOTE, text=remark.what, hint=hint)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules, selectors and aliases that take nothing: what comes nearest, and who has it instead."""
+
+from __future__ import annotations
+
+from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
+from nodeagent.model.host import HostDevice, MdevType
+from nodeagent.model.remark import Remark, RemarkCode
+from nodeagent.policy.offer import idle, turn
+from tests.policy.samples import function, host, mdev, snapshot
+
+NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
+NAME = "nvidia.com/TU104GL_TESLA_T4"
+A, B = function("0000:65:00.0"), function("0000:66:00.0", 2)
+ALL = PciRule("a.b/all", (PciSelector(vendors=("10de",)),), place="config.yaml:2")
+
+
+def ruled(*rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **facts: object) -> list[Remark]:
+    desired = Desired(rules=rules)
+    return list(idle.rules(turn.first(snapshot(host(*here, **facts), desired, names=NAMES))))
+
+
+def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
+    return PciRule("a.b/gpu", selectors, place="config.yaml:4", permitted=permitted)
+
+
+def renamed(*aliases: tuple[str, str], desired: Desired = Desired()) -> list[str]:  # noqa: B008
+    wanted = desired._replace(aliases=aliases)
+    return [each.what for each in idle.aliases(turn.first(snapshot(host(A, B), wanted, names=NAMES)))]
+
+
+def test_what_takes_something_has_no_remark() -> None:
+    assert ruled(ALL) == []
+    assert renamed((NAME, "a.b/t4")) == []
+
+
+def test_a_rule_that_takes_nothing_names_what_comes_nearest_and_why() -> None:
+    (remark,) = ruled(pci(PciSelector(vendors=("10de",), devices=("1eb9",))))
+    assert (remark.code, remark.wrong) == (RemarkCode.IDLE_RULE, False)
+    why = "nearest is 0000:65:00.0: devices: it has 1eb8, the rule wants 1eb9"
+    assert remark.what == f'config.yaml:4: the rule "a.b/gpu" takes nothing here: {why}'
+
+
+def test_a_rule_with_nothing_near_says_so() -> None:
+    (remark,) = ruled(pci(PciSelector(vendors=("8086",))))
+    assert remark.what.endswith("takes nothing here: nothing here is like it")
+
+
+def test_a_rule_behind_another_names_that_and_what_it_has() -> None:
+    (remark,) = ruled(ALL, pci(PciSelector(devices=("1eb8",))))
+    assert remark.what.endswith('the rule "a.b/all" (config.yaml:2) before it has 0000:65:00.0, 0000:66:00.0')
+
+
+def test_a_selector_that_takes_nothing_beside_one_that_does_is_told_by_its_number() -> None:
+    (remark,) = ruled(pci(PciSelector(devices=("1eb8",)), PciSelector(addresses=("0000:67:00.0",))))
+    assert remark.code == RemarkCode.IDLE_SELECTOR
+    assert "selector 2 of the rule" in remark.what
+
+
+def test_rules_of_the_cluster_and_those_without_selectors_are_not_looked_at() -> None:
+    assert ruled(pci(PciSelector(devices=("1eb9",)), permitted=True), pci()) == []
+
+
+def test_a_rule_for_mdevs_that_could_be_made_says_where() -> None:
+    rule = MdevRule("a.b/vgpu", (MdevSelector(types=("nvidia-222",)),), place="config.yaml:5")
+    (remark,) = ruled(rule, mdev_parents={A.address: (MdevType("nvidia-222", "GRID T4-1Q"),)})
+    assert "0000:65:00.0 offers the type, and has none of it" in remark.what
+    assert ruled(rule, here=(A, mdev())) == []
+
+
+def test_a_name_of_a_type_that_is_misspelt_finds_the_nearest() -> None:
+    rule = MdevRule("a.b/vgpu", (MdevSelector(names=("GRID T4-1X",)),))
+    (remark,) = ruled(rule, here=(mdev(),))
+    assert "names: it has GRID T4-1Q" in remark.what
+
+
+def test_an_alias_that_renames_nothing_names_the_nearest_name() -> None:
+    (what,) = renamed((NAME.replace("T4", "T5"), "a.b/t5"))
+    assert what.endswith(f'renames nothing here: nearest is "{NAME}"')
+    (other,) = renamed(("zzz.example/0", "a.b/t5"))
+    assert other.endswith("no name here is like it")
+
+
+def test_an_alias_of_what_a_rule_takes_names_the_rule() -> None:
+    (what,) = renamed((NAME, "a.b/t4"), desired=Desired(rules=(ALL,)))
+    assert 'the rule "a.b/all" has 0000:65:00.0' in what
+
+
+def test_an_alias_without_discovery_says_that() -> None:
+    (what,) = renamed((NAME, "a.b/t4"), desired=Desired(Discovery(enabled=False)))
+    assert what.endswith("discovery is switched off")
