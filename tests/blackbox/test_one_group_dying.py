@@ -2,8 +2,8 @@
 """Released is what the host shows, also where its count of opens alone does not tell.
 
 Of a process that is ending /proc shows no open file any more: the kernel takes the table of descriptors
-off it first (``exit_files`` in fs/file.c), and closes what was in it later. Memory is unpinned and the function
-is reset by then, and a thread that sleeps in the kernel keeps all of it open for as long as it sleeps, though
+off it first (``exit_files`` in fs/file.c), and closes what was in it later. Memory is unpinned then, and the
+function is reset; and a thread that sleeps in the kernel keeps all of it open for as long as it sleeps, though
 ``/proc/PID/fd``, which is that of the first thread, is empty. In a pod no other processes are seen, and a
 count that was there before this daemon may be a former driver's.
 """
