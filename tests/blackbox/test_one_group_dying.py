@@ -3,7 +3,7 @@
 
 Of a process that is ending /proc shows no open file any more: the kernel takes the table of descriptors
 off it first (``exit_files`` in fs/file.c), and closes what was in it later. Memory is unpinned then, and the
-function is reset; and a thread that sleeps in the kernel keeps all of it open for as long as it sleeps, though
+function is reset; and a thread that sleeps in the kernel keeps all of it open until it wakes, though
 ``/proc/PID/fd``, which is that of the first thread, is empty. In a pod no other processes are seen, and a
 count that was there before this daemon may be a former driver's.
 """
@@ -48,6 +48,8 @@ async def test_what_a_pod_has_open_that_was_forgotten_before_the_daemon_came_is_
         async with node.daemon():
             await all_listed(kubelet, usb_lists(boards))
             await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
+            await node.until_told(lambda told: not told["holders"])
+            kubelet.state.table.save()
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
             await waits_until_closed(node, kubelet, GPU, board.gpu)
