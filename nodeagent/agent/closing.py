@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import anyio
 
+from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.base import threads
@@ -34,11 +35,14 @@ POLL = 0.1  # seconds: closing raises no event
 class Closing:
     """Waits until what is to be given is closed."""
 
-    def __init__(self, root: Root, wakes: Wakes, observer: Observer, offering: Offering) -> None:
+    def __init__(
+        self, root: Root, wakes: Wakes, observer: Observer, offering: Offering, forgotten: Forgotten
+    ) -> None:
         self._root = root
         self._wakes = wakes
         self._observer = observer
         self._offering = offering
+        self._forgotten = forgotten
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Read again all that decides about these devices, and decide.
@@ -78,14 +82,19 @@ class Closing:
                 await self._observer.rescan(frozenset({address}))
 
     async def _opened(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> str | None:
-        """One of the devices, or of what shares their groups, that is open; None if all is closed."""
+        """One of the devices, or of what shares their groups, that is open; None if all is closed.
+
+        A count that may be a former driver's is taken for the pod's that was forgotten a moment ago.
+        """
         uncounted: list[str] = []
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
             if not isinstance(member, PciFunction) or groups.takes_vgpu(member):
                 uncounted.append(member.id)
-            elif groups.opened(member):
+                continue
+            opened = groups.opened(member)
+            if opened or (opened is None and self._forgotten.has(member, anyio.current_time())):
                 return member.id
-            elif groups.opened(member) is None:
+            if opened is None:
                 uncounted.append(member.id)
         if not uncounted:
             return None

@@ -222,6 +222,7 @@ class Inquiry:
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         allocations = self.known.with_answers(allocations, checkpoint)
+        self._reservations.forgotten.note(self._snapshots.now.allocations, allocations, anyio.current_time())
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
 
 

@@ -116,7 +116,7 @@ def build(core: Core) -> KubeletSide:
     )
     holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
-    closing = Closing(root, core.wakes, core.observer, core.offering)
+    closing = Closing(root, core.wakes, core.observer, core.offering, core.reservations.forgotten)
     asking = Asking(core.offering, core.reservations, inquiry)
     granting = Granting(core.offering, core.reservations, asking, closing, cdi, core.settings)
     way = _way(directory, registry, registrar)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nodeagent.agent.admission import NOTHING, Admission, Admissions
+from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.given import GivenIds
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
@@ -29,6 +30,7 @@ class ReservationBook:
         self.doubted: Latest[None] = Latest(None)  # the kubelet's file may tell of what is over
         self.admissions = Admissions()
         self.given = GivenIds(self.admissions)
+        self.forgotten = Forgotten()
         self._snapshots = snapshots
 
     def admit(self, admission: Admission, until: float) -> None:

@@ -124,12 +124,15 @@ def in_use(function: PciFunction) -> bool:
 def opened(function: PciFunction) -> bool | None:
     """Whether somebody has the VFIO device open; None if that is not known.
 
-    The driver before may have left ``enable`` above zero. What /proc shows decides; where it does not show
-    all, a count that was lower under the present driver is one of somebody who has it open.
+    A count that was lower under the present driver tells, whatever /proc shows: a process that ends has no
+    table of descriptors any more while the kernel still closes what was in it (``exit_files`` in fs/file.c).
+    The count that a driver before may have left tells nothing: then it is what /proc shows, if that is all.
     """
     if not in_use(function):
         return False
+    if (function.enable or 0) > (function.idle if function.idle is not None else 0):
+        return True
     sight = function.sight
-    if sight is not None and (sight.whole or sight.process is not None):
-        return sight.process is not None
-    return True if (function.enable or 0) > (function.idle or 0) else None
+    if sight is None or (sight.process is None and not sight.whole):
+        return None
+    return sight.process is not None

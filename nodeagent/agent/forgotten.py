@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods had that the kubelet has forgotten a moment ago: deleted by force, their containers still run.
+
+Knows no host. Times are those of the event loop, in seconds.
+"""
+
+from __future__ import annotations
+
+from nodeagent.model.allocation import Allocations
+from nodeagent.model.host import HostDevice
+
+ENDING = 5.0  # seconds for a container to end whose pod was forgotten; 2.7 were measured
+
+
+class Forgotten:
+    """Since when, by id. Who was forgotten before this daemon came is not known, so it may be anything."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._since: dict[str, float] = {}
+
+    def note(self, before: Allocations, after: Allocations, now: float) -> None:
+        """Who held something ``before``, and does not any more."""
+        self._began = now if self._began is None else self._began
+        gone = before.holders.keys() - after.holders.keys() | before.brought.keys() - after.brought.keys()
+        lately = {each: since for each, since in self._since.items() if now < since + ENDING}
+        self._since = lately | dict.fromkeys(gone, now)
+
+    def has(self, host_device: HostDevice, now: float) -> bool:
+        """True if a pod had it, or its whole group, and may not have ended by ``now``."""
+        if self._began is None or now < self._began + ENDING:
+            return True
+        ids = (host_device.id, str(host_device.group))
+        return any(now < self._since[each] + ENDING for each in ids if each in self._since)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods had counts for a while after the kubelet has forgotten them, with what came with it."""
+
+from __future__ import annotations
+
+from nodeagent.agent.forgotten import ENDING, Forgotten
+from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.ids import GroupNumber, ResourceName
+from tests.policy.samples import function
+
+POD = Holder("ns", "pod", ResourceName("example.com/gpu"), None)
+HELD, BROUGHT, OTHER = (function(f"0000:01:00.{number}", group=GroupNumber(7)) for number in range(3))
+NOBODY = Allocations()
+
+
+def test_what_a_pod_had_and_what_came_with_it_may_be_open_until_its_container_has_ended() -> None:
+    forgotten = Forgotten()
+    forgotten.note(NOBODY, NOBODY, 1.0 - ENDING)
+    forgotten.note(Allocations({HELD.id: POD}, brought={BROUGHT.id: POD}), NOBODY, 1.0)
+    forgotten.note(NOBODY, NOBODY, 2.0)
+    assert [forgotten.has(each, 0.9 + ENDING) for each in (HELD, BROUGHT, OTHER)] == [True, True, False]
+    assert not forgotten.has(HELD, 1.0 + ENDING)
+
+
+def test_what_is_held_still_was_not_forgotten() -> None:
+    forgotten = Forgotten()
+    forgotten.note(NOBODY, Allocations({HELD.id: POD}), 1.0 - ENDING)
+    forgotten.note(Allocations({HELD.id: POD}), Allocations({HELD.id: POD}), 1.0)
+    assert not forgotten.has(HELD, 1.0)
+
+
+def test_a_pod_may_have_had_a_whole_group() -> None:
+    forgotten = Forgotten()
+    forgotten.note(NOBODY, NOBODY, 1.0 - ENDING)
+    assert not forgotten.has(OTHER, 1.0)
+    forgotten.note(Allocations({"7": POD}), NOBODY, 1.0)
+    assert forgotten.has(OTHER, 1.0)
+
+
+def test_for_a_while_anything_may_be_a_pod_s_that_was_forgotten_before() -> None:
+    forgotten = Forgotten()
+    assert forgotten.has(OTHER, 1.0)
+    for now in (1.0, 2.0):
+        forgotten.note(NOBODY, NOBODY, now)
+    assert forgotten.has(OTHER, 0.9 + ENDING)
+    assert not forgotten.has(OTHER, 1.0 + ENDING)
