@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 
 VENDOR_DRIVER = "nvidia"
@@ -38,6 +38,14 @@ def vgpu_of(function: PciFunction) -> str | None:
 def ready(function: PciFunction) -> bool:
     """True if its driver can give the function to a VM."""
     return vfio_bound(function) or vgpu_of(function) is not None
+
+
+def splits(function: PciFunction, host: Host) -> bool:
+    """True if its driver makes mdevs of it, or has VFs of it that take vGPU types."""
+    if function.driver is None or vfio_bound(function):
+        return False
+    vfs = (host.functions.get(address) for address in function.vfs)
+    return function.address in host.mdev_parents or any(vf is not None and takes_vgpu(vf) for vf in vfs)
 
 
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
