@@ -112,18 +112,6 @@ def listed(options: argparse.Namespace, root: Root, device_id: str) -> tuple[str
         return None
 
 
-def told(options: argparse.Namespace, root: Root, resource: str) -> tuple[bool, str | None] | None:
-    """Whether the kubelet knows a resource of the running daemon, and why not; None if nobody can say."""
-    from nodeagent.base import sockets
-
-    try:
-        resources = sockets.ask(socket_path(options, root))["resources"]
-        found = next(each for each in resources if each["name"] == resource)
-        return bool(found["registered"]), found["error"]
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
-        return None
-
-
 def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
     """What is in force in the daemon, None if there is none; and what to say first, "" for nothing."""
     path = socket_path(options, root)

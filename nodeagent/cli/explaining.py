@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import asking, bases, output
+from nodeagent.model import plain
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import Host
 from nodeagent.model.ids import mdev_uuid, pci_address
+from nodeagent.model.status import Status
 from nodeagent.policy.explaining import cards, groups, pods, possibilities, resources, rules
 from nodeagent.policy.offer import explain as devices
 from nodeagent.policy.offer import turn
@@ -32,9 +35,9 @@ from nodeagent.render.resources import Registration
 if TYPE_CHECKING:
     import argparse
 
-_GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?(\d+)")
+_GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
-_PLACE = re.compile(r".+:\d+")
+_PLACE = re.compile(r".+\.ya?ml:[0-9]+")
 _SHOWN = 3
 
 
@@ -44,6 +47,7 @@ class _Asked(NamedTuple):
     name: str
     options: argparse.Namespace
     decision: Decision
+    status: Status | None  # of the daemon, if one answers
 
 
 class _Story(NamedTuple):
@@ -56,18 +60,35 @@ class _Story(NamedTuple):
 
 def explain(options: argparse.Namespace) -> int:
     """Tell the story of what is called so. :raises NodeagentError: if nothing is."""
-    name = options.subject.strip()
+    name = " ".join(options.subject.split())
     address = pci_address(name)
     basis, first_line = bases.named(options) if address is None else bases.chosen(options, address)
     if options.host is None:
         snapshot = oneshot.with_memory(asking.root_of(options), basis.snapshot)
     else:
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
-    story = _story(_Asked(name, options, turn.first(snapshot, basis.matched)))
+    story = _story(_with_status(name, options, turn.first(snapshot, basis.matched)))
     if options.output == output.TEXT:
         return output.answer(story.text, first_line, story.message)
     document = answers.document(story.record)
     return output.answer(output.formed(options.output, document), first_line, story.message)
+
+
+def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Asked:
+    """The daemon lists what it has served, also when nothing of it is left."""
+    status = None if options.host is not None else _status(options)
+    if status is not None:
+        with suppress(ValueError):
+            listed = {**resources.remembered(status, decision), **decision.resources}
+            decision = replace(decision, resources=listed)
+    return _Asked(name, options, decision, status)
+
+
+def _status(options: argparse.Namespace) -> Status | None:
+    try:
+        return plain.load(Status, asking.status(options, asking.root_of(options)))
+    except (NodeagentError, TypeError, ValueError):
+        return None
 
 
 def _story(asked: _Asked) -> _Story:
@@ -129,20 +150,27 @@ def _with_node(vfio_device: str, path: str, host: Host) -> str:
     return found
 
 
-def _rule(asked: _Asked) -> _Story:
+def _rule_at(asked: _Asked) -> _Story | None:
     explanation = rules.at(asked.name, asked.decision)
     if explanation is None:
+        return None
+    return _Story(rule_rendering.text(explanation), rule_rendering.answer(explanation))
+
+
+def _rule(asked: _Asked) -> _Story:
+    story = _rule_at(asked)
+    if story is None:
         places = [rule.place for rule in asked.decision.snapshot.desired.rules if rule.place]
         raise NodeagentError(
             f"no rule of a resource begins at {asked.name}",
             _few(places, "rules begin at", "there are no rules"),
         )
-    return _Story(rule_rendering.text(explanation), rule_rendering.answer(explanation))
+    return story
 
 
 def _named(asked: _Asked) -> _Story:
-    """A resource, a parent of mdevs, or a pod, whichever there is."""
-    story = _resource(asked) or _parent(asked) or _pod(asked)
+    """A resource, a parent of mdevs, a pod or a rule of the KubeVirt CR, whichever there is."""
+    story = _resource(asked) or _parent(asked) or _pod(asked) or _rule_at(asked)
     if story is not None:
         return story
     domain, slash, _ = asked.name.partition("/")
@@ -164,10 +192,9 @@ def _resource(asked: _Asked) -> _Story | None:
 
 def _registration(asked: _Asked) -> Registration:
     """Whether the kubelet knows the resource; only a daemon can say."""
-    if asked.options.host is not None:
-        return Registration()
-    told = asking.told(asked.options, asking.root_of(asked.options), asked.name)
-    return Registration() if told is None else Registration(*told)
+    listed = () if asked.status is None else asked.status.resources
+    found = next((each for each in listed if each.name == asked.name), None)
+    return Registration() if found is None else Registration(found.registered, found.error)
 
 
 def _parent(asked: _Asked) -> _Story | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nodeagent.policy.explaining.cards import CardExplanation, CardInstance
 from nodeagent.render.answers import CardInstanceAnswer, CardTypeAnswer, SplitAnswer
@@ -12,8 +12,12 @@ from nodeagent.render.table import table
 
 def text(card: CardExplanation) -> str:
     """A card that is no PCI function has this story alone."""
-    head = f"{card.address}  {len(card.types)} types, {len(card.instances)} instances"
+    head = f"{card.address}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
     return "\n".join([head, "", *(f"  {line}".rstrip() for line in lines(card))])
+
+
+def _count(some: Sequence[object], what: str) -> str:
+    return f"{len(some)} {what}{'s' * (len(some) != 1)}"
 
 
 def lines(card: CardExplanation) -> Iterator[str]:

@@ -210,3 +210,20 @@ async def test_a_saved_host_is_asked_by_every_name(ruled: Node) -> None:
 
 async def test_help_names_what_can_be_asked_for() -> None:
     assert "UUID, resource, path, pod, rule, or vmi" in (await run("explain", "--help")).stdout
+
+
+async def test_a_resource_whose_last_device_has_gone_is_told_as_the_daemon_lists_it(node: Node) -> None:
+    (address,) = node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (_, kubelet):
+        await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
+        await node.until_told(lambda told: address in told["holders"])
+        node.host.unplug(address)
+        status = await node.until_told(lambda told: told["resources"][0]["healthy"] == 0)
+        told = await answer(node, "ResourceExplanation", T4)
+        (part,) = (await answer(node, "PodExplanation", "ns/vm"))["resources"]
+    (listed,) = status["resources"][0]["devices"]
+    assert (told["capacity"], told["allocatable"], told["free"]) == (1, 0, 0)
+    for device in (told["devices"][0], part["devices"][0]):
+        assert (device["id"], device["holder"]) == (address, "ns/vm")
+        assert device["reason"]["what"] == listed["what"]
+    assert part["ours"]

@@ -37,7 +37,7 @@ def possibilities(name: str, decision: Decision) -> tuple[Possibility, ...]:
     return (
         *_named(name, decision.snapshot.desired),
         *_of_cards(name, decision.snapshot),
-        *_of_functions(name, decision),
+        *_of_functions(name, decision.snapshot),
     )
 
 
@@ -110,11 +110,10 @@ def _missing(state: CardState, type_id: str, snapshot: Snapshot) -> str:
     return f"{fits}; nodeagent plan says what becomes of it"
 
 
-def _of_functions(name: str, decision: Decision) -> Iterator[Possibility]:
+def _of_functions(name: str, snapshot: Snapshot) -> Iterator[Possibility]:
     """Functions that would be taken for it if VFIO had them."""
-    snapshot = decision.snapshot
     for function in snapshot.host.functions.values():
-        if function.id in decision.matched or groups.ready(function) or function.bridge:
+        if groups.ready(function) or function.bridge:
             continue
         match = matches.match_of(_with_vfio(function), None, snapshot.desired, snapshot.names)
         if match is not None and match.resource == name:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.desired import Rule
-from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Device, Resource
+from nodeagent.model.host import Kind
+from nodeagent.model.ids import ResourceName, mdev_uuid
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
+from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
 from nodeagent.policy.explaining import possibilities, rules
 from nodeagent.policy.explaining.possibilities import Possibility
 from nodeagent.policy.explaining.rules import RuleExplanation
@@ -70,6 +72,28 @@ def explain(name: str, decision: Decision) -> ResourceExplanation | None:
         snapshot.allocations.knowledge is not Knowledge.UNKNOWN,
         () if resource.devices else possibilities.possibilities(name, decision),
     )
+
+
+def remembered(status: Status, decision: Decision) -> Resources:
+    """What the daemon lists and a Decision from scratch does not: what was served stays, maybe empty.
+
+    :raises ValueError: if it has a reason that is not known here.
+    """
+    return {
+        each.name: Resource(each.name, _kind(each), tuple(map(_device, each.devices)))
+        for each in status.resources
+        if each.name not in decision.resources
+    }
+
+
+def _kind(resource: ResourceStatus) -> Kind:
+    """Shares of a node are never only remembered."""
+    return Kind.MDEV if any(mdev_uuid(device.id) for device in resource.devices) else Kind.PCI
+
+
+def _device(told: DeviceStatus) -> Device:
+    reason = None if told.healthy else Reason(ReasonCode(told.reason or ""), told.what or "", told.hint or "")
+    return Device(told.id, reason, told.numa)
 
 
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:

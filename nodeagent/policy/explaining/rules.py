@@ -58,7 +58,8 @@ def _asked_for(rule: DeviceRule, decision: Decision) -> Iterator[HostDevice]:
 def _says(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str | None:
     """Why the rule refuses the device, the same words for all alike; None if it takes it."""
     snapshot = decision.snapshot
-    if unwanted := selectors.unwanted(rule, host_device, snapshot.names):
+    unwanted = selectors.unwanted(rule, host_device, snapshot.names)
+    if unwanted is not None:
         return unwanted
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
     for other, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
