@@ -138,12 +138,16 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("device", metavar="DEVICE", help="PCI address, UUID of an mdev, or vmi")
+    parser.add_argument(
+        "subject",
+        metavar="NAME",
+        help="PCI address, UUID, resource, path, pod, rule, or vmi",
+    )
     parser.add_argument(
         "machine",
         metavar="FILE",
         nargs="?",
-        help="after vmi: its object as YAML or JSON, or NAMESPACE/NAME to ask the cluster for",
+        help="after vmi: YAML, JSON, or NAMESPACE/NAME in the cluster",
     )
     parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
     parser.add_argument("--host", metavar="FILE", help=f"go by {_SAVED}")
@@ -216,11 +220,11 @@ VERBS = (
         "explain",
         verbs.explain,
         _add_explain,
-        "say why a device is offered as it is or not at all",
+        "say what becomes of a device, resource, pod or rule, and why",
         (
             "explain 3b:00.0 --host host.json",
+            "explain config.yaml:12",
             "explain vmi machine.yaml --cr kubevirt.yaml",
-            "explain vmi default/my-machine",
         ),
         more=", or whether a virtual machine can have what it wants",
     ),

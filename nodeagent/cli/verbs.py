@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nodeagent import config
-from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.base.errors import ConfigError
 from nodeagent.cli import asking, output
 from nodeagent.cli.output import FINE, WRONG
 from nodeagent.config import last_good
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nodeagent.agent.tell.basis import Basis
 
-MACHINE = "vmi"  # instead of a device: a virtual machine
+MACHINE = "vmi"  # instead of a name: a virtual machine
 LAST_WORDS = 1.0  # seconds for what was logged last to be read
 
 
@@ -82,44 +82,16 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Say why a device is offered as it is, or whether a virtual machine can have what it asks for."""
-    if options.device == MACHINE:
+    """Say what becomes of a device, resource, pod or rule, or whether a virtual machine can have its wish."""
+    if options.subject == MACHINE:
         from nodeagent.cli import machines
 
         return machines.explain(options)
     if options.machine is not None or options.cr is not None:
         raise ConfigError("FILE and --cr are for machines", "write: nodeagent explain vmi FILE --cr FILE")
-    from nodeagent.cli import bases
-    from nodeagent.model.ids import mdev_uuid, pci_address
-    from nodeagent.policy.offer import explain, turn
-    from nodeagent.render import answers
-    from nodeagent.render import explain as rendering
+    from nodeagent.cli import explaining
 
-    address = pci_address(options.device)
-    device = address or mdev_uuid(options.device)
-    basis, first_line = bases.chosen(options, address)
-    explanation = explain.explain(device or options.device, turn.first(basis.snapshot, basis.matched))
-    if explanation is None:
-        raise _unknown(options, device)
-    if options.output == output.TEXT:
-        return output.answer(rendering.text(explanation), first_line)
-    document = answers.document(rendering.answer(explanation))
-    return output.answer(output.formed(options.output, document), first_line)
-
-
-def _unknown(options: argparse.Namespace, device: str | None) -> NodeagentError:
-    """Why nothing can be said of what was asked for; the daemon may list it all the same."""
-    listed = (
-        None if options.host else asking.listed(options, asking.root_of(options), device or options.device)
-    )
-    if listed is not None:
-        return NodeagentError(*listed)
-    if device is None:
-        return ConfigError(
-            f"{options.device} is neither a PCI address nor a UUID",
-            "give one such as 0000:3b:00.0; nodeagent scan lists them",
-        )
-    return NodeagentError(f"there is no device {device} on this host", "nodeagent scan lists all devices")
+    return explaining.explain(options)
 
 
 def status(options: argparse.Namespace) -> int:

@@ -64,6 +64,14 @@ def needs_token(function: PciFunction) -> bool:
     return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
 
 
+def splits(function: PciFunction, host: Host) -> bool:
+    """True if its driver makes mdevs of it, or has VFs of it that take vGPU types."""
+    if function.driver is None or vfio_bound(function):
+        return False
+    vfs = (host.functions.get(address) for address in function.vfs)
+    return function.address in host.mdev_parents or any(vf is not None and takes_vgpu(vf) for vf in vfs)
+
+
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     """The members whose driver makes the kernel refuse the whole group; () if it is viable.
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.desired import MdevSelector, NodeRule, PciSelector, Rule
+from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule, PciSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
@@ -47,6 +47,20 @@ def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str
         return None
     selectors = () if isinstance(rule, NodeRule) else rule.selectors
     return "; or ".join(mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
+
+
+def unwanted(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+    """The same without what the device has instead: so all that are refused alike are told alike."""
+    if picks(rule, host_device, names):
+        return None
+    said = (_unwanted(each, host_device, names) for each in rule.selectors)
+    return "; or ".join(dict.fromkeys(said)) or NO_SELECTORS
+
+
+def _unwanted(selector: Selector, host_device: HostDevice, names: Names) -> str:
+    for_kind, checks = _CHECKS[type(selector)]
+    failed = _failed(checks(selector, host_device, names)) if isinstance(host_device, for_kind) else None
+    return OTHER_KIND if failed is None else f"{failed[0]}: not {' or '.join(map(str, failed[1]))}"
 
 
 def fits(selector: Selector, host_device: HostDevice, names: Names) -> bool:

@@ -8,14 +8,16 @@ from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.policy import classes, groups
+from nodeagent.policy.explaining.cards import CardExplanation
 from nodeagent.policy.offer import discovery, kinds
 from nodeagent.policy.offer.explain import Explanation, Member
+from nodeagent.render import cards
 from nodeagent.render.answers import DeviceAnswer, MemberAnswer, ReasonAnswer, RuleAnswer
 from nodeagent.render.table import table
 
 
-def text(explanation: Explanation) -> str:
-    """The verdict, what to do, then all that led to it."""
+def text(explanation: Explanation, card: CardExplanation | None = None) -> str:
+    """The verdict, what to do, then all that led to it, and what is made of it if it is a card."""
     lines = [f"{explanation.host_device.id}  {explanation.verdict}"]
     if explanation.to_do:
         lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.to_do}")
@@ -24,8 +26,9 @@ def text(explanation: Explanation) -> str:
     lines += ["", f"  group   {_group(explanation)}"]
     if explanation.host_device.group is not None and explanation.members:
         own = explanation.host_device.id
-        rows = [(each.address, each.driver or "-", _means(each, own)) for each in explanation.members]
+        rows = [(each.address, each.driver or "-", means(each, own)) for each in explanation.members]
         lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
+    lines += ["", "  card", *(f"          {line}".rstrip() for line in cards.lines(card))] if card else []
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
     if explanation.env is not None and explanation.reason is None:
         lines += [
@@ -52,10 +55,12 @@ _ROLES = {
     "unbound": "no driver, does not matter",
     "friendly": "may stay beside VFIO",
     "blocks": "BLOCKS the group: a host driver has it",
+    "splits": "its driver splits it: its parts are given, not it",
+    "vacant": "its driver can give it a vGPU type; it has none",
 }
 
 
-def _means(member: Member, own: str) -> str:
+def means(member: Member, own: str = "") -> str:
     """What a member means for the group; ``own`` is the one that is explained, to which a driver matters."""
     if member.address == own and member.role == "unbound":
         return "no driver, so VFIO cannot give it"
@@ -67,7 +72,14 @@ def _group(explanation: Explanation) -> str:
         return "none"
     if isinstance(explanation.host_device, Mdev):
         return f"{explanation.host_device.group}  its own"
-    return f"{explanation.host_device.group}  {'viable' if explanation.viable else 'NOT viable'}"
+    return f"{explanation.host_device.group}  {viability(explanation.viable, explanation.hindered)}"
+
+
+def viability(viable: bool, hindered: bool) -> str:
+    """Whether VFIO may have a group, and whether that is a pity."""
+    if viable:
+        return "viable"
+    return "NOT viable" if hindered else "not for VFIO, its driver gives parts of it"
 
 
 Facts = list[tuple[str, str | None]]
@@ -136,7 +148,7 @@ _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
 """What is told of a kind beside what all have: before that, and after it."""
 
 
-def answer(explanation: Explanation) -> DeviceAnswer:
+def answer(explanation: Explanation, card: CardExplanation | None = None) -> DeviceAnswer:
     """The same for programs."""
     host_device, reason = explanation.host_device, explanation.reason
     return DeviceAnswer(
@@ -159,6 +171,7 @@ def answer(explanation: Explanation) -> DeviceAnswer:
         tuple(explanation.nodes),
         explanation.holder,
         dict(_facts(host_device)),
+        split=None if card is None else cards.answer(card),
         **_identity(host_device),
     )
 

@@ -16,6 +16,10 @@ from nodeagent.cli import main, reference
 from nodeagent.sim import nodes
 
 Ask = Callable[..., str]
+CONFIGURATION = """\
+mdevs: {manage: true, types: [nvidia-222]}
+resources: [{name: x/gpu, pci: [{devices: ["1f08"]}]}]
+"""
 MACHINE = (
     "{kind: VirtualMachineInstance, apiVersion: kubevirt.io/v1, metadata: {name: a}, spec: {domain: {}}}"
 )
@@ -26,7 +30,7 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     """The answer of a verb on a node with cards of many kinds."""
     host = nodes.demo_node(tmp_path / "host")
     host.write_file("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
-    host.write_file("/etc/nodeagent/config.yaml", "mdevs: {manage: true, types: [nvidia-222]}\n")
+    host.write_file("/etc/nodeagent/config.yaml", CONFIGURATION)
     host.write_file("/machine.yaml", MACHINE)
 
     def command(*arguments: str) -> str:
@@ -35,7 +39,10 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
                 [
                     "--root",
                     host.directory,
-                    *(host.path(each) if each[0] == "/" else each for each in arguments),
+                    *(
+                        host.path(each) if each[0] == "/" and each[:5] != "/dev/" else each
+                        for each in arguments
+                    ),
                 ]
             )
             == 0
@@ -60,6 +67,9 @@ def checked(text: str, kind: str) -> Any:
         ("Plan", ["plan"]),
         ("DeviceExplanation", ["explain", "3b:00.0"]),
         ("DeviceExplanation", ["explain", "d8:00.0"]),
+        ("ResourceExplanation", ["explain", "nvidia.com/TU104GL_TESLA_T4"]),
+        ("RuleExplanation", ["explain", "config.yaml:2"]),
+        ("GroupExplanation", ["explain", "/dev/vfio/14"]),
         ("MachineExplanation", ["explain", "vmi", "/machine.yaml"]),
         ("Settings", ["config"]),
         ("Settings", ["config", "--check", "/etc/nodeagent/config.yaml"]),

@@ -125,7 +125,7 @@ def test_explain_tells_the_same_to_people_and_programs(run: Run, host: Simulated
 @pytest.mark.parametrize(
     ("arguments", "code", "what", "hint"),
     [
-        (("explain", "banana"), 2, "banana is neither a PCI address nor a UUID", "nodeagent scan lists them"),
+        (("explain", "banana"), 2, "banana is no PCI address, UUID, ", "known here: "),
         (("explain", "0000:ff:1f.7"), 1, "there is no device 0000:ff:1f.7", "nodeagent scan lists all"),
         (("explain", ONE, "--host", "/no/such.json"), 2, "/no/such.json: ", "nodeagent scan -o json"),
         (("status",), 1, "no daemon answers at ", "systemctl start nodeagent"),

@@ -125,7 +125,7 @@ def _present(
         if instance.type_id is None:
             return "of an unknown type"
         adopt = wanted.adopt and instance.type_id not in kept
-        if instance.id in defined or not (adopt or _made_here(instance, snapshot)):
+        if instance.id in defined or not (adopt or made_here(instance, snapshot)):
             return "not ours"
         return apart.get(instance.type_id)
 
@@ -139,8 +139,8 @@ def _holder(instance: Instance, snapshot: Snapshot) -> Holder | None:
     return groups.holder_of(snapshot.allocations, instance.id, instance.group)
 
 
-def _made_here(instance: Instance, snapshot: Snapshot) -> bool:
-    """A VF does not show who set its type; the UUID of an mdev shows who chose it."""
+def made_here(instance: Instance, snapshot: Snapshot) -> bool:
+    """True if nodeagent made it: a VF does not show who set its type, the UUID of an mdev does."""
     if instance.vgpu:
         return snapshot.ledger.types.get(instance.id) == instance.type_id
     return ownership.owns(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)

@@ -6,7 +6,7 @@ Built from the same decisions that the daemon takes (matches, health, grants), n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nodeagent.model.desired import DeviceRule
@@ -26,7 +26,7 @@ class Member:
 
     address: str
     driver: str | None
-    role: str  # "vfio", "bridge", "unbound", "friendly", "blocks"
+    role: str  # "vfio", "bridge", "unbound", "friendly", "blocks"; of a group not for VFIO "splits", "vacant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ class Explanation:
     env: str | None = None
     nodes: tuple[str, ...] = ()
     holder: str | None = None
+
+    @property
+    def hindered(self) -> bool:
+        """True if a host driver keeps VFIO from the group, and that is not what its driver is for."""
+        return hindered(self.members)
 
     @property
     def verdict(self) -> str:
@@ -80,7 +85,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         host_device=host_device,
         vendor_name=snapshot.names.get(host_device.vendor or ""),
         device_name=kinds.of(host_device).text(host_device, snapshot.names),
-        members=tuple(Member(member.address, member.driver, role(member, members)) for member in members),
+        members=tuple(members_of(members, snapshot.host)),
         viable=not groups.blockers(members),
         rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
@@ -92,8 +97,28 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     )
 
 
+def members_of(members: tuple[PciFunction, ...], host: Host) -> Iterator[Member]:
+    """Where nobody is to have the group through VFIO, the driver of a card is as it should be."""
+    for_vfio = any(map(groups.ready, members))
+    for member in members:
+        split = None if for_vfio else _split_role(member, host)
+        yield Member(member.address, member.driver, split or role(member, members))
+
+
+def hindered(members: Iterable[Member]) -> bool:
+    """True if one of the members blocks the group."""
+    return any(member.role == "blocks" for member in members)
+
+
+def _split_role(member: PciFunction, host: Host) -> str | None:
+    """What a function is whose driver makes mdevs or vGPUs of it; None if it does not."""
+    if groups.takes_vgpu(member):
+        return "vacant"
+    return "splits" if groups.splits(member, host) else None
+
+
 def role(member: PciFunction, members: Iterable[PciFunction]) -> str:
-    """What a function means for the viability of its group, which has these members."""
+    """What a function means for the viability of its group, which has these members, were that for VFIO."""
     if member in groups.blockers(members):
         return "blocks"
     if member.driver is None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pod has of this node's devices: by resource, in the form in which its container sees it. Pure.
+
+The kubelet says who has what. Which container of the pod it is it does not say to us, and the variables are
+those that one container would be given for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodeagent.model.allocation import DeviceNode, Grant, Holder
+from nodeagent.model.host import HostDevice, Kind
+from nodeagent.model.ids import DeviceId, ResourceName, pci_order
+from nodeagent.model.resource import Device, Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import grants
+from nodeagent.policy.offer.turn import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class PodResource:
+    """What a pod has of one resource. ``ours`` False: another device plugin gave it, and knows more of it.
+
+    ``gone`` are ids that the resource does not list any more.
+    """
+
+    resource: str
+    ours: bool
+    devices: tuple[Device, ...]
+    gone: tuple[str, ...]
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class PodExplanation:
+    """A pod, ``namespace/name``, and all that it has."""
+
+    pod: str
+    resources: tuple[PodResource, ...]
+
+
+def holders(snapshot: Snapshot) -> Mapping[str, Holder]:
+    """Who has each id: what an Allocate has given since is newer than the kubelet's answer."""
+    return {**snapshot.allocations.holders, **snapshot.reservations.given}
+
+
+def known(snapshot: Snapshot) -> tuple[str, ...]:
+    """The pods that have devices and are known by name."""
+    return tuple(sorted({str(holder) for holder in holders(snapshot).values() if holder.named}))
+
+
+def explain(pod: str, decision: Decision) -> PodExplanation | None:
+    """What the pod has; None if it has nothing that is known."""
+    by_resource: dict[ResourceName, list[str]] = {}
+    for device_id, holder in holders(decision.snapshot).items():
+        if holder.named and str(holder) == pod:
+            by_resource.setdefault(holder.resource, []).append(device_id)
+    if not by_resource:
+        return None
+    parts = (_part(name, sorted(ids, key=pci_order), decision) for name, ids in sorted(by_resource.items()))
+    return PodExplanation(pod, tuple(parts))
+
+
+def _part(name: ResourceName, ids: list[str], decision: Decision) -> PodResource:
+    resource = decision.resources.get(name)
+    if resource is None:
+        return PodResource(name, False, tuple(Device(DeviceId(each)) for each in ids), (), Grant())
+    listed = [device for device in map(resource.device, ids) if device is not None]
+    gone = tuple(each for each in ids if resource.device(each) is None)
+    return PodResource(name, True, tuple(listed), gone, _grant(resource, listed, decision))
+
+
+def _grant(resource: Resource, devices: list[Device], decision: Decision) -> Grant:
+    """What a container gets for these, healthy or not: the pod has got it already."""
+    if resource.kind is Kind.NODE:
+        return grants.grant(resource, [], decision)
+    present = [each for device in devices for each in _behind(device.id, decision)]
+    envs = grants.environment(resource, present)
+    if resource.cdi:
+        return Grant(envs, (), tuple(f"{grants.CDI_KIND}={device.id}" for device in devices))
+    paths = grants.device_nodes(present, resource.iommufd, decision.snapshot.host)
+    return Grant(envs, tuple(map(DeviceNode, paths)))
+
+
+def _behind(device_id: str, decision: Decision) -> list[HostDevice]:
+    offer = decision.offer_of(device_id)
+    ids = (device_id,) if offer is None else offer.host_devices
+    return [each for each in map(decision.snapshot.host.device, ids) if each is not None]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``nodeagent explain`` says of a card that is split: its types, what fits, what exists, who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nodeagent.policy.explaining.cards import CardExplanation, CardInstance
+from nodeagent.render.answers import CardInstanceAnswer, CardTypeAnswer, SplitAnswer
+from nodeagent.render.table import table
+
+
+def text(card: CardExplanation) -> str:
+    """A card that is no PCI function has this story alone."""
+    head = f"{card.address}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
+    return "\n".join([head, "", *(f"  {line}".rstrip() for line in lines(card))])
+
+
+def _count(some: Sequence[object], what: str) -> str:
+    return f"{len(some)} {what}{'s' * (len(some) != 1)}"
+
+
+def lines(card: CardExplanation) -> Iterator[str]:
+    """Two tables: the types, and what exists."""
+    types = [(each.id, each.name or "-", str(each.instances), str(each.room)) for each in card.types]
+    yield from table(("TYPE", "NAME", "EXIST", "FIT AT MOST"), types).splitlines()
+    if card.instances:
+        yield ""
+        head = ("INSTANCE", "TYPE", "MADE BY", "STATE")
+        yield from table(head, map(_row, card.instances)).splitlines()
+
+
+def _row(each: CardInstance) -> tuple[str, ...]:
+    possible = (
+        f"held by {each.holder}" if each.holder else "",
+        "without a driver" if each.instance.dead else "",
+        "going away, still in use" if each.leaving else "",
+    )
+    state = ", ".join(filter(None, possible)) or "-"
+    return each.instance.id, each.instance.type_id or "unknown", each.made_by or "not known", state
+
+
+def answer(card: CardExplanation) -> SplitAnswer:
+    """The same for programs."""
+    return SplitAnswer(
+        card.address,
+        tuple(CardTypeAnswer(*each) for each in card.types),
+        tuple(
+            CardInstanceAnswer(
+                each.instance.id,
+                each.instance.parent,
+                each.instance.type_id,
+                each.made_by,
+                each.holder,
+                each.instance.dead,
+                each.leaving,
+            )
+            for each in card.instances
+        ),
+    )

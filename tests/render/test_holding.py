@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent explain`` of a pod and of a group, as text and as data."""
+
+from __future__ import annotations
+
+from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.ids import DeviceId
+from nodeagent.model.resource import Device, Reason, ReasonCode
+from nodeagent.policy.explaining import groups
+from nodeagent.policy.explaining.groups import GroupExplanation
+from nodeagent.policy.explaining.pods import PodExplanation, PodResource
+from nodeagent.policy.offer import turn
+from nodeagent.render import holding
+from tests.policy.samples import GPU, function, host, mdev, snapshot
+
+A, B = "0000:65:00.0", "0000:65:00.1"
+BROKEN = Device(DeviceId("b"), Reason(ReasonCode.UNREADABLE, "it is broken", "mend it"))
+POD = PodExplanation(
+    "ns/vm",
+    (
+        PodResource("other/plugin", False, (Device(DeviceId("x")),), (), Grant()),
+        PodResource(
+            GPU,
+            True,
+            (Device(DeviceId("a")), BROKEN),
+            ("c",),
+            Grant((("KEY", "a,b"),), (DeviceNode("/dev/vfio/1"),), ("kind=a",)),
+        ),
+    ),
+)
+
+
+def group(number: int) -> GroupExplanation:
+    blocker = function(B, driver="snd_hda_intel", pci_class="040300")
+    found = groups.explain(number, turn.first(snapshot(host(function(A), blocker, mdev()))))
+    assert found is not None
+    return found
+
+
+def test_a_pod_is_told_resource_by_resource() -> None:
+    assert holding.pod(POD).splitlines() == [
+        "ns/vm  has 4 devices of this node",
+        "",
+        "  other/plugin",
+        "    x: given by another device plugin",
+        "",
+        f"  {GPU}",
+        "    a: Healthy",
+        "    b: Unhealthy: it is broken",
+        "      to do: mend it",
+        "    c: not listed any more",
+        "    env    KEY=a,b",
+        "    node   /dev/vfio/1",
+        "    cdi    kind=a",
+    ]
+
+
+def test_the_data_of_a_pod_say_the_same() -> None:
+    other, gpu = holding.pod_answer(POD).resources
+    assert (other.ours, gpu.ours) == (False, True)
+    assert (dict(gpu.env), gpu.nodes, gpu.cdi, gpu.gone) == (
+        {"KEY": "a,b"},
+        ("/dev/vfio/1",),
+        ("kind=a",),
+        ("c",),
+    )
+    assert [(each.id, each.healthy, each.holder) for each in gpu.devices] == [
+        ("a", True, "ns/vm"),
+        ("b", False, "ns/vm"),
+    ]
+
+
+def test_a_group_is_told_with_what_each_member_means_and_becomes() -> None:
+    first, _, _, _, beside = holding.group(group(1)).splitlines()
+    assert first == "IOMMU group 1  NOT viable; /dev/vfio/1 is there"
+    assert "BLOCKS the group: a host driver has it" in beside
+    gpu, sound = holding.group_answer(group(1)).members
+    assert (gpu.role, gpu.resource, sound.role, sound.driver) == ("vfio", GPU, "blocks", "snd_hda_intel")
+
+
+def test_the_group_of_an_mdev_is_its_own() -> None:
+    assert holding.group(group(50)).startswith("IOMMU group 50  an mdev's own; ")
+    assert [member.role for member in holding.group_answer(group(50)).members] == ["mdev"]

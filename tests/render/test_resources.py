@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent explain RESOURCE`` as text and as data."""
+
+from __future__ import annotations
+
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.policy.explaining import resources as policy
+from nodeagent.policy.explaining.resources import ResourceExplanation
+from nodeagent.policy.offer import turn
+from nodeagent.render import resources
+from nodeagent.render.resources import Registration
+from tests.policy.samples import GPU, WISH, function, holders, host, snapshot
+
+A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
+
+
+def told(name: str = GPU, wish: Desired = WISH) -> ResourceExplanation:
+    here = host(function(A), function(B, 2), function(C, 3, driver=None))
+    found = policy.explain(name, turn.first(snapshot(here, wish, holders=holders(A))))
+    assert found is not None
+    return found
+
+
+def test_the_numbers_come_first_and_then_who_has_what_and_what_is_wrong() -> None:
+    text = resources.text(told(), Registration(False, "the kubelet says no"))
+    assert text.splitlines() == [
+        f"{GPU}  capacity 3, allocatable 2, free 1",
+        "  the kubelet does not know it: the kubelet says no",
+        "",
+        "  held: 1",
+        f"    ns/vm has {A}",
+        "",
+        "  cannot be given: 1",
+        f"    {C}: it has no driver, not a VFIO driver",
+        f"      to do: bind {C} to vfio-pci",
+        "",
+        f"  free: {B}",
+        "",
+        f"  rule {GPU}",
+        f"    takes    3: {A}, {B}, {C}",
+    ]
+
+
+def test_shares_of_a_node_are_counted_and_not_all_named() -> None:
+    kvm = Desired(Discovery(enabled=False), rules=(NodeRule("x/kvm", "/dev/kvm", 100),))
+    lines = resources.text(told("x/kvm", kvm)).splitlines()
+    assert "    kvm-0, kvm-1, kvm-2, kvm-3 and 96 more: /dev/kvm does not exist on this host" in lines
+    assert "    takes    /dev/kvm, given to 100 containers at once" in lines
+
+
+def test_a_resource_of_no_device_says_whether_anything_could_be_one() -> None:
+    none = PciRule("x/none", (PciSelector(vendors=("8086",)),))
+    text = resources.text(told("x/none", Desired(Discovery(enabled=False), rules=(none,))))
+    assert "  nothing on this node is offered by this name, and nothing here could be" in text.splitlines()
+
+
+def test_the_data_say_the_same_as_the_text() -> None:
+    answer = resources.answer(told(), Registration(True))
+    assert (answer.capacity, answer.allocatable, answer.free, answer.registered) == (3, 2, 1, True)
+    assert [(each.id, each.healthy, each.holder) for each in answer.devices] == [
+        (A, True, "ns/vm"),
+        (B, True, None),
+        (C, False, None),
+    ]
+    assert answer.rules[0].takes == (A, B, C)
+    assert resources.answer(told()).registered is None
