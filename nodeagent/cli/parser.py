@@ -135,6 +135,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", help="what would change if this were config.yaml (- is stdin)"
+    )
     parser.add_argument("--host", metavar="FILE", help=f"plan for {_SAVED}")
     parser.add_argument(
         "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
@@ -187,7 +190,7 @@ VERBS = (
         verbs.plan,
         _add_plan,
         "show what would be done to mdevs, vGPUs and VFs, and why",
-        ("plan", "plan --mdevs-manage true", "plan --host host.json"),
+        ("plan", "plan --config new.yaml", "plan --mdevs-manage true", "plan --host host.json"),
         more="; change nothing",
     ),
     Verb(

@@ -58,7 +58,11 @@ def scan(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Show what would be done to the host."""
+    """Show what would be done to the host, or what another configuration would change."""
+    if options.config is not None:
+        from nodeagent.cli import trying
+
+        return trying.show(options)
     from nodeagent.cli import bases, planning
     from nodeagent.policy.change import plan as changes
     from nodeagent.render import answers, plan

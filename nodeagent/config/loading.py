@@ -42,16 +42,37 @@ def load(origin: Sources) -> Settings:
     """
     problems, warnings = Problems(), list[str]()
     home = sources.below(origin.prefix, sources.DIRECTORY)
-    effective = _effective(
-        (
-            *sources.files(home, problems, warnings),
-            *sources.environment(origin.environ, problems, warnings),
-            *sources.flags(origin.flags, problems),
-        ),
-        problems,
+    given = (
+        *sources.files(home, problems, warnings),
+        *sources.environment(origin.environ, problems, warnings),
+        *sources.flags(origin.flags, problems),
     )
+    return _loaded(origin.prefix, given, problems, warnings)
+
+
+def instead(path: str, prefix: str, told: Iterable[Value]) -> Settings:
+    """The settings that a process would have if this file were its config.yaml; "-" is standard input.
+
+    ``told`` are its values now: what it has from environment and flags counts further. ``conf.d`` is that of
+    the host below the prefix.
+
+    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    """
+    problems, warnings = Problems(), list[str]()
+    given = (
+        *_named(path, problems),
+        *sources.parts(sources.below(prefix, sources.DIRECTORY), problems, warnings),
+        *sources.outside(told, problems, warnings),
+    )
+    return _loaded(prefix, given, problems, warnings)
+
+
+def _loaded(prefix: str, given: Iterable[Given], problems: Problems, warnings: list[str]) -> Settings:
+    """The settings of a host, from all that was given for it, weakest first."""
+    home = sources.below(prefix, sources.DIRECTORY)
+    effective = _effective(given, problems)
     written = _written(effective, f"{home}/")
-    configuration, watched = _with_imported(written, origin.prefix, warnings)
+    configuration, watched = _with_imported(written, prefix, warnings)
     _check(configuration, effective, problems)
     watched = (*sources.watched_paths(home), *watched)
     warnings += merge.warnings(configuration)
@@ -66,11 +87,8 @@ def check_file(path: str) -> Settings:
     :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
     """
     problems = Problems()
-    directory, slash, name = path.rpartition("/")
-    given = sources.file(path, name, problems)
-    if not given and not problems.errors:
-        _must_exist(path)
-    effective = _effective(given, problems)
+    directory, slash, _ = path.rpartition("/")
+    effective = _effective(_named(path, problems), problems)
     configuration = _written(effective, f"{directory}{slash}")
     _check(configuration, effective, problems)
     return _settings(effective, configuration, merge.warnings(configuration), ())
@@ -101,6 +119,14 @@ def _with_imported(
 
     read = imported.read(prefix, written.mdevs, warnings)
     return replace(written, imported=read), imported.watched_paths(prefix, written.mdevs)
+
+
+def _named(path: str, problems: Problems) -> list[Given]:
+    """What a file gives that a person has named. :raises ConfigError: if it is absent."""
+    given = sources.file(path, path.rpartition("/")[2], problems)
+    if not given and not problems.errors:
+        _must_exist(path)
+    return given
 
 
 def _must_exist(path: str) -> None:

@@ -166,6 +166,60 @@ class PlanAnswer(NamedTuple):
     remedies: Mapping[str, str]
 
 
+class CountedAnswer(NamedTuple):
+    """How many devices a resource has, and how many of them are Healthy."""
+
+    devices: int
+    healthy: int
+
+
+class ResourceChangeAnswer(NamedTuple):
+    """A resource whose numbers differ; null: there is no such resource."""
+
+    name: str
+    before: CountedAnswer | None
+    after: CountedAnswer | None
+
+
+class ListedAnswer(NamedTuple):
+    """Under which resource a device is listed, and why it is Unhealthy, if it is."""
+
+    resource: str
+    reason: ReasonAnswer | None
+
+
+class DeviceChangeAnswer(NamedTuple):
+    """A device that is listed otherwise; null: it is not listed. ``holder`` is the pod that has it now."""
+
+    id: str
+    before: ListedAnswer | None
+    after: ListedAnswer | None
+    holder: str | None
+
+
+class SettingChangeAnswer(NamedTuple):
+    """A setting of another value; ``note`` says what a person may not expect of it."""
+
+    key: str
+    before: Any
+    after: Any
+    note: str
+
+
+class DryRunAnswer(NamedTuple):
+    """What another configuration file would change; ``pods`` have devices that are listed otherwise then.
+
+    ``plan`` is what would be done to the host with it.
+    """
+
+    file: str
+    settings: tuple[SettingChangeAnswer, ...]
+    resources: tuple[ResourceChangeAnswer, ...]
+    devices: tuple[DeviceChangeAnswer, ...]
+    pods: Mapping[str, tuple[str, ...]]
+    plan: PlanAnswer
+
+
 class SettingAnswer(NamedTuple):
     """A setting in force, and where it comes from."""
 
@@ -208,6 +262,7 @@ class FateAnswer(NamedTuple):
 KINDS: Mapping[str, type] = {
     "Status": Status,
     "Plan": PlanAnswer,
+    "DryRun": DryRunAnswer,
     "DeviceExplanation": DeviceAnswer,
     "MachineExplanation": MachineAnswer,
     "Settings": SettingsAnswer,

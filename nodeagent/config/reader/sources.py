@@ -67,8 +67,13 @@ def watched_paths(home: str) -> tuple[str, ...]:
 
 def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
     """What the files of the host give; ``home`` is their directory."""
-    paths = [(f"{home}/config.yaml", "config.yaml")]
-    for path, short in [*paths, *_parts(f"{home}/conf.d", problems, warnings)]:
+    yield from file(f"{home}/config.yaml", "config.yaml", problems)
+    yield from parts(home, problems, warnings)
+
+
+def parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """What the files of ``conf.d`` give."""
+    for path, short in _parts(f"{home}/conf.d", problems, warnings):
         yield from file(path, short, problems)
 
 
@@ -98,6 +103,19 @@ def told(values: Iterable[Value], problems: Problems) -> Iterator[Given]:
 
     text = json.dumps(document, ensure_ascii=False)  # all JSON is YAML, but for escapes of surrogates
     yield from _split(reader.parse(text.encode(), _TOLD, _TOLD), problems)
+
+
+def outside(values: Iterable[Value], problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """As ``told``, what was given by environment and flags alone, not by files."""
+    given = [(value, [_outside(place) for place in value.source.split(", ")]) for value in values]
+    for value, places in given:
+        if any(places) and not all(places):
+            warnings.append(f"{value.key} is from {value.source}: of these only files count in this answer")
+    return told((value for value, places in given if all(places)), problems)
+
+
+def _outside(place: str) -> bool:
+    return place.startswith(("env ", "flag "))
 
 
 def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tuple[str, str]]:
