@@ -145,7 +145,7 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
         elif member.key and member.key in sections:
             yield from _section(sections[member.key], member.key, member.entry, problems)
         else:
-            hint = naming.nearest(member.key, table.top_keys())
+            hint = reading.unknown(member.key, table.top_keys())
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
@@ -161,7 +161,7 @@ def _section(
     for member in entry.members:
         setting = settings.get(member.key)
         if setting is None:
-            hint = naming.nearest(member.key, settings)
+            hint = reading.unknown(member.key, settings)
             problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
         else:
             yield Given(setting, member.entry, member.place)
