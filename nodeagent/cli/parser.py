@@ -153,6 +153,12 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", metavar="FILE", help="only check this file (- is stdin)")
+    choice.add_argument(
+        "--from",
+        dest="translated",
+        metavar="FILE",
+        help="print rules made of a KubeVirt CR, or of a file of the sriov-network-device-plugin",
+    )
     choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
     _add_form(parser)
     config.add_flags(parser, "they win over the environment and the files, but not over a running daemon's")
@@ -227,7 +233,7 @@ VERBS = (
         verbs.configuration,
         _add_config,
         "show the settings in force, and where each comes from",
-        ("config", "config --check config.yaml", "config --schema"),
+        ("config", "config --check config.yaml", "config --from kubevirt.yaml", "config --schema"),
         wrong="the newest file is not in force",
     ),
     Verb(

@@ -133,13 +133,17 @@ def cluster(options: argparse.Namespace) -> int:
 
 
 def configuration(options: argparse.Namespace) -> int:
-    """Show the settings in force, check a file, or print the schema."""
+    """Show the settings in force, check a file, make one of another tool's, or print the schema."""
     from nodeagent.render import settings
 
     if options.schema:
         return output.answer(output.formed("json", config.schema()))
     if options.check:
         return _checked(options)
+    if options.translated:
+        from nodeagent.cli import translating
+
+        return translating.show(options)
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
     effective = basis or asking.settings(options, root)
