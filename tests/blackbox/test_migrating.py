@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from nodeagent.sim import files, nodes
-from tests.blackbox.harness import PATIENCE, Node
+from tests.blackbox import foreign
+from tests.blackbox.boards import GPU
+from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_splitting import LARGE, SMALL, two_cards
 from tests.cli.test_migrating import AUDIO, CAPTURED, DEFINED, MDEVCTL, NIC, RTX, TYPES, VGPU, VGPU_FILE
 from tests.machines.capture import materialise
 
+GPU_RULE = f"resources: [{{name: {GPU}, pci: [{{devices: ['1eb8']}}]}}]\n"
 Counts = dict[str, tuple[int, int]]
 
 
@@ -63,3 +66,19 @@ async def test_what_mdevctl_defines_is_made_under_its_own_uuid(node: Node) -> No
     async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(SMALL, 1, PATIENCE)
         assert DEFINED in made.instances
+
+
+async def test_what_a_machine_got_from_virt_handler_is_given_to_nobody_else(node: Node) -> None:
+    """Its ids are numbers of IOMMU groups: to the kubelet the address of the same device is free."""
+    first, second = node.add_gpus(2)
+    node.configure(GPU_RULE)
+    async with node.kubelet() as kubelet:
+        async with foreign.serving(kubelet, "10", resource=GPU, socket="kubevirt-example.com-gpu.sock"):
+            running = await kubelet.admit(pod("red", {GPU: 1}))
+            assert running.result.ids == {GPU: ("10",)}
+        async with node.daemon():
+            await kubelet.until_listed(GPU, 3, PATIENCE)
+            assert health(kubelet, GPU) == {first: "Unhealthy", second: "Healthy", "10": "Unhealthy"}
+            kubelet.delete(running)
+            await kubelet.until_listed(GPU, 2, PATIENCE)
+            await until_health(kubelet, GPU, first, "Healthy")
