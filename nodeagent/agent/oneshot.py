@@ -7,7 +7,7 @@ is; what this machine remembers of its own devices says nothing of another's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import anyio
@@ -65,6 +65,12 @@ async def with_names(root: Root, before: Snapshot) -> Snapshot:
     return replace(before, names={**names, **before.names})
 
 
+async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snapshot:
+    """The same, its Host with these device nodes as well if they exist."""
+    there = await threads.call(_existing, root, tuple(paths))
+    return replace(before, host=replace(before.host, nodes=before.host.nodes | there))
+
+
 async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
     """The same with the costly facts of one function read in addition, as far as they come in time.
 
@@ -78,6 +84,10 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
         function = function._replace(hints=await threads.call(hints.read, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
     return replace(before, host=host, names={**names, **before.names})
+
+
+def _existing(root: Root, paths: Iterable[str]) -> frozenset[str]:
+    return frozenset(path for path in paths if root.exists(path))
 
 
 def _names(root: Root, host: Host, desired: Desired) -> Mapping[str, str]:

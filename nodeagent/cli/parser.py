@@ -155,6 +155,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", help="what would change if this were config.yaml (- is stdin)"
+    )
     parser.add_argument("--host", metavar="FILE", help=f"plan for {_SAVED}")
     parser.add_argument(
         "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
@@ -175,6 +178,12 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         help="only check this file (- is stdin), or all that a start reads",
+    )
+    choice.add_argument(
+        "--from",
+        dest="translated",
+        metavar="FILE",
+        help="print rules made of a KubeVirt CR, or of a file of the sriov-network-device-plugin",
     )
     choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
     _add_form(parser)
@@ -213,7 +222,7 @@ VERBS = (
         verbs.plan,
         _add_plan,
         "show what would be done to mdevs, vGPUs and VFs, and why",
-        ("plan", "plan --mdevs-manage true", "plan --host host.json"),
+        ("plan", "plan --config new.yaml", "plan --mdevs-manage true", "plan --host host.json"),
         more="; change nothing",
     ),
     Verb(
@@ -250,7 +259,7 @@ VERBS = (
         verbs.configuration,
         _add_config,
         "show the settings in force, and where each comes from",
-        ("config", "config --check config.yaml", "config --schema"),
+        ("config", "config --check config.yaml", "config --from kubevirt.yaml", "config --schema"),
         wrong="the newest file is not in force",
     ),
     Verb(

@@ -16,6 +16,7 @@ from nodeagent.base import pages
 from nodeagent.cli import output, parser
 from nodeagent.model import host_json, schemas
 from nodeagent.model.remark import Remark
+from nodeagent.policy.offer.fates import Fate
 from nodeagent.render import answers
 
 PAGE, FOLDER = "commands.md", "schemas"
@@ -55,7 +56,7 @@ def _file(kind: str) -> str:
 
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host = host_json.schema()
-    host["properties"]["fates"] = schemas.part(tuple[answers.FateAnswer, ...], host["$defs"])
+    host["properties"]["fates"] = schemas.part(tuple[Fate, ...], host["$defs"])
     host["properties"]["remarks"] = schemas.part(tuple[Remark, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
     for kind, record in answers.KINDS.items():

@@ -35,7 +35,7 @@ def show(options: argparse.Namespace) -> int:
     found = tuple(fates.fates(decision))
     remarked = (*remarks.remarks(decision), *shares.of_settings(basis.warnings))
     if options.output not in _SHOWN:
-        document = host_json.dump(host) | answers.fates(found) | answers.remarks(remarked)
+        document = host_json.dump(host) | answers.beside_host(found, remarked)
         return output.answer(output.formed(options.output, document), first_line)
     shown = tuple(_chosen(found, host, options))
     if options.output == output.NAME:

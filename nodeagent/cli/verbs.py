@@ -66,7 +66,11 @@ def scan(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Show what would be done to the host."""
+    """Show what would be done to the host, or what another configuration would change."""
+    if options.config is not None:
+        from nodeagent.cli import trying
+
+        return trying.show(options)
     from nodeagent.cli import bases, planning
     from nodeagent.policy.change import plan as changes
     from nodeagent.render import answers, plan
@@ -109,13 +113,17 @@ def cluster(options: argparse.Namespace) -> int:
 
 
 def configuration(options: argparse.Namespace) -> int:
-    """Show the settings in force, check a file, or print the schema."""
+    """Show the settings in force, check a file, make one of another tool's, or print the schema."""
     from nodeagent.render import settings
 
     if options.schema:
         return output.answer(output.formed("json", config.schema()))
     if options.check is not None:
         return _checked(options)
+    if options.translated:
+        from nodeagent.cli import translating
+
+        return translating.show(options)
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
     effective = basis or asking.settings(options, root)

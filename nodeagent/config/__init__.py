@@ -8,7 +8,7 @@ Use ``config.load``; the rest of the package is how it is done: ``table`` (what 
 
 from __future__ import annotations
 
-from nodeagent.config.loading import again, check_file, load
+from nodeagent.config.loading import again, check_file, instead, load
 from nodeagent.config.problems import ConfigErrors, more
 from nodeagent.config.reader.sources import Sources, add_flags, flags_from
 from nodeagent.config.records import Cdi, Http, Kubelet, Log, Settings, Status, Timing, Value
@@ -29,6 +29,7 @@ __all__ = [
     "again",
     "check_file",
     "flags_from",
+    "instead",
     "load",
     "more",
     "schema",

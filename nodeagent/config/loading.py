@@ -25,7 +25,7 @@ from nodeagent.model.desired import Discovery, Following
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nodeagent.config.reader.effective import Effective
     from nodeagent.config.reader.sources import Given, Sources
@@ -44,7 +44,7 @@ def load(origin: Sources) -> Settings:
     problems, warnings = Problems(), list[str]()
     home = sources.below(origin.prefix, sources.DIRECTORY)
     effective = _effective(sources.files(home, problems, warnings), problems)
-    return _in_full(origin, effective, None, problems, warnings)
+    return _in_full(origin.prefix, effective, _shell(origin, problems, warnings), None, warnings)
 
 
 def recall(
@@ -56,22 +56,41 @@ def recall(
     """
     problems = Problems()
     effective = _effective(sources.told(values, problems, place), problems)
-    return _in_full(origin, effective, imported, problems, warnings)
+    return _in_full(origin.prefix, effective, _shell(origin, problems, warnings), imported, warnings)
+
+
+def instead(path: str, prefix: str, told: Iterable[Value]) -> Settings:
+    """The settings that a process would have if this file were its config.yaml; "-" is standard input.
+
+    ``told`` are its values now: what it has from environment and flags counts further. ``conf.d`` is that of
+    the host below the prefix.
+
+    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    """
+    problems, warnings = Problems(), list[str]()
+    home = sources.below(prefix, sources.DIRECTORY)
+    given = (*_named(path, problems), *sources.parts(home, problems, warnings))
+    outside = sources.outside(told, problems, warnings)
+    return _in_full(prefix, _effective(given, problems), outside, None, warnings)
 
 
 def _in_full(
-    origin: Sources,
+    prefix: str,
     effective: Effective,
+    outside: Iterable[Given],
     imported: Imported | None,
-    problems: Problems,
     warnings: list[str],
 ) -> Settings:
-    """The settings of files, with all that is given beside them. ``imported`` None: other files are read."""
-    home, filed = sources.below(origin.prefix, sources.DIRECTORY), effective.given()
-    _take_shell(origin, effective, problems, warnings)
-    configuration, watched = _with_imported(_written(effective, f"{home}/"), origin.prefix, warnings)
+    """The settings of files, with all that is given ``outside`` of them, weakest first.
+
+    ``imported`` None: files of other tools are read.
+    """
+    home, filed, problems = sources.below(prefix, sources.DIRECTORY), effective.given(), effective.problems
+    for item in outside:
+        effective.take(item)
+    configuration, watched = _with_imported(_written(effective, f"{home}/"), prefix, warnings)
     if imported is None:
-        _look_for_names(configuration.discovery.pci_ids, origin.prefix, effective, problems)
+        _look_for_names(configuration.discovery.pci_ids, prefix, effective, problems)
     else:
         configuration = replace(configuration, imported=imported)
     _check(configuration, effective, problems)
@@ -81,13 +100,10 @@ def _in_full(
     return replace(settings, filed=filed)
 
 
-def _take_shell(origin: Sources, effective: Effective, problems: Problems, warnings: list[str]) -> None:
+def _shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator[Given]:
     """What is given beside the files, weakest first."""
-    for item in (
-        *sources.environment(origin.environ, problems, warnings),
-        *sources.flags(origin.flags, problems),
-    ):
-        effective.take(item)
+    yield from sources.environment(origin.environ, problems, warnings)
+    yield from sources.flags(origin.flags, problems)
 
 
 def check_file(path: str) -> Settings:
@@ -98,11 +114,8 @@ def check_file(path: str) -> Settings:
     :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
     """
     problems = Problems()
-    directory, slash, name = path.rpartition("/")
-    given = sources.file(path, name, problems)
-    if not given and not problems.errors:
-        _must_exist(path)
-    effective = _effective(given, problems)
+    directory, slash, _ = path.rpartition("/")
+    effective = _effective(_named(path, problems), problems)
     configuration = _written(effective, f"{directory}{slash}")
     _check(configuration, effective, problems)
     return _settings(effective, configuration, merge.warnings(configuration), ())
@@ -141,6 +154,14 @@ def _look_for_names(path: str, prefix: str, effective: Effective, problems: Prob
         place = effective.place("discovery.pciIds") or ""
         hint = "give the path of a pci.ids file, or remove it: then the bundled copy counts"
         problems.add(place, "discovery.pciIds", f"{path}: no such file", hint)
+
+
+def _named(path: str, problems: Problems) -> list[Given]:
+    """What a file gives that a person has named. :raises ConfigError: if it is absent."""
+    given = sources.file(path, path.rpartition("/")[2], problems)
+    if not given and not problems.errors:
+        _must_exist(path)
+    return given
 
 
 def _must_exist(path: str) -> None:
@@ -185,12 +206,12 @@ def _written(effective: Effective, home: str) -> Configuration:
         sriov=_setting(effective, "sriov"),
         kubevirt=_section(effective, "kubevirt", KubeVirt),
         kubeconfig=_setting(effective, "kubeconfig"),
-        node=_named(_section(effective, "node", Node)),
+        node=_with_name(_section(effective, "node", Node)),
         home=home,
     )
 
 
-def _named(node: Node) -> Node:
+def _with_name(node: Node) -> Node:
     """The node with the name that the kubelet gives it by default, if it was given none: the host's."""
     return node if node.name else node._replace(name=os.uname().nodename.strip().lower())
 

@@ -26,12 +26,23 @@ def read(path: str) -> list[Any]:
 
     :raises ConfigError: if it cannot be read, or is neither.
     """
-    content = _content(path)
     try:
-        found = _parsed(content.decode())
+        text = _content(path).decode()
+    except ValueError as error:
+        raise ConfigError(f"{path}: this is neither YAML nor JSON: {error}", _HINT) from error
+    return parsed(text, path)
+
+
+def parsed(text: str, place: str) -> list[Any]:
+    """All objects of a text, as ``read`` gives those of a file.
+
+    :raises ConfigError: if it is neither, with the place.
+    """
+    try:
+        found = _parsed(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
-        raise ConfigError(f"{path}: this is neither YAML nor JSON: {why[:200]}", _HINT) from error
+        raise ConfigError(f"{place}: this is neither YAML nor JSON: {why[:200]}", _HINT) from error
     return [item for document in found if document is not None for item in _items(document)]
 
 

@@ -7,16 +7,23 @@ fails when the page and the table differ.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.base import pages
 from nodeagent.config import selectors, table
-from nodeagent.config.shapes import ListOf, Record
+from nodeagent.config.shapes import ListOf, Record, snake
+from nodeagent.model.desired import NodeRule, PciRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from nodeagent.config.shapes import Key
+
+_MODELS: Mapping[str, Callable[..., object]] = {"resource": PciRule, "device node": NodeRule}
+"""What is made of a record, where more than its own maker has a part in that."""
 
 
 def page(text: str) -> str:
@@ -56,12 +63,30 @@ def _records() -> Iterator[str]:
         ("resources[]", selectors.RESOURCE),
         ("mdevs.types[]", table.TYPE),
         ("mdevs.nodes[]", table.MDEV_NODE),
+        ("sriov[]", table.SRIOV),
     )
+    shown: set[str] = set()
     for title, record in (nested for root in roots for nested in _nested(*root)):
-        yield f"\nKeys of `{title}`:\n\n| key | value | meaning |\n|---|---|---|"
+        if record.words in shown:
+            continue
+        shown.add(record.words)
+        yield f"\nKeys of `{title}`:\n\n| key | value | default | meaning |\n|---|---|---|---|"
         for key in record.keys:
-            need = ", required" if key.required else ""
-            yield f"| `{key.name}` | {pages.cell(key.shape.words)}{need} | {pages.cell(key.help)} |"
+            words = pages.cell(key.shape.words)
+            yield f"| `{key.name}` | {words} | {_default(record, key)} | {pages.cell(key.help)} |"
+
+
+def _default(record: Record, key: Key) -> str:
+    """What holds without the key: the default of the field that it fills, if that says anything."""
+    if key.required:
+        return "required"
+    value = _defaults(_MODELS.get(record.words, record.make)).get(key.field or snake(key.name))
+    return "" if value is None else f"`{json.dumps(table.shown(key.shape, value))}`"
+
+
+def _defaults(model: Callable[..., object]) -> dict[str, Any]:
+    parameters = inspect.signature(model).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
 def _nested(title: str, record: Record) -> Iterator[tuple[str, Record]]:

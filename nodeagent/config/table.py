@@ -96,16 +96,14 @@ _PASSTHROUGH = ListOf(
         dict,
     )
 )
-_SRIOV = ListOf(
-    Record(
-        "card",
-        (
-            Key("match", selectors.PCI, "which functions", required=True, field="selectors"),
-            Key("numVFs", scalars.integer(0, 65535), "how many VFs", required=True),
-        ),
-        SriovRule,
-        placed=True,
-    )
+SRIOV = Record(
+    "card",
+    (
+        Key("match", selectors.PCI, "which functions", required=True, field="selectors"),
+        Key("numVFs", scalars.integer(0, 65535), "how many VFs", required=True),
+    ),
+    SriovRule,
+    placed=True,
 )
 
 SETTINGS: tuple[Setting, ...] = (
@@ -193,7 +191,7 @@ SETTINGS: tuple[Setting, ...] = (
         supported=False,
         file_only=True,
     ),
-    Setting("sriov", _SRIOV, (), "virtual functions to make", file_only=True),
+    Setting("sriov", ListOf(SRIOV), (), "virtual functions to make", file_only=True),
     Setting(
         "kubevirt.enabled",
         scalars.choice("auto", "true", "false"),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nodeagent.policy.permitted import Entries
 
 HOSTNAME = "kubernetes.io/hostname"
+VIRT_HANDLERS = frozenset(f"devices.kubevirt.io/{name}" for name in ("kvm", "tun", "vhost-net"))
+"""Resources that virt-handler offers without being told to (pkg/virt-handler/device-manager)."""
 
 
 def merge(
@@ -60,7 +62,12 @@ def findings(configuration: Configuration) -> tuple[Finding, ...]:
 def warnings(configuration: Configuration) -> tuple[str, ...]:
     """What is odd, but no error: whole lines for people."""
     unchosen = mdev_wishes.unchosen(configuration, dict(labels(configuration.node)))
-    return (*unchosen, *_idle_rules(configuration), *_idle_sources(configuration))
+    return (
+        *unchosen,
+        *_virt_handlers_own(configuration),
+        *_idle_rules(configuration),
+        *_idle_sources(configuration),
+    )
 
 
 def objections(
@@ -109,6 +116,18 @@ def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | N
 def _followed(aliases: Iterable[Alias]) -> tuple[tuple[str, str], ...]:
     targets = {alias.name: alias.target for alias in aliases}
     return tuple((name, contradictions.last_name(name, targets)) for name in targets)
+
+
+def _virt_handlers_own(configuration: Configuration) -> Iterator[str]:
+    """A warning for each name that virt-handler registers on each of its nodes, whatever its CR says."""
+    named = [(rule.name, rule.place) for rule in configuration.rules]
+    named += [(alias.target, alias.place) for alias in configuration.aliases]
+    for name, place in named:
+        if name in VIRT_HANDLERS:
+            yield (
+                f'{place}: virt-handler always registers "{name}" itself, and the kubelet heeds one of two; '
+                "choose another name, unless no virt-handler runs on this node"
+            )
 
 
 def _idle_rules(configuration: Configuration) -> Iterator[str]:

@@ -289,6 +289,60 @@ class PlanAnswer(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class CountedAnswer(NamedTuple):
+    """How many devices a resource has, and how many of them are Healthy."""
+
+    devices: int
+    healthy: int
+
+
+class ResourceChangeAnswer(NamedTuple):
+    """A resource whose numbers differ; null: there is no such resource."""
+
+    name: str
+    before: CountedAnswer | None
+    after: CountedAnswer | None
+
+
+class ListingAnswer(NamedTuple):
+    """Under which resource a device is listed, and why it is Unhealthy, if it is."""
+
+    resource: str
+    reason: ReasonAnswer | None
+
+
+class DeviceChangeAnswer(NamedTuple):
+    """A device that is listed otherwise; null: it is not listed. ``holder`` is the pod that has it now."""
+
+    id: str
+    before: ListingAnswer | None
+    after: ListingAnswer | None
+    holder: str | None
+
+
+class SettingChangeAnswer(NamedTuple):
+    """A setting of another value; ``note`` says what a person may not expect of it."""
+
+    key: str
+    before: Any
+    after: Any
+    note: str
+
+
+class DryRunAnswer(NamedTuple):
+    """What another configuration file would change; ``pods`` have devices that are listed otherwise then.
+
+    ``plan`` is what would be done to the host with it.
+    """
+
+    file: str
+    settings: tuple[SettingChangeAnswer, ...]
+    resources: tuple[ResourceChangeAnswer, ...]
+    devices: tuple[DeviceChangeAnswer, ...]
+    pods: Mapping[str, tuple[str, ...]]
+    plan: PlanAnswer
+
+
 class SettingAnswer(NamedTuple):
     """A setting in force, and where it comes from."""
 
@@ -313,24 +367,10 @@ class AccessAnswer(NamedTuple):
     checks: tuple[Check, ...]
 
 
-class FateAnswer(NamedTuple):
-    """What becomes of one device: the resource, or why it is not offered.
-
-    ``by`` is the rule that takes it, ``code`` the Reason of an Unhealthy one.
-    """
-
-    id: str
-    name: str | None
-    resource: str | None
-    by: str
-    code: str | None
-    why: str
-    holder: str | None
-
-
 KINDS: Mapping[str, type] = {
     "Status": Status,
     "Plan": PlanAnswer,
+    "DryRun": DryRunAnswer,
     "DeviceExplanation": DeviceAnswer,
     "CardExplanation": SplitAnswer,
     "ResourceExplanation": ResourceAnswer,
@@ -350,14 +390,9 @@ def heading(record: type) -> dict[str, str]:
     return {"apiVersion": API_VERSION, "kind": _NAMES[record]}
 
 
-def fates(found: Iterable[Fate]) -> dict[str, Any]:
-    """What ``scan`` adds to a saved host, for which it means nothing: what became of each device there."""
-    return {"fates": [plain.dump(FateAnswer(*fate)) for fate in found]}
-
-
-def remarks(found: Iterable[Remark]) -> dict[str, Any]:
-    """What ``scan`` adds as well: what would pass in silence."""
-    return {"remarks": [plain.dump(remark) for remark in found]}
+def beside_host(fates: Iterable[Fate], remarks: Iterable[Remark]) -> dict[str, Any]:
+    """What ``scan`` adds to a saved host, for which it means nothing: what became of the devices there."""
+    return {"fates": list(map(plain.dump, fates)), "remarks": list(map(plain.dump, remarks))}
 
 
 def document(answer: Any) -> dict[str, Any]:

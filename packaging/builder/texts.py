@@ -32,7 +32,7 @@ DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
         *("architecture", "commands", "configuration", "events", "kubernetes", "kubevirt"),
-        *("logs", "metrics", "packaging", "scale", "vgpu"),
+        *("logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"

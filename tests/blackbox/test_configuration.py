@@ -49,7 +49,7 @@ MISTAKES = {
     "a key that is for other devices": (
         "resources: [{name: a.example/x, pci: [{acpiIndexes: ['1']}]}]",
         "acpiIndexes",
-        "known here",
+        "docs/migrating.md",
     ),
     "a wrong type": ("resources: 5", "resources", "write [a, b]"),
     "a text for a switch": ("discovery: {enabled: maybe}", "maybe", "true or false"),

@@ -261,7 +261,8 @@ def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFi
         main.main(["plan", "--help"])
     usage, about, *_ = capsys.readouterr().out.split("\n\n")
     assert " ".join(usage.split()) == (
-        "usage: nodeagent plan [-h] [--host FILE] [--machine-id ID] [-o FORM] [--SETTING VALUE ...]"
+        "usage: nodeagent plan [-h] [--config FILE] [--host FILE] [--machine-id ID] [-o FORM]"
+        " [--SETTING VALUE ...]"
     )
     assert (
         about.splitlines()[0] == "Show what would be done to mdevs, vGPUs and VFs, and why; change nothing."

@@ -225,7 +225,7 @@ MISTAKES = [
     ("resources: [{name: a.b/c, pci: [{addresses: ['0000:86:00.8']}]}]", "cannot match", "0000:86:00.0"),
     ("resources: [{name: a.b/c, pci: [{numaNodes: [-1]}]}]", "numaNodes[0]: -1 is out", "from 0"),
     ("resources: [{name: a.b/c, pci: [{iommuGroups: ['12']}]}]", "iommuGroups[0]:", "without quotes"),
-    ("resources: [{name: a.b/c, pci: [{acpiIndexes: [1]}]}]", "acpiIndexes: unknown key", "vendors"),
+    ("resources: [{name: a.b/c, pci: [{acpiIndexes: [1]}]}]", "acpiIndexes: unknown key", "migrating.md"),
     (
         "resources: [{name: a.b/c, pci: [{vendors: [10de]}], node: {path: /dev/kvm}}]",
         "pci and node in one resource",

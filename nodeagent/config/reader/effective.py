@@ -28,7 +28,7 @@ class Effective:
     """The values so far; sources are taken weakest first."""
 
     def __init__(self, problems: Problems) -> None:
-        self._problems = problems
+        self.problems = problems
         self._reader = Reader(problems)
         self._values: dict[str, Any] = {setting.key: setting.default for setting in table.SETTINGS}
         self._origins: dict[str, tuple[Place, ...]] = {}
@@ -41,7 +41,7 @@ class Effective:
         if value is BROKEN:
             return
         if not setting.supported and value != setting.default:
-            self._problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
+            self.problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
         if isinstance(setting.shape, MapOf):
             self._values[key] = self._values[key] | value
             self._origins[key] = (*self._origins.get(key, ()), given.place)

@@ -68,13 +68,18 @@ def watched_paths(home: str) -> tuple[str, ...]:
 
 def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
     """What the files of the host give; ``home`` is their directory."""
-    paths = [(f"{home}/config.yaml", "config.yaml")]
+    yield from file(f"{home}/config.yaml", "config.yaml", problems)
     warnings += [
         f"{home}/{name} is not read: the file must be named config.yaml"
         for name in _MISNAMED
         if os.path.lexists(f"{home}/{name}")
     ]
-    for path, short in [*paths, *_parts(f"{home}/conf.d", problems, warnings)]:
+    yield from parts(home, problems, warnings)
+
+
+def parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """What the files of ``conf.d`` give."""
+    for path, short in _parts(f"{home}/conf.d", problems, warnings):
         yield from file(path, short, problems)
 
 
@@ -109,6 +114,19 @@ def told(values: Iterable[Value], problems: Problems, place: str = _TOLD) -> Ite
     yield from _split(reader.parse(text.encode(), place, place), problems)
 
 
+def outside(values: Iterable[Value], problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """As ``told``, what was given by environment and flags alone, not by files."""
+    given = [(value, [_outside(place) for place in value.source.split(", ")]) for value in values]
+    for value, places in given:
+        if any(places) and not all(places):
+            warnings.append(f"{value.key} is from {value.source}: of these only files count in this answer")
+    return told((value for value, places in given if all(places)), problems)
+
+
+def _outside(place: str) -> bool:
+    return place.startswith(("env ", "flag "))
+
+
 def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tuple[str, str]]:
     """The files of ``conf.d``; names with a leading dot belong to ConfigMap volumes and editors."""
     try:
@@ -136,7 +154,7 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
         elif member.key and member.key in sections:
             yield from _section(sections[member.key], member.key, member.entry, problems)
         else:
-            hint = naming.nearest(member.key, table.top_keys())
+            hint = reading.unknown(member.key, table.top_keys())
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
@@ -152,7 +170,7 @@ def _section(
     for member in entry.members:
         setting = settings.get(member.key)
         if setting is None:
-            hint = naming.nearest(member.key, settings)
+            hint = reading.unknown(member.key, settings)
             problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
         else:
             yield Given(setting, member.entry, member.place)

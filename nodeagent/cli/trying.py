@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent plan --config FILE``: what would change if the file were config.yaml. Changes nothing.
+
+As for the daemon, ``conf.d``, environment and flags go over the file, and what the cluster said last counts.
+What is compared is the Decision in force with the one that a daemon would take next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from nodeagent import config
+from nodeagent.agent import oneshot
+from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.base.files import STDIN
+from nodeagent.cli import asking, bases, output, planning
+from nodeagent.model.cluster import ClusterWishes
+from nodeagent.policy import merge
+from nodeagent.policy.change import plan as changes
+from nodeagent.policy.offer import comparison, turn
+from nodeagent.render import answers, dryrun
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.kernel.root import Root
+    from nodeagent.model.desired import Desired
+
+
+class _Tried(NamedTuple):
+    """The basis with all that the file asks about, and what comes of the file."""
+
+    before: Basis
+    settings: config.Settings
+    desired: Desired
+
+
+def show(options: argparse.Namespace) -> int:
+    """Say what would change.
+
+    :raises ConfigError: if the file cannot be used; all that is wrong with it is said.
+    """
+    if options.config == options.host == STDIN:
+        raise ConfigError("--config and --host both name standard input", "give one of them as a file")
+    tried, messages = _tried(options)
+    before = turn.first(tried.before.snapshot, tried.before.matched)
+    after = turn.following(before, replace(before.snapshot, desired=tried.desired))
+    snapshot, unknown = planning.complete(after.snapshot, options)
+    told = dryrun.DryRun(
+        options.config,
+        _differing(tried.before.values, tried.settings.values),
+        comparison.compared(before, after),
+        changes.plan(snapshot),
+        tried.desired.mdevs.manage,
+    )
+    if options.output == output.TEXT:
+        text = dryrun.text(told)
+    else:
+        text = output.formed(options.output, answers.document(dryrun.answer(told)))
+    return output.answer(text, *messages, unknown)
+
+
+def _tried(options: argparse.Namespace) -> tuple[_Tried, tuple[str, ...]]:
+    root = asking.root_of(options)
+    basis, first_line = bases.named(options)
+    settings = config.instead(options.config, root.prefix, basis.values)
+    wishes = ClusterWishes() if options.host is not None else _heard(options, root, basis.snapshot.desired)
+    desired = merge.merge(settings.configuration, wishes.kubevirt, wishes.labels)
+    paths, unseen = desired.node_paths, ""
+    if options.host is None:
+        seen = anyio.run(oneshot.with_nodes, root, basis.snapshot, paths)
+        basis = basis._replace(snapshot=seen)
+    elif missing := [path for path in paths if path not in basis.snapshot.host.nodes]:
+        unseen = f"the saved host does not tell whether there is {', '.join(missing)}: it counts as missing"
+    return _Tried(basis, settings, desired), (first_line, *settings.warnings, unseen)
+
+
+def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> ClusterWishes:
+    """What the daemon knows of the cluster, by its record, as far as that is in force; nothing without one.
+
+    :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
+    """
+    from nodeagent.agent.cluster import heard, record  # here: a saved host needs no reader of a CR
+
+    try:
+        status = asking.status(options, root)
+    except NodeagentError:
+        return ClusterWishes()
+    cr_name = status.get("cluster", {}).get("kubevirt", "")
+    known = heard.before(record.look(root.path(record.PATH))).wishes
+    if cr_name and known.kubevirt is None:
+        raise NodeagentError(
+            f"the daemon goes by the KubeVirt CR {cr_name}, and {record.PATH} does not tell what it says",
+            "ask as root; if it is root who asks, see nodeagent status",
+        )
+    told = known.labels is not None and tuple(known.labels.items()) == desired.labels
+    return ClusterWishes(known.kubevirt if cr_name else None, known.labels if told else None)
+
+
+def _differing(
+    before: Iterable[config.Value], after: Iterable[config.Value]
+) -> tuple[tuple[config.Value, config.Value], ...]:
+    old = {value.key: value for value in before}
+    pairs = ((old.get(value.key), value) for value in after)
+    return tuple((one, other) for one, other in pairs if one is not None and one.value != other.value)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walks of the page on migrating, with the daemon and a kubelet: put the file, start, look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeagent.sim import files, nodes
+from tests.blackbox import foreign
+from tests.blackbox.boards import GPU
+from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.test_splitting import LARGE, SMALL, two_cards
+from tests.cli.test_migrating import AUDIO, CAPTURED, DEFINED, MDEVCTL, NIC, RTX, TYPES, VGPU, VGPU_FILE
+from tests.machines.capture import materialise
+
+GPU_RULE = f"resources: [{{name: {GPU}, pci: [{{devices: ['1eb8']}}]}}]\n"
+Counts = dict[str, tuple[int, int]]
+
+
+def captured(name: str) -> Callable[[Path], object]:
+    return lambda root: materialise(CAPTURED / f"{name}.json", root)
+
+
+@pytest.mark.parametrize(
+    ("host", "block", "wanted"),
+    [
+        (nodes.demo_node, AUDIO, {RTX: (4, 4), "nvidia.com/TU106_USB_TYPEC_UCSI_CONTROLLER": (4, 4)}),
+        (captured("6.12-vfio"), NIC, {"example.com/nic": (2, 1)}),
+        (captured("6.12-mdev"), MDEVCTL, {"mdev.nodeagent/Single_port_serial": (2, 2)}),
+    ],
+    ids=["NVIDIA", "sriov", "mdevctl"],
+)
+async def test_the_kubelet_counts_what_the_page_promises(
+    node: Node, host: Callable[[Path], object], block: str, wanted: Counts
+) -> None:
+    host(node.root)
+    node.configure(block)
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: {name: kubelet.capacity(name) for name in wanted} == wanted, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("block", "wanted"),
+    [(TYPES, {SMALL: (16, 16), LARGE: (2, 2)}), (VGPU, {SMALL: (32, 32)})],
+    ids=["mediatedDevicesConfiguration", "vgpu-device-manager"],
+)
+async def test_the_types_of_the_page_are_made_and_then_there_is_nothing_to_do(
+    node: Node, block: str, wanted: Counts
+) -> None:
+    files.write(f"{node.root}/etc/nvidia-vgpu/config.yaml", VGPU_FILE)
+    node.configure(block)
+    async with two_cards(node), node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: {name: kubelet.capacity(name) for name in wanted} == wanted, PATIENCE)
+        told = await node.command("plan")
+        assert told.stdout.splitlines()[-1] == "nothing to do"
+
+
+async def test_what_mdevctl_defines_is_made_under_its_own_uuid(node: Node) -> None:
+    definition = {"mdev_type": "nvidia-222", "start": "auto", "attrs": []}
+    files.write(f"{node.root}/etc/mdevctl.d/0000:3b:00.0/{DEFINED}", json.dumps(definition))
+    node.configure(MDEVCTL)
+    async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(SMALL, 1, PATIENCE)
+        assert DEFINED in made.instances
+
+
+async def test_what_a_machine_got_from_virt_handler_is_given_to_nobody_else(node: Node) -> None:
+    """Its ids are numbers of IOMMU groups: to the kubelet the address of the same device is free."""
+    first, second = node.add_gpus(2)
+    node.configure(GPU_RULE)
+    async with node.kubelet() as kubelet:
+        async with foreign.serving(kubelet, "10", resource=GPU, socket="kubevirt-example.com-gpu.sock"):
+            running = await kubelet.admit(pod("red", {GPU: 1}))
+            assert running.result.ids == {GPU: ("10",)}
+        async with node.daemon():
+            await kubelet.until_listed(GPU, 3, PATIENCE)
+            assert health(kubelet, GPU) == {first: "Unhealthy", second: "Healthy", "10": "Unhealthy"}
+            kubelet.delete(running)
+            await kubelet.until_listed(GPU, 2, PATIENCE)
+            await until_health(kubelet, GPU, first, "Healthy")
