@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
@@ -52,13 +52,44 @@ def openers(root: Root, ids: Iterable[str]) -> dict[str, str]:
             asked |= dict.fromkeys(_nodes(root, f"{pci.DEVICES}/{each}"), each)
         elif isinstance(nodes := _mdev(root, each), tuple):
             asked |= dict.fromkeys(nodes, each)
+    return _processes_with(root, asked)[0]
+
+
+def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """Which of these block devices are open, and by which process; False if not all processes are seen."""
+    asked: dict[Node, str] = {}
+    for name in names:
+        node = _node(root.path(f"/dev/{name}")) or _block(root.text(f"/sys/class/block/{name}/dev") or "")
+        asked |= {} if node is None else {node: name}
+    opened, seen = _processes_with(root, asked)
+    return opened, seen and sees_all_processes(root)
+
+
+def _block(number: str) -> Node | None:
+    """The node of a block device ``259:1``, which a container may have without showing it below /dev."""
+    major, _, minor = number.partition(":")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return None
+    return stat.S_IFBLK, os.makedev(int(major), int(minor)), 0
+
+
+def _processes_with(root: Root, asked: Mapping[Node, str]) -> tuple[dict[str, str], bool]:
+    """The names of the nodes that are open, with the process; whether all processes let that be seen."""
     result: dict[str, str] = {}
+    seen = True
     for process in root.names("/proc") if asked else ():
         if process.isdecimal():
-            for node in asked.keys() & (_opened_by(root, process) or ()):
+            opened = _opened_by(root, process)
+            seen = seen and opened is not None
+            for node in asked.keys() & (opened or ()):
                 name = root.text(f"/proc/{process}/comm") or "?"
                 result[asked[node]] = f"process {process} ({name})"
-    return result
+    return result, seen
+
+
+def sees_all_processes(root: Root) -> bool:
+    """False in a pod without the host's PID namespace: there process 1 is not the host's, either."""
+    return not root.is_host or root.target("/proc/self/ns/pid") == _HOST_PIDS
 
 
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
@@ -127,7 +158,7 @@ def _node(path: str) -> Node | None:
 
 def _open_nodes(root: Root) -> frozenset[Node] | None:
     """All nodes that any process has open; None if not every process of the host can be seen."""
-    if root.is_host and root.target("/proc/self/ns/pid") != _HOST_PIDS:
+    if not sees_all_processes(root):
         return None
     opened: set[Node] = set()
     for process in root.names("/proc"):

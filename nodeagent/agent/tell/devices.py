@@ -14,7 +14,7 @@ from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, PciAddress, pci_address
-from nodeagent.model.resource import Device, Reason, Resource, waits
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.turn import Decision
 
@@ -33,8 +33,8 @@ def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
     old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
     for device in now.devices:
         known = old.pop(device.id, None)
-        if known is not None and known.reason == device.reason:
-            continue
+        if known is not None and _fact(known.reason) == _fact(device.reason):
+            continue  # another advice on the same is no news
         if device.reason is not None:
             _unhealthy(now.name, device.id, device.reason, snapshot)
         elif known is not None:
@@ -43,6 +43,11 @@ def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
             _added(now.name, device.id, _known(device.id, snapshot))
     for device_id in old:
         _gone(now.name, device_id, whereabouts(now, device_id, decision), _known(device_id, snapshot))
+
+
+def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
+    """All of a Reason but what to do."""
+    return None if reason is None else (reason.code, reason.what)
 
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:

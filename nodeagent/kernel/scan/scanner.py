@@ -78,6 +78,18 @@ def recover(
             functions[address] = function._replace(recovery=recovery)
 
 
+def keep_uses(
+    functions: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]
+) -> None:
+    """Complete the functions with what the host was seen to use of them, while they are as they were then."""
+    for address, function in functions.items():
+        before = known.get(address)
+        if function is None or before is None or before.uses is None or not function.usable:
+            continue
+        if (function.driver, function.inode) == (before.driver, before.inode):
+            functions[address] = function._replace(uses=before.uses)
+
+
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
     """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
 
@@ -233,6 +245,7 @@ def assemble(
         for table, values in findings.tables.items()
     }
     recover(read["functions"], recoveries)
+    keep_uses(read["functions"], previous.functions)
     pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
