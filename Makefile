@@ -6,8 +6,8 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test e2e vm monitoring-test packages binary packaging-test image image-test bench proto format lock \
-    clean
+.PHONY: help demo test fuzz soak e2e vm monitoring-test packages binary packaging-test image image-test bench proto format \
+    lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -18,6 +18,15 @@ demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet,
 test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
 	$(BIN)/python -m compileall -q nodeagent
 	$(BIN)/python -m pytest $(ARGS)
+
+SECONDS_OF_FUZZ ?= 300
+fuzz: $(DEV_STAMP)  ## damaged inputs of all kinds, SECONDS_OF_FUZZ=300
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_OF_FUZZ) $(ARGS)
+
+RESTARTS ?= 600
+soak: $(DEV_STAMP)  ## kubelet restarts while all around changes and runs short, RESTARTS=600 (root for full disks)
+	$(BIN)/python -m compileall -q nodeagent
+	$(BIN)/python -m tests.soak --restarts $(RESTARTS) $(ARGS)
 
 e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run builds Kubernetes)
 	$(BIN)/python -m tests.e2e $(ARGS)

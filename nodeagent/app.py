@@ -7,6 +7,7 @@ the end: take no more events, end the endpoints (each in bounded time), remove t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,14 +21,17 @@ from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
+from nodeagent.agent.glances import Glances
+from nodeagent.agent.last_good import LastGood
 from nodeagent.agent.observe import warn_of_old_errors
+from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.start import tell_of_the_host, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import activation, log, supervise
-from nodeagent.base.errors import MustEnd
+from nodeagent.base import activation, log, loopfaults, mounttable, supervise
+from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
@@ -43,12 +47,14 @@ SetLog = Callable[[Log], None]
 class Daemon:
     """All components, listed."""
 
-    def __init__(self, settings: Settings, sources: Sources, set_log: SetLog) -> None:
-        """``set_log`` is told other settings of the log."""
+    def __init__(
+        self, settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigError | None = None
+    ) -> None:
+        """``set_log`` is told other settings of the log; ``refused`` is as ConfigLoop wants it."""
         in_force = Latest(settings)
         self.core = core.build(Root(sources.prefix), in_force)
         self.kubelet = kubelet_side.build(self.core)
-        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log)
+        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, refused)
         self.notifier = Notifier.from_environ(sources.environ)
         self.passed = activation.passed(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
@@ -60,6 +66,7 @@ class Daemon:
         return (
             Task("inotify", watcher.run),
             Task("refused watches", watcher.keep_trying),
+            Task("mounts", partial(mounttable.follow, watcher.mounts_changed)),
             self.core.events,
             *(Task(f"directory {directory.path}", directory.run) for directory in self.kubelet.directories),
         )
@@ -70,11 +77,15 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
+            Glances(self.core.wakes, self.core.observer),
+            Recoveries(self.core.root, self.core.wakes),
+            self.core.names,
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,
             self.kubelet.cdi,
             self.config,
+            LastGood(self.core.root, self.core.settings),
             self.core.news,
             Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
@@ -104,6 +115,7 @@ class Daemon:
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.kubelet.holders.first)
+        self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components
         pulse = Pulse(self.core.supervisor, components)
@@ -149,14 +161,15 @@ class Daemon:
             return
 
 
-def run(settings: Settings, sources: Sources, set_log: SetLog) -> None:
+def run(settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigError | None = None) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
     :raises MustEnd: if another instance serves this node, or the code of this one is gone.
     """
 
     async def main() -> None:
-        await Daemon(settings, sources, set_log).run()
+        asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
+        await Daemon(settings, sources, set_log, refused).run()
 
     try:
         anyio.run(main)

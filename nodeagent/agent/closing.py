@@ -18,20 +18,25 @@ from nodeagent.base import threads
 from nodeagent.base.errors import Refused
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import pci
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.allocation import Pods
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import PciFunction, Recovery
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Resource
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, releases
 
+PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
 POLL = 0.1  # seconds: closing raises no event
 
 
 class Closing:
     """Waits until what is to be given is closed."""
 
-    def __init__(self, root: Root, observer: Observer, offering: Offering) -> None:
+    def __init__(self, root: Root, wakes: Wakes, observer: Observer, offering: Offering) -> None:
         self._root = root
+        self._wakes = wakes
         self._observer = observer
         self._offering = offering
 
@@ -61,14 +66,27 @@ class Closing:
             await anyio.sleep(POLL)
             await self.recheck(resource, device_ids)
 
+    async def answering(self, device_ids: Sequence[str]) -> None:
+        """Look whether these devices are still on the bus; a verdict on one that is not is in the Host then.
+
+        The look wakes a device that sleeps. It is opened next anyway.
+        """
+        functions = grants.given(device_ids, self._offering.decision)
+        with anyio.move_on_after(PATIENCE):
+            for address in await threads.call(_fallen, self._root, functions):
+                self._wakes.recovery(address, Recovery.FALLEN)
+                await self._observer.rescan(frozenset({address}))
+
     async def _opened(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> str | None:
         """One of the devices, or of what shares their groups, that is open; None if all is closed."""
         uncounted: list[str] = []
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
             if not isinstance(member, PciFunction) or groups.takes_vgpu(member):
                 uncounted.append(member.id)
-            elif groups.in_use(member):
+            elif groups.opened(member):
                 return member.id
+            elif groups.opened(member) is None:
+                uncounted.append(member.id)
         if not uncounted:
             return None
         return next(iter(await threads.call(in_use.openers, self._root, uncounted)), None)
@@ -76,3 +94,7 @@ class Closing:
     async def _by_whom(self, device_id: str) -> str:
         openers = await threads.call(in_use.openers, self._root, [device_id])
         return f": see {openers[device_id]}" if device_id in openers else ""
+
+
+def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:
+    return [address for address in functions if pci.fallen(root, address)]

@@ -42,17 +42,21 @@ class ConfigLoop:
         sources: Sources,
         watcher: Watcher,
         set_log: Callable[[Log], None],
+        refused: ConfigError | None = None,
     ) -> None:
-        """Files that change from now on count. ``set_log`` is told other settings of the log."""
+        """Files that change from now on count. ``set_log`` is told other settings of the log.
+
+        ``refused``: why the settings are not those of the files, but the last good ones.
+        """
         self.settings = settings
-        self.error: str | None = None
+        self.error: str | None = refused.lines() if refused is not None else None
         self.read: Latest[int] = Latest(0)  # how many readings have ended
         self._sources = sources
         self._watcher = watcher
         self._set_log = set_log
         self._watched: frozenset[str] = frozenset()
         self._wake: Latest[None] = Latest(None)
-        self._status = ConfigurationStatus(since=time.time())
+        self._status = ConfigurationStatus(since=time.time(), refused=int(refused is not None))
         self._begun = 0  # readings
         if self._watch(settings.get().watched):
             self.wake()  # what has changed since it was read
@@ -121,7 +125,7 @@ class ConfigLoop:
 
     def _refuse(self, error: ConfigError) -> None:
         if self.error != error.lines():
-            log.event(log.CONFIG_REFUSED, error=error.what, hint=f"{error.hint}{_more(error)}")
+            log.event(log.CONFIG_REFUSED, error=error.what, hint=f"{error.hint}{config.more(error)}")
             self._status = self._status._replace(refused=self._status.refused + 1)
         self.error = error.lines()
 
@@ -137,12 +141,6 @@ class ConfigLoop:
 
     def _on_change(self, _: Change) -> None:
         self._wake.touch()
-
-
-def _more(error: ConfigError) -> str:
-    """How many errors a line that has room for one leaves out, and who shows them."""
-    count = len(error.errors) - 1 if isinstance(error, config.ConfigErrors) else 0
-    return f"; {count} more: nodeagent status lists all" if count else ""
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:

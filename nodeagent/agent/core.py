@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodeagent.agent import recoveries
+from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
+from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watching import AGAIN, Watcher
 from nodeagent.cluster import account
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
@@ -40,6 +43,7 @@ class Core:
     wakes: Wakes
     events: KernelEvents
     observer: Observer
+    names: NameKeeper
     reservations: ReservationBook
     releases: Releases
     offering: Offering
@@ -47,14 +51,15 @@ class Core:
 
 
 def build(root: Root, settings: Latest[Settings]) -> Core:
-    """The shared parts, wired. :raises KernelRefused: if the kernel gives no inotify instance."""
+    """The shared parts, wired."""
     watcher, wakes = Watcher(), Wakes()
     cluster = Latest(_said_before(root, settings.get()))
     wishes = cluster.get()
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
     snapshots = Snapshots(Snapshot(desired=desired))
     events = KernelEvents(root, watcher, wakes)
-    observer = Observer(root, snapshots, wakes, events, settings)
+    names = NameKeeper(root, snapshots, settings.get().configuration.discovery.pci_ids)
+    observer = Observer(root, snapshots, wakes, events, settings, names)
     releases = Releases(settings)
     releases.look_with(observer)
     return Core(
@@ -67,6 +72,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         wakes,
         events,
         observer,
+        names,
         ReservationBook(snapshots),
         releases,
         Offering(snapshots, releases),
@@ -85,5 +91,9 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
 
 async def first_scan(core: Core) -> None:
     """The first scan, as soon as no change can be missed any more."""
+    if core.watcher.instance.get() is None:
+        error = "the kernel gives no inotify instance; raise fs.inotify.max_user_instances"
+        log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=f"{AGAIN:g}", error=error)
     await core.events.listening(core.settings.get().timing.resync)
+    await recoveries.restore(core.root, core.wakes)
     await core.observer.scan()

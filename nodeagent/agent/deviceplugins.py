@@ -71,14 +71,18 @@ class ResourceAnswers:
         return await self._granting.prefer(self._name, available, must, size)
 
     async def ready(self) -> None:
-        """Wait, but not long, until the kubelet has said who holds what."""
+        """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
         await self._holders.ready()
+        self._listing.show(self._granting.decided(self._name).devices)
 
 
 @dataclass(slots=True)
 class _Running:
+    """An endpoint, what ends it, and the Resource that it shows."""
+
     endpoint: Endpoint
     scope: anyio.CancelScope
+    resource: Resource
 
 
 class DevicePlugins:
@@ -103,7 +107,7 @@ class DevicePlugins:
         self._way = way
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
-        self._shown: Mapping[ResourceName, Resource] = {}
+        self._followed: dict[bool, Mapping[ResourceName, Resource]] = {False: {}, True: {}}  # by CDI
         self.bells = Bells(Latest(None), Latest(None))
 
     @property
@@ -131,21 +135,27 @@ class DevicePlugins:
             for name, running in self._running.items()
             if (debt := running.endpoint.owed()) is not None
         }
-        if self._shown is not self._offering.resources.get() and not self._cdi.busy:
-            debts[self.name] = Debt(id(self._shown), "the newest list is not shown to the kubelet")
+        for cdi, followed in self._followed.items():
+            if followed is not self._offering.resources.get() and not (cdi and self._cdi.busy):
+                debts[self.name] = Debt(id(followed), "the newest list is not shown to the kubelet")
         return debts
 
     async def run(self) -> None:
-        """Follow the Resources, for ever."""
-        seen = -1
+        """Follow the Resources, for ever; those with CDI files apart, for their directory may hang."""
+
+        async def keep(cdi: bool) -> None:
+            seen = -1
+            while True:
+                seen, resources = await self._offering.resources.newer(seen)
+                await self._follow(resources, cdi, group)
+
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tidy, name="tidy after connections")
+            group.start_soon(_tidy, self.bells, name="tidy after connections")
             try:
-                while True:
-                    seen, resources = await self._offering.resources.newer(seen)
-                    await self._follow(resources, group)
+                group.start_soon(keep, True, name=f"{self.name} with CDI files")
+                await keep(False)
             finally:
-                self._shown = {}
+                self._followed = {False: {}, True: {}}
                 for name in tuple(self._running):
                     self._end(name)
 
@@ -161,20 +171,33 @@ class DevicePlugins:
                 running.endpoint.listing.send_again()
                 return
 
-    async def _follow(self, resources: Mapping[ResourceName, Resource], group: TaskGroup) -> None:
-        before, self._shown = self._shown, resources
-        await self._cdi.follow()
-        decision = self._offering.decision
-        for name in before.keys() - resources.keys():
+    async def _follow(self, resources: Mapping[ResourceName, Resource], cdi: bool, group: TaskGroup) -> None:
+        self._followed[cdi] = resources
+        if cdi:
+            await self._cdi.follow()
+        for name in self._running.keys() - self._offering.resources.get().keys():
+            why = tell.successors(self._running[name].resource, self._offering.decision)
             self._end(name)
-            log.event(log.RESOURCE_REMOVED, resource=name, why=tell.successors(before[name], decision))
-        for name, resource in resources.items():
-            if name not in self._running:
-                self._begin(resource, group)
-                await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
-            elif resource is not before.get(name):
-                self._running[name].endpoint.listing.show(resource.devices)
-                tell.changes(before.get(name), resource, decision)
+            log.event(log.RESOURCE_REMOVED, resource=name, why=why)
+        for resource in resources.values():
+            if resource.cdi is cdi and self._is_new(resource):
+                await self._show(resource, group)
+
+    def _is_new(self, resource: Resource) -> bool:
+        """True if it is not shown yet, and nothing has replaced it while a file was written."""
+        running = self._running.get(resource.name)
+        wanted = self._offering.resources.get().get(resource.name) is resource
+        return wanted and (running is None or running.resource is not resource)
+
+    async def _show(self, resource: Resource, group: TaskGroup) -> None:
+        running = self._running.get(resource.name)
+        if running is None:
+            self._begin(resource, group)
+            await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
+            return
+        before, running.resource = running.resource, resource
+        running.endpoint.listing.show(resource.devices)
+        tell.changes(before, resource, self._offering.decision)
 
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
@@ -184,7 +207,7 @@ class DevicePlugins:
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended
-        self._running[name] = _Running(endpoint, scope)
+        self._running[name] = _Running(endpoint, scope, resource)
         log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
         tell.changes(None, resource, self._offering.decision)
 
@@ -202,13 +225,14 @@ class DevicePlugins:
     def _end(self, name: ResourceName) -> None:
         self._running.pop(name).scope.cancel()
 
-    async def _tidy(self) -> None:
-        """Collect what old connections leave behind: their objects refer to each other in circles."""
-        while True:
-            seen = self.bells.ended.version
-            await self.bells.ended.newer(seen)
-            await anyio.sleep(TIDY)
-            memory.tidy()
+
+async def _tidy(bells: Bells) -> None:
+    """Collect what old connections leave behind: their objects refer to each other in circles."""
+    while True:
+        seen = bells.ended.version
+        await bells.ended.newer(seen)
+        await anyio.sleep(TIDY)
+        memory.tidy()
 
 
 def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:

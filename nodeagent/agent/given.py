@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
-from nodeagent.kubelet.checkpoint import Checkpoint, Stamp, apart
+from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
 
 
@@ -22,11 +22,11 @@ class _Given(NamedTuple):
     at: float
     due: float
     pods: frozenset[str] = frozenset()  # the names of whom one has it
-    missed_by: Stamp | None = None  # the file that did not have it first, when it should have had it
+    missed_by: float | None = None  # when the first file was there that should have had it, and did not
     struck: bool = False  # one that was written well after it has not got it either
     overdue: bool = False  # the kubelet should have named who has it
 
-    def looked_up(self, file: Stamp | None, *, missing: bool, due: bool) -> _Given:
+    def looked_up(self, file: Checkpoint, *, missing: bool, due: bool) -> _Given:
         """The same, with what the kubelet's file says of it; ``due``: it should be entered by now.
 
         One file is not enough, nor are some that were written at the same time: the older may be the last.
@@ -37,8 +37,8 @@ class _Given(NamedTuple):
         if not missing:
             return given._replace(missed_by=None, struck=False)
         if self.missed_by is None:
-            return given._replace(missed_by=file) if due else given
-        return given._replace(struck=self.struck or (file is not None and apart(self.missed_by, file)))
+            return given._replace(missed_by=file.by) if due else given
+        return given._replace(struck=self.struck or file.well_after(self.missed_by))
 
 
 class GivenIds:
@@ -120,7 +120,7 @@ class GivenIds:
                 continue
             over = before.at < asked and self._over(device_id, before, asked, asker)
             missing = file.written is not None and (before.holder.resource, device_id) not in entered
-            given = before.looked_up(file.written, missing=missing, due=over)
+            given = before.looked_up(file, missing=missing, due=over)
             doubted = given.at < since and not given.struck
             if doubted or given.at >= asked or not self._released(given, over, answer, asker, file):
                 kept[device_id] = given

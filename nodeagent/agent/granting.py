@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handing out: recheck, see who asks, decide, CDI, grant, reserve. The one way to a container's devices.
+"""Handing out: recheck, see who asks, decide, see that it answers, CDI, grant, reserve.
 
-Knows no protocol of the kubelet: whoever speaks one asks here, and sends what comes back. Whether the pod
-that asks may take more of a group is known from the kubelet's PodResources, asked inside each request, and
-never from a clock: what another plugin gave to the pod before is told nowhere else.
+The one way to a container's devices. Knows no protocol of the kubelet: whoever speaks one asks here, and
+sends what comes back. Whether the pod that asks may take more of a group is known from the kubelet's
+PodResources, asked inside each request, and never from a clock: what another plugin gave to the pod before is
+told nowhere else.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class Granting:
         """The resource as it was decided last; one without devices if nobody offers it any more."""
         return self._offering.decision.resources.get(name) or Resource(name, Kind.PCI)
 
+    def decided(self, name: ResourceName) -> Resource:
+        """The resource, decided from all that is known now."""
+        self._offering.one_turn()
+        return self.resource(name)
+
     async def grant(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         """What one container gets for these devices, which are its pod's from now on.
 
@@ -81,10 +87,11 @@ class Granting:
         self._asking.check_free(self.resource(name), device_ids, admission, began)
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, began + PATIENCE)
         self._admit(admission)
+        grants.check_given(self.resource(name), device_ids)
+        await self._closing.answering(device_ids)
         if self.resource(name).cdi:
-            grants.check_given(self.resource(name), device_ids)
             await self._cdi.ensure(name, device_ids)
-            self._admit(admission)
+        self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)
         self._asking.check_free(resource, device_ids, admission, began)

@@ -63,7 +63,7 @@ class Rewrites:
 
     The kubelet writes it at each list, and not when a pod ends. What only a plain init container has stays in
     doubt for as long as its pod is there: the pauses grow, and are short again for what is new, and after a
-    pod has gone.
+    pod has gone. One that comes again under its name is another one by its uid.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Rewrites:
         self._pods: frozenset[str] = frozenset()
 
     def asked(self, now: float, doubts: frozenset[Possession], pods: frozenset[str] = frozenset()) -> None:
-        """The kubelet was asked, and named these ``pods``; of the ``doubts`` its file alone tells."""
+        """The kubelet was asked, and has these ``pods``; of the ``doubts`` its file alone tells."""
         if not (doubts and doubts <= self._doubts and self._pods <= pods):
             self.due, self._number = None, 0
         self._doubts, self._pods = doubts, pods
@@ -141,10 +141,13 @@ class Holders:
                 await self._inquiry.ask()
 
     async def ready(self) -> None:
-        """Wait for the first answer of the present kubelet, but not long: before that any id may be held."""
+        """Wait for the first answer of the present kubelet, but not long: before that any id may be held.
+
+        Its socket for questions may come later than the one for plugins.
+        """
         failures = self._inquiry.failures
         with anyio.CancelScope(deadline=self._awaited):
-            while failures.get() and self._inquiry.possible:
+            while failures.get() and self._inquiry.kubelet.expected():
                 await failures.newer(failures.version)
 
     async def run(self) -> None:
@@ -158,7 +161,7 @@ class Holders:
                 hints, asked = self.hints.get(), anyio.current_time()
                 self._asked = asked, hints
                 await self._inquiry.ask()
-                self.rewrites.asked(asked, self._doubts, self._reservations.admissions.pods)
+                self.rewrites.asked(asked, self._doubts, self._pods)
                 await anyio.sleep(SPACING)
                 await self._until_due(asked, hints)
 
@@ -166,6 +169,11 @@ class Holders:
     def _doubts(self) -> frozenset[Possession]:
         """Where the kubelet's file alone says who has something, or that nobody has."""
         return self._inquiry.known.hinted | self._reservations.given.overdue
+
+    @property
+    def _pods(self) -> frozenset[str]:
+        """The names that the kubelet told last, and the uids of which it has directories."""
+        return self._reservations.admissions.pods | self._inquiry.known.begun
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint."""

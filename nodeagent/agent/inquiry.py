@@ -53,6 +53,10 @@ class PodResources(Protocol):
         """When the kubelet that answers was started; None if there is none."""
         ...
 
+    def expected(self) -> bool:
+        """True if one that is starting can be expected to answer: there is a place for its socket."""
+        ...
+
 
 class Inquiry:
     """Asks, and takes the answers for what they are worth."""
@@ -67,7 +71,7 @@ class Inquiry:
         self.error: str | None = None  # why there was no answer last, but for questions of Allocates
         self.doubt = Doubt()
         self.failures: Latest[int] = Latest(-1)  # questions since the last one with an answer; -1: none yet
-        self._kubelet = kubelet
+        self.kubelet = kubelet
         self._snapshots = snapshots
         self._reservations = reservations
         self._rescans = rescans
@@ -77,7 +81,7 @@ class Inquiry:
     @property
     def possible(self) -> bool:
         """True if there is a kubelet that could answer."""
-        return self._kubelet.birth() is not None
+        return self.kubelet.birth() is not None
 
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
@@ -90,13 +94,13 @@ class Inquiry:
     async def ask(self) -> None:
         """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
         if self._snapshots.now.allocations == Allocations():
-            checkpoint = await threads.call(self._kubelet.checkpoint)
+            checkpoint = await threads.call(self.kubelet.checkpoint)
             if self._snapshots.now.allocations == Allocations():  # an Allocate may have asked, too
                 self._take(Allocations(self.known.silent({}, checkpoint)), anyio.current_time(), checkpoint)
         async with anyio.create_task_group() as group:
             group.start_soon(
                 _now_and_then,
-                self._kubelet,
+                self.kubelet,
                 lambda file: self._take(self._snapshots.now.allocations, anyio.current_time(), file),
                 name="what settles meanwhile",
             )
@@ -113,14 +117,14 @@ class Inquiry:
             while self.possible:
                 asked, life = anyio.current_time(), self._life
                 try:
-                    answer = await self._kubelet.pods()
+                    answer = await self.kubelet.pods()
                 except KubeletUnavailable:  # others may ask so often that the kubelet refuses
                     await anyio.sleep(AGAIN)
                 else:
                     if not answer.pods:
                         break
                     return await self._answered(answer, asked, life, inside=True)
-        checkpoint = await threads.call(self._kubelet.checkpoint)
+        checkpoint = await threads.call(self.kubelet.checkpoint)
         known = self._snapshots.now.allocations  # only now: others may have been answered meanwhile
         holders = self.known.silent(known.holders, checkpoint)
         self._take(replace(known, holders=holders), anyio.current_time(), checkpoint)
@@ -131,14 +135,14 @@ class Inquiry:
 
         It has what pods have, as the kubelet knows it at that moment, and nothing of pods that have ended.
         """
-        before = now = await threads.call(self._kubelet.checkpoint)
+        before = now = await threads.call(self.kubelet.checkpoint)
         if before.written is None:
             return before
         self._reservations.doubted.touch()
         with anyio.move_on_after(WRITING):
             while now.written == before.written:
                 await anyio.sleep(POLL)
-                now = await threads.call(self._kubelet.checkpoint)
+                now = await threads.call(self.kubelet.checkpoint)
         return now
 
     async def _ask(self, asked: float, *, once_more: bool) -> None:
@@ -149,7 +153,7 @@ class Inquiry:
         """
         life = self._life
         try:
-            answer = await self._kubelet.pods()
+            answer = await self.kubelet.pods()
         except KubeletUnavailable as error:
             if once_more and self.possible:
                 await anyio.sleep(AGAIN)
@@ -167,7 +171,7 @@ class Inquiry:
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
-        checkpoint = await threads.call(self._kubelet.checkpoint)
+        checkpoint = await threads.call(self.kubelet.checkpoint)
         holders = self.known.silent(self._snapshots.now.allocations.holders, checkpoint)
         self._take(Allocations(holders, Knowledge.UNKNOWN), asked, checkpoint)
         self.failures.set(max(self.failures.get(), 0) + 1)
@@ -175,14 +179,14 @@ class Inquiry:
     @property
     def _life(self) -> Life:
         """Which kubelet answers: an answer that spans two lives is none of the new one's."""
-        birth = self._kubelet.birth()
+        birth = self.kubelet.birth()
         return self.doubt.kubelets, None if birth is None else birth.socket
 
     async def _answered(self, answer: PodList, asked: float, life: Life, *, inside: bool) -> Admission:
-        checkpoint = await threads.call(self._kubelet.checkpoint)
+        checkpoint = await threads.call(self.kubelet.checkpoint)
         if life != self._life:
             return self._reservations.admissions.asker(None)
-        if self.doubt.answered_by(self._kubelet.birth(), anyio.current_time()):
+        if self.doubt.answered_by(self.kubelet.birth(), anyio.current_time()):
             self.known.new_kubelet()
             if self.doubt.early:
                 self._reservations.admissions.new_kubelet()

@@ -25,6 +25,7 @@ class Known:
 
     def __init__(self) -> None:
         self.hinted: frozenset[Possession] = frozenset()  # the file names whom the kubelet did not
+        self.begun: frozenset[str] = frozenset()  # uids of pods that were started, until they are forgotten
         self._named: set[Possession] = set()  # in this life of the kubelet, as all that follows; or struck
         self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
@@ -91,6 +92,7 @@ class Known:
 
     def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
+        self.begun = checkpoint.admitted or frozenset()
         self._named |= {(holder.resource, device_id) for device_id, holder in answer.items()}
         unnamed_entries: dict[Entry, Stamp | None] = {}
         for entry in checkpoint.entries:

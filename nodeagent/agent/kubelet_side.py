@@ -24,6 +24,8 @@ from nodeagent.kubelet.podresources import Birth, VirtHandler
 from nodeagent.model.allocation import PodList
 from nodeagent.model.shares import DirectoryShare
 
+RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
+
 
 class PodResources:
     """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
@@ -55,6 +57,10 @@ class PodResources:
         """When the kubelet was started; None without one."""
         self._birth = podresources.birth(self._path, self._proc, self._birth)
         return self._birth
+
+    def expected(self) -> bool:
+        """True if a kubelet that is starting can be expected to answer: there is a place for its socket."""
+        return Path(self._path).parent.is_dir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class KubeletSide:
 def build(core: Core) -> KubeletSide:
     """The components, wired, as the settings say at the start."""
     root, settings = core.root, core.settings.get()
-    directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher)
+    directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher, own=root.path(RUNTIME))
     registry = None
     if settings.kubelet.registration != "classic":
         path = root.path(settings.kubelet.plugins_registry_dir)
@@ -110,7 +116,7 @@ def build(core: Core) -> KubeletSide:
     )
     holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
-    closing = Closing(root, core.observer, core.offering)
+    closing = Closing(root, core.wakes, core.observer, core.offering)
     asking = Asking(core.offering, core.reservations, inquiry)
     granting = Granting(core.offering, core.reservations, asking, closing, cdi, core.settings)
     way = _way(directory, registry, registrar)

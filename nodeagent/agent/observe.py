@@ -10,6 +10,7 @@ Does not know what the Host is for.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.names import NameKeeper
+from nodeagent.agent.reads import Reads
+from nodeagent.agent.second_looks import SecondLooks
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -30,11 +33,12 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
+AGAIN = 1.0  # seconds after which all is scanned again where nothing could be read
 BOUND = 0.5  # seconds after which a burst that does not end is scanned all the same
 
 
@@ -43,33 +47,6 @@ class Scanned(NamedTuple):
 
     number: int = 0
     error: KernelRefused | None = None
-
-
-class Hangs:
-    """What does not answer, told when it begins and when it ends."""
-
-    def __init__(self) -> None:
-        self._before: frozenset[str] = frozenset()
-
-    def tell(self, stuck: Iterable[str]) -> None:
-        """``stuck``: the keys of all that does not answer now."""
-        now = frozenset(stuck)
-        for key in sorted(now - self._before):
-            log.event(
-                log.HOST_READ_SLOW,
-                what=key,
-                seconds=str(DEADLINE),
-                device=_device(key),
-                pci_address=pci_address(key),
-            )
-        for key in sorted(self._before - now):
-            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
-        self._before = now
-
-
-def _device(key: str) -> str | None:
-    """The key if it is a device's, and not a group's."""
-    return pci_address(key) or mdev_uuid(key)
 
 
 class Observer:
@@ -84,6 +61,7 @@ class Observer:
         wakes: Wakes,
         events: KernelEvents,
         settings: Latest[Settings],
+        names: NameKeeper,
     ) -> None:
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
@@ -91,16 +69,17 @@ class Observer:
         self._gathering = Gathering(wakes)
         self._events = events
         self._settings = settings
-        self._names = NameKeeper(root)
+        self._names = names
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
-        self._hangs = Hangs()
+        self._reads = Reads(DEADLINE)
         self._scans = NO_DURATIONS
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
-        return HostStatus.of(now.host, self._runner.stuck, events, self._scans, now.allocations.holders)
+        stuck, unread = self._runner.stuck, self._reads.blind
+        return HostStatus.of(now.host, stuck, events, self._scans, now.allocations.holders, unread)
 
     def owed(self) -> Mapping[str, Debt]:
         """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
@@ -114,11 +93,18 @@ class Observer:
         for key in keys:
             self._wakes.wake(key)
 
+    async def strangers(self, keys: Sequence[str]) -> Sequence[str]:
+        """Those of the keys that name what does not read as the Host has it, or does not answer."""
+        return await self._runner.strangers(keys, self._snapshots.now.host)
+
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
-            await self._gathering.due(self._events.slow(self._resync))
+            await self._gathering.due(self._events.slow(self._settings.get().timing.resync))
             await self.scan()
+            if self._reads.blind is not None:
+                self._wakes.wake(None)  # what was to be scanned is not lost with it
+                await anyio.sleep(AGAIN)
 
     async def recheck(self, ids: Sequence[str]) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
@@ -157,10 +143,6 @@ class Observer:
         with anyio.move_on_after(2 * DEADLINE):
             await self._next_scan(keys)
 
-    @property
-    def _resync(self) -> float:
-        return self._settings.get().timing.resync
-
     async def _next_scan(self, keys: frozenset[str]) -> None:
         self.wake(keys)
         wanted = self._gathering.taken + 1
@@ -182,9 +164,10 @@ class Observer:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
         self._scans = self._scans.and_one(anyio.current_time() - began)
-        self._hangs.tell((*self._runner.stuck, *([error.path] if error else ())))
+        self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
+        self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error))
 
 
@@ -194,7 +177,7 @@ def _unanswered(host: Host, key: str) -> bool:
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
-    """AER verdicts are lost when the daemon restarts; counters of fatal errors are all that is left."""
+    """What no daemon has heard of leaves no more than the counters of fatal errors."""
     with anyio.move_on_after(DEADLINE):
         host = snapshots.now.host
         for address, count in await threads.call(_fatal_errors, root, host):
@@ -204,7 +187,9 @@ async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
 
 
 def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
-    bound: list[PciFunction] = [function for function in host.functions.values() if function.vfio]
+    bound: list[PciFunction] = [
+        function for function in host.functions.values() if function.vfio and function.recovery is None
+    ]
     counts = ((function.address, hints.fatal_errors(root, function.address)) for function in bound)
     return [(address, count) for address, count in counts if count]
 
@@ -214,24 +199,35 @@ class Gathering:
 
     def __init__(self, wakes: Wakes) -> None:
         self.taken = 0
+        self.second_looks = SecondLooks(wakes)
         self._wakes = wakes
+        self._everything = -math.inf  # when that was taken last
 
     def take(self) -> frozenset[str] | None:
         """What to scan now, None for everything; from now on wakes are for the next scan."""
         self.taken += 1
-        return self._wakes.take()
+        keys = self._wakes.take()
+        if keys is None:
+            self._everything = anyio.current_time()
+        return keys
 
     async def due(self, slow: float) -> None:
-        """Wait until a scan is to begin; after ``slow`` seconds without a wake it is one of everything."""
+        """Wait until a scan is to begin; it is one of everything if the last such was ``slow`` seconds ago.
+
+        Wakes that name something do not put that off: a release is looked for every other second, for days.
+        """
         began = anyio.current_time()
-        if not self._wakes.due:
-            await self._first(slow)
+        await self._first(self._everything + slow - began)
         if anyio.current_time() - began < QUIET:
             await self._gather()
 
-    async def _first(self, slow: float) -> None:
-        with anyio.move_on_after(slow):
-            await self._wakes.newer(self._wakes.version)
+    async def _first(self, left: float) -> None:
+        """Until the first wake, or until everything is due."""
+        seen = self._wakes.version
+        if left > 0 and self._wakes.due:
+            return
+        with anyio.move_on_after(max(left, 0)):
+            await self._wakes.newer(seen)
             return
         self._wakes.wake(None)
 

@@ -37,7 +37,7 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
     """
     runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
     host = saved or await runner.scan(None, Host(), desired.node_paths, {})
-    names = await threads.call(_names, root, host)
+    names = await threads.call(_names, root, host, desired)
     if saved is None:
         return await threads.call(with_memory, root, Snapshot(host, desired, names))
     return Snapshot(
@@ -61,7 +61,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
 
 async def with_names(root: Root, before: Snapshot) -> Snapshot:
     """The same with the names of all devices."""
-    names = await threads.call(_names, root, before.host)
+    names = await threads.call(_names, root, before.host, before.desired)
     return replace(before, names={**names, **before.names})
 
 
@@ -74,7 +74,7 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
     function = before.host.functions.get(address)
     if function is None:
         return before
-    names = await threads.call(_names, root, Host({address: function}))
+    names = await threads.call(_names, root, Host({address: function}), before.desired)
     with anyio.move_on_after(HINTS_LIMIT):
         function = function._replace(hints=await threads.call(hints.read, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
@@ -84,11 +84,11 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
     return replace(before, host=host, names={**names, **before.names})
 
 
-def _names(root: Root, host: Host) -> Mapping[str, str]:
+def _names(root: Root, host: Host, desired: Desired) -> Mapping[str, str]:
     ids = (
         (function.vendor, function.device)
         for function in host.functions.values()
         if function.vendor and function.device
     )
     types = {vgpu_key(number): name for number, name in ledger.named(root, host).items() if name}
-    return {**pciids.names(root, ids), **types}
+    return {**pciids.names(root, ids, desired.discovery.pci_ids), **types}

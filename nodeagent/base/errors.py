@@ -7,6 +7,14 @@ Errors of foreign libraries are wrapped at the door of the layer that talks to t
 
 from __future__ import annotations
 
+LONGEST = 1000  # characters of a text that somebody else's words are part of
+
+
+def bounded(text: str) -> str:
+    """The text, cut where it is longer than any person reads."""
+    more = len(text) - LONGEST
+    return text if more <= 0 else f"{text[:LONGEST]}… ({more} more characters)"
+
 
 class NodeagentError(Exception):
     """Base of all errors of this program: ``what`` happened and, for a person, what to do (``hint``)."""

@@ -3,7 +3,7 @@
 
 One event is one line. Its name and MESSAGE_ID never change (``journalctl MESSAGE_ID=…`` finds it in any
 version); its fields are fixed; its text may be improved. Log transitions, not visits. Where the lines
-go is for ``logsinks``; underneath is the standard library's logging.
+go is for ``logsinks``.
 
 A new event: one more entry here, with an id of its own (``systemd-id128 new``).
 """
@@ -11,64 +11,11 @@ A new event: one more entry here, with an id of its own (``systemd-id128 new``).
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Mapping
-from typing import NamedTuple
 
-from nodeagent.base.errors import InvariantBroken
-
-Value = str | int | tuple[str, ...]
-"""What a field has: one value, or several, each of which can be searched for."""
-
-LOGGER = "nodeagent"
-_FIELD = re.compile(r"{(\w+)}")
-_ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "source", "path")
-
-
-class Event(NamedTuple):
-    """One kind of line: stable name and MESSAGE_ID, level, text. The text names the fields that it must have.
-
-    ``also`` names those that it may have. A ``hint`` is what a person can do, and ends the line.
-    """
-
-    name: str
-    id: str
-    level: int
-    text: str
-    also: tuple[str, ...] = ()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields that it must have."""
-        return tuple(_FIELD.findall(self.text))
-
-    def same(self, fields: Mapping[str, Value]) -> str:
-        """What a line is about: two of one kind that are about the same may be too many."""
-        named = " ".join(_words(fields[name]) for name in _ABOUT if name in fields)
-        return named or _words(fields.get("text", ""))
-
-
-def event(kind: Event, bug: BaseException | None = None, /, **given: Value | None) -> None:
-    """Say an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
-
-    None leaves a field out, and so does (). :raises InvariantBroken: if the fields are not those of its kind.
-    """
-    fields = {name: value for name, value in given.items() if value not in (None, ())}
-    missing = [name for name in kind.fields if name not in fields]
-    foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
-    if missing or foreign:
-        raise InvariantBroken(f"log event {kind.name}: missing {missing}, foreign {foreign}")
-    logger = logging.getLogger(LOGGER)
-    if logger.isEnabledFor(kind.level):
-        hint = f"; {fields['hint']}" if fields.get("hint") else ""
-        said = kind.text.format_map({name: _words(value) for name, value in fields.items()})
-        extra = {"event": kind, "fields": fields}
-        logger.log(kind.level, "%s", f"{said}{hint}", extra=extra, exc_info=bug)
-
-
-def _words(value: Value) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
+from nodeagent.base.logevent import LOGGER as LOGGER
+from nodeagent.base.logevent import Event as Event
+from nodeagent.base.logevent import Value as Value
+from nodeagent.base.logevent import event as event
 
 _DEVICE = ("pci_address", "group", "pod")
 _ACTION = ("device", "type", "pci_address")
@@ -145,11 +92,7 @@ DEVICE_HEALTHY = Event(
     _DEVICE,
 )
 DEVICE_ADDED = Event(
-    "device-added",
-    "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52",
-    logging.INFO,
-    "{resource}: {device} is new",
-    _DEVICE,
+    "device-added", "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52", logging.INFO, "{resource}: {device} is new", _DEVICE
 )
 DEVICE_GONE = Event(
     "device-gone",
@@ -208,11 +151,22 @@ CONFIG_REFUSED = Event(
     "the new settings are wrong, the old ones stay: {error}",
     ("hint",),
 )
+CONFIG_LAST_GOOD = Event(
+    "config-last-good",
+    "c41b7be09f3d4e0d8a5c6a2f91d7e803",
+    logging.ERROR,
+    "a file is wrong, and nodeagent starts with the last good settings: {error}",
+    ("hint",),
+)
+SETTINGS_NOT_KEPT = Event(
+    "settings-not-kept",
+    "1ea96fd3c2704b5b9d58e0b7cc3a4f16",
+    logging.WARNING,
+    "the settings in force cannot be kept for a start with a wrong file: {error}",
+    ("hint",),
+)
 CONFIG_RIGHT = Event(
-    "config-right",
-    "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e",
-    logging.INFO,
-    "the settings are right again: {what}",
+    "config-right", "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", logging.INFO, "the settings are right again: {what}"
 )
 CONFIG_WARNING = Event(
     "config-warning", "ddb71bc8a8e9419ababe8718246cb68f", logging.WARNING, "settings: {text}"
@@ -224,10 +178,7 @@ SUBSYSTEM_FAILED = Event(
     "{subsystem} failed, starting it again in {seconds} s: {error}",
 )
 SUBSYSTEM_STUCK = Event(
-    "subsystem-stuck",
-    "b1ed298334fc4e99b94bca9e2af829ae",
-    logging.ERROR,
-    "{subsystem} does not go on: {why}",
+    "subsystem-stuck", "b1ed298334fc4e99b94bca9e2af829ae", logging.ERROR, "{subsystem} does not go on: {why}"
 )
 SUBSYSTEM_MOVES = Event(
     "subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046", logging.WARNING, "{subsystem} goes on"
@@ -237,6 +188,20 @@ LINES_LEFT_OUT = Event(
     "6f87df1e8d3b44ed91ee6764754980d6",
     logging.WARNING,
     "{count} more lines of {kind} were left out within {seconds} s: {what}",
+)
+LINES_LOST = Event(
+    "lines-lost",
+    "b67a5ec2ee6649b48fb54c7b88e23670",
+    logging.WARNING,
+    "{count} lines of this log are lost: whoever reads it was too slow",
+)
+NO_DESCRIPTORS = Event(
+    "no-descriptors",
+    "8715abd8cb704c229cd793627bb94cf2",
+    logging.ERROR,
+    "no connection can be accepted, trying on: {error}",
+    ("hint",),
+    most=1,
 )
 EVENTS_LOST = Event(
     "events-lost",
@@ -256,6 +221,9 @@ HOST_READ_SLOW = Event(
     logging.WARNING,
     "reading {what} hangs for {seconds} s, going on without it",
     ("device", "pci_address"),
+)
+HOST_NOT_READ = Event(
+    "host-not-read", "b436385551454dfcbb1b0d3759b585a9", logging.ERROR, "{error}", ("hint",)
 )
 HOST_READ_BACK = Event(
     "host-read-back",
@@ -286,18 +254,10 @@ AER_WARNING = Event(
     ("device", "group"),
 )
 CDI_FAILED = Event(
-    "cdi-failed",
-    "812ce234d1c74a0f8479d6beefd9c925",
-    logging.ERROR,
-    "{resource}: {error}",
-    ("path",),
+    "cdi-failed", "812ce234d1c74a0f8479d6beefd9c925", logging.ERROR, "{resource}: {error}", ("path",)
 )
 ACTION_DONE = Event(
-    "action-done",
-    "5d33e3dcd33b4c7e9e4d528580208e9e",
-    logging.INFO,
-    "done: {action}: {why}",
-    _ACTION,
+    "action-done", "5d33e3dcd33b4c7e9e4d528580208e9e", logging.INFO, "done: {action}: {why}", _ACTION
 )
 ACTION_FAILED = Event(
     "action-failed",
@@ -314,10 +274,7 @@ ACTION_WAITING = Event(
     (*_ACTION, "group", "pod"),
 )
 HTTP_SERVED = Event(
-    "http-served",
-    "ea3a94f0d45b471190cc2f5383d6f49f",
-    logging.INFO,
-    "HTTP is served at {address}",
+    "http-served", "ea3a94f0d45b471190cc2f5383d6f49f", logging.INFO, "HTTP is served at {address}"
 )
 HTTP_REFUSED = Event(
     "http-refused",
@@ -389,6 +346,33 @@ STALE_RESOURCE_REMOVED = Event(
     "0c7b9e1d5a2f4e83b6d40f9182a7c35e",
     logging.INFO,
     "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
+)
+NAME_CHANGED = Event(
+    "name-changed",
+    "4859802937524419933f7f02c254cfe4",
+    logging.WARNING,
+    "{resource} is called {name} now: what names are made of says something else",
+    ("hint",),
+)
+NAME_KEPT = Event(
+    "name-kept",
+    "8701b66935c54621910339443436ecee",
+    logging.WARNING,
+    "{resource} keeps its name while a pod has, or may have, a device by it; a later start makes it {name}",
+    ("hint",),
+)
+NAMES_RECORD_BROKEN = Event(
+    "names-record-broken",
+    "a2cc163a666c4b3d81b5479263a5f3d8",
+    logging.WARNING,
+    "which names were in force before is lost: {error}",
+)
+NAMES_UNRECORDED = Event(
+    "names-unrecorded",
+    "5f0c2d9be7a14c86a3d1740be6c8912d",
+    logging.WARNING,
+    "the names in force cannot be put on record: {error}",
+    ("hint",),
 )
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}", ("hint",))
 

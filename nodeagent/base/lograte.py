@@ -30,23 +30,23 @@ class Limiter(Generic[K]):
     def __init__(self, most: int = MOST, seconds: float = SECONDS) -> None:
         self._most = most
         self._seconds = seconds
-        self._counts: dict[K, tuple[float, int]] = {}  # when the time began, and the lines since
+        self._counts: dict[K, tuple[float, int, int]] = {}  # when the time began, the lines since, the most
 
-    def admits(self, key: K, now: float) -> bool:
-        """Count one more line; False if it is to be left out."""
-        began, count = self._counts.get(key, (now, 0))
-        self._counts[key] = (began, count + 1)
-        return count < self._most
+    def admits(self, key: K, now: float, most: int | None = None) -> bool:
+        """Count one more line; False if it is to be left out. ``most``: of this key, instead of the usual."""
+        began, count, most = self._counts.get(key, (now, 0, self._most if most is None else most))
+        self._counts[key] = (began, count + 1, most)
+        return count < most
 
     def over(self, now: float) -> list[LeftOut[K]]:
         """Forget the times that are over; what was left out in them."""
         found: list[LeftOut[K]] = []
         while self._counts:
             key = next(iter(self._counts))  # the oldest: each stands where its time began
-            began, count = self._counts[key]
+            began, count, most = self._counts[key]
             if now - began < self._seconds:
                 break
             del self._counts[key]
-            if count > self._most:
-                found.append(LeftOut(key, count - self._most, self._seconds))
+            if count > most:
+                found.append(LeftOut(key, count - most, self._seconds))
         return found

@@ -4,14 +4,17 @@
 ``auto`` asks whether stderr is the journal (``JOURNAL_STREAM``, systemd.exec(5)), else whether it is a
 terminal, else takes JSON: a container's log is read by machines. Below systemd a record that journald
 does not take goes to stderr with the ``<N>`` prefix of its priority (sd-daemon(3)). Loggers of
-libraries come through the same way, from warnings up.
+libraries come through the same way, from warnings up. The daemon's lines wait for their reader in a queue
+(``logqueue``), so that it never has to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nodeagent.base import log, lograte
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nodeagent.base.journald import Journal
+    from nodeagent.base.logqueue import LogQueue
 
 JOURNAL = "/run/systemd/journal/socket"
 PREFIX = "NODEAGENT_"  # of our own fields in the journal, which many services share
@@ -36,19 +40,21 @@ def setup(
     stream: TextIO,
     socket: str = JOURNAL,
     clock: Callable[[], float] = time.monotonic,
+    lines: LogQueue | None = None,
 ) -> None:
     """Send all logging of this process to one place; may be called again with other settings.
 
     ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``socket`` is journald's; ``clock`` tells seconds. Libraries log from warnings up, whatever
-    the level.
+    stderr; ``socket`` is journald's; ``clock`` tells seconds; ``lines`` wait there, else each is written at
+    once. Libraries log from warnings up, whatever the level.
     """
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Sink)]:
         root.removeHandler(old)
-        old.close()
+        old.put(old.close)
     sink = _sink(style, environ, stream, socket)
-    sink.guard = _Guard(clock)
+    sink.guard = _Guard(clock, lines)
+    sink.put = _at_once if lines is None else lines.put
     sink.addFilter(sink.guard.admits)
     root.addHandler(sink)
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
@@ -84,31 +90,47 @@ def tell_left_out() -> None:
 
 
 class _Guard:
-    """Lets no kind of line flood the log; says how many it has left out."""
+    """Lets no kind of line flood the log; says how many it has left out, and how many nobody has read."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], lines: LogQueue | None) -> None:
         self._clock = clock
+        self._lines = lines
         self._limiter: lograte.Limiter[tuple[str, str]] = lograte.Limiter()
 
     def tell(self) -> None:
-        """Say what was left out in the times that are over."""
+        """Say what was lost, and what was left out in the times that are over."""
+        if self._lines is not None and (lost := self._lines.take_lost()):
+            log.event(log.LINES_LOST, count=lost)
         for (kind, what), count, seconds in self._limiter.over(self._clock()):
             log.event(log.LINES_LEFT_OUT, kind=kind, what=what or kind, count=count, seconds=f"{seconds:g}")
 
     def admits(self, record: logging.LogRecord) -> bool:
         """True if the record is to be written."""
         kind, fields = _event(record)
-        if kind is log.LINES_LEFT_OUT:
+        if kind in (log.LINES_LEFT_OUT, log.LINES_LOST):
             return True
         self.tell()
         key = (record.name, str(record.msg)) if kind is None else (kind.name, kind.same(fields))
-        return self._limiter.admits(key, self._clock())
+        return self._limiter.admits(key, self._clock(), None if kind is None else kind.most)
+
+
+def _at_once(write: Callable[[], None]) -> None:
+    write()
 
 
 class _Sink(logging.Handler):
-    """Marks the handlers that ``setup`` made."""
+    """Marks the handlers that ``setup`` made; ``put`` calls what writes a line, now or in its turn."""
 
     guard: _Guard
+    put: Callable[[Callable[[], None]], None]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have the record written."""
+        self.put(self.line(record))
+
+    def line(self, record: logging.LogRecord) -> Callable[[], None]:
+        """What writes the record; it may block."""
+        raise NotImplementedError
 
 
 class _Text(_Sink):
@@ -119,23 +141,25 @@ class _Text(_Sink):
         self._stream = stream
         self._prefixed = prefixed
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the record; a stream that is gone costs the record, not the program."""
+    def line(self, record: logging.LogRecord) -> Callable[[], None]:
+        """What writes the record."""
+        return partial(self._write, self._text(record))
+
+    def _text(self, record: logging.LogRecord) -> str:
         head = self._head(record)
         lines = [_one_line(record.getMessage()), *_traceback(record).splitlines()]
-        try:
-            self._stream.write("".join(f"{head}{line}\n" for line in lines))
-            self._stream.flush()
-        except (OSError, ValueError):
-            self.handleError(record)
+        return "".join(f"{head}{line}\n" for line in lines)
 
     def _head(self, record: logging.LogRecord) -> str:
         if self._prefixed:
             return f"<{_priority(record)}>"
         return f"{_stamp(record)} {record.levelname.lower()}: "
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
-        """Do nothing: there is no place left to say it."""
+    def _write(self, text: str) -> None:
+        """A stream that is gone costs the line, not the program: there is no place left to say it."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 class _Json(_Text):
@@ -144,13 +168,8 @@ class _Json(_Text):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream, prefixed=False)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the record."""
-        try:
-            self._stream.write(f"{json.dumps(_as_json(record))}\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self.handleError(record)
+    def _text(self, record: logging.LogRecord) -> str:
+        return f"{json.dumps(_as_json(record))}\n"
 
 
 class _Journald(_Sink):
@@ -161,10 +180,13 @@ class _Journald(_Sink):
         self._journal = journal
         self._otherwise = otherwise
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send the record, or write it to stderr."""
-        if not self._journal.send(_as_fields(record)):
-            self._otherwise.emit(record)
+    def line(self, record: logging.LogRecord) -> Callable[[], None]:
+        """What sends the record, or writes it to stderr."""
+        return partial(self._send, _as_fields(record), self._otherwise.line(record))
+
+    def _send(self, fields: Mapping[str, log.Value], otherwise: Callable[[], None]) -> None:
+        if not self._journal.send(fields):
+            otherwise()
 
     def close(self) -> None:
         """Give the socket back."""

@@ -4,9 +4,9 @@
 Also the asking end of those that give everybody one JSON document (``base.jsonserver``): no event loop is
 loaded for it, since a command that only asks is to start quickly.
 
-Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be
-longer than the 107 bytes of a unix socket address. A socket file is removed only while it is ours.
-Knows nothing of what is spoken on them, but that a document is JSON.
+Every path goes through a descriptor of the directory (/proc/thread-self/fd/N/name, since a thread may have
+a table of its own), so that a prefix may be longer than the 107 bytes of a unix socket address. A socket
+file is removed only while it is ours. Knows nothing of what is spoken on them, but that a document is JSON.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def shortened(path: str | Path) -> Iterator[str]:
 
 
 def _through(directory: int, name: str) -> str:
-    return f"/proc/self/fd/{directory}/{name}"
+    return f"/proc/thread-self/fd/{directory}/{name}"
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:

@@ -6,11 +6,18 @@ ends it. So such a call gets a *daemon* thread of its own: the loop awaits the r
 any time, and the process can exit while the thread still sleeps. (``anyio.to_thread`` cannot be left:
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
+
+A process that is killed lives on as long as one of its threads sleeps so, with all that this thread can
+reach. So the threads here have tables of descriptors of their own (close_range(2)): the lock of the node and
+the kubelet's streams end with the others. A call must not use a descriptor that it did not open, nor leave
+one open.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import queue
 import threading
 from collections import Counter, deque
@@ -24,6 +31,53 @@ P = ParamSpec("P")
 
 
 PARKED = "nodeagent: parked"
+
+_STANDARD = 3  # stdin, stdout and stderr: a thread that has none would take their numbers for its files
+_ALL = ctypes.c_uint(0xFFFFFFFF)
+_UNSHARE = (
+    2  # CLOSE_RANGE_UNSHARE: a copy of the table first. containerd's seccomp profile refuses unshare(2)
+)
+
+
+def _part_with_descriptors() -> None:
+    """From now on this thread has only the standard descriptors.
+
+    A C library without the call leaves it as it is.
+    """
+    close_range = getattr(ctypes.CDLL(None), "close_range", None)
+    if close_range is not None:
+        close_range(_STANDARD, _ALL, _UNSHARE)
+
+
+class _Herald:
+    """Calls back on event loops, for the workers: to wake a loop is to write to a descriptor of it."""
+
+    _calls: ClassVar[queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, Callable[[], None]]]] = (
+        queue.SimpleQueue()
+    )
+    _thread: ClassVar[threading.Thread | None] = None
+
+    @classmethod
+    def begin(cls) -> None:
+        """Start the thread, which has the descriptors of whoever calls this first."""
+        if cls._thread is None:
+            cls._thread = threading.Thread(target=cls._run, name="nodeagent: herald", daemon=True)
+            cls._thread.start()
+
+    @classmethod
+    def tell(cls, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        """Have the callback called on the loop, if it is still there."""
+        cls._calls.put((loop, callback))
+
+    @classmethod
+    def _run(cls) -> None:
+        while True:
+            loop, callback = cls._calls.get()
+            with contextlib.suppress(
+                RuntimeError
+            ):  # closed while the call was still under way: nobody listens
+                loop.call_soon_threadsafe(callback)
+            del loop, callback  # it waits here for long, and they know their Call
 
 
 class _Worker:
@@ -54,6 +108,7 @@ class _Worker:
         self._calls.put(call)
 
     def _work(self) -> None:
+        _part_with_descriptors()
         while True:
             self._calls.get()()
             if len(self._parked) == self._parked.maxlen:
@@ -71,6 +126,7 @@ class Call(Generic[T]):
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._on_end: list[Callable[[], None]] = []
+        _Herald.begin()
         _Worker.take(name).put(lambda: self._run(function))  # kept nowhere: it may well know this Call
 
     @property
@@ -101,10 +157,7 @@ class Call(Generic[T]):
             self._value.append(function())
         except BaseException as error:  # noqa: BLE001 - belongs to whoever awaits the result
             self._error = error
-        try:
-            self._loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:
-            return  # the loop was closed while the call was still under way: nobody listens
+        _Herald.tell(self._loop, self._settle)
 
     def _settle(self) -> None:
         self._ended.set()

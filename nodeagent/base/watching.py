@@ -3,15 +3,17 @@
 
 A subscription is for a path and outlives the directory behind it: absent, removed, moved away or made
 anew, it stays armed, because beside the directory its nearest existing ancestor is watched for the name
-that leads to it (``inotify``). After each re-arming, and when the kernel's queue has overflowed, subscribers
-hear ``lost``: list it again. One reader, which is not cancelled while the process works: cancelling
-``Inotify.get`` of asyncinotify 4.4 loses the events that it has read. Gathering is left to subscribers.
+that leads to it (``inotify``), and all are placed anew when the mounts have changed. After each re-arming,
+and when the kernel's queue has overflowed, subscribers hear ``lost``: list it again. What the kernel refuses
+to watch, or all where it gives no instance, is polled: its subscribers hear ``lost`` from time to time. One
+reader, which is not cancelled while the process works: cancelling ``Inotify.get`` of asyncinotify 4.4 loses
+the events that it has read. Gathering is left to subscribers.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import anyio
@@ -75,18 +77,11 @@ def _without(subscribers: tuple[OnChange, ...], one: OnChange) -> tuple[OnChange
 class Watcher:
     """Subscriptions on one inotify instance. All methods are called on the event loop.
 
-    :raises KernelRefused: if the kernel gives out no more instances.
+    ``instance`` has None as long as the kernel gives out no more of them.
     """
 
     def __init__(self) -> None:
-        try:
-            self._watches = inotify.Watches()
-        except OSError as error:
-            raise KernelRefused(
-                f"no inotify instance: {error.strerror}",
-                "raise the kernel setting fs.inotify.max_user_instances",
-                errno=error.errno or 0,
-            ) from error
+        self.instance: Latest[inotify.Watches | None] = Latest(_instance())
         self._subscriptions: dict[str, _Subscription] = {}
         self._refusals: Latest[None] = Latest(None)
         self._ran = False
@@ -94,17 +89,19 @@ class Watcher:
 
     @property
     def unwatched(self) -> tuple[str, ...]:
-        """The directories that the kernel refuses to watch at present: their changes stay unknown."""
+        """The directories that the kernel refuses to watch at present: they are polled."""
         return tuple(directory for directory, each in self._subscriptions.items() if each.refused)
 
     @property
     def watches(self) -> int:
         """How many watches of the kernel are in use."""
-        return len(self._watches)
+        watches = self.instance.get()
+        return 0 if watches is None else len(watches)
 
     def close(self) -> None:
         """Give the instance back."""
-        self._watches.close()
+        if (watches := self.instance.get()) is not None:
+            watches.close()
 
     def watch(self, directory: str, on_change: OnChange, *, contents: bool = False) -> bool:
         """Call ``on_change`` for every name that comes, goes or is replaced in ``directory``.
@@ -122,47 +119,58 @@ class Watcher:
         subscription = self._subscriptions.get(directory)
         if subscription is not None and subscription.remove(on_change):
             del self._subscriptions[directory]
-            self._watches.remove(directory, subscription.place)
+            if (watches := self.instance.get()) is not None:
+                watches.remove(directory, subscription.place)
+
+    def mounts_changed(self) -> None:
+        """Watch what the paths lead to now, and tell where it is another directory: no event says so."""
+        for directory, subscription in tuple(self._subscriptions.items()):
+            before = subscription.place.own
+            self._arm(directory, subscription)
+            if subscription.place.own != before:
+                subscription.tell(Change(directory, lost=True))
 
     async def keep_trying(self, pause: float = AGAIN) -> None:
-        """While there is anything that was refused, ask again for it after each pause, for ever."""
+        """While there is anything that was refused, ask again for it after each pause, for ever.
+
+        Its subscribers hear each time that they must list it: nothing else tells them of changes.
+        """
         while True:
             if self.unwatched:
                 await anyio.sleep(pause)
-                self._rearm(self.unwatched)  # tells to list what is watched by now
+                if self.instance.get() is None:
+                    self.instance.set(_instance())
+                self._rearm(self.unwatched, tell_always=True)
             else:
                 await self._refusals.newer(self._refusals.version)
 
     async def run(self) -> None:
-        """Read events and tell the subscribers, for ever."""
+        """Read events and tell the subscribers, for ever; without an instance wait for one."""
+        while (watches := self.instance.get()) is None:
+            await self.instance.newer(self.instance.version)
         if self._ran:
             self._rearm(self._subscriptions, tell_always=True)
         self._ran = True
         while True:
             for _ in range(inotify.BURST):
-                self._dispatch(await self._watches.get())
+                self._dispatch(await watches.get(), watches)
             await anyio.lowlevel.checkpoint()
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: Event, watches: inotify.Watches) -> None:
         if Mask.Q_OVERFLOW in event.mask:
             self.overflows += 1
             self._rearm(self._subscriptions, tell_always=True)
             return
-        armed = self._watches.armed(event)
+        armed = watches.armed(event)
         if armed is None:
             return
         if event.mask & (inotify.SELF | Mask.IGNORED):
             self._rearm(armed.all)
         elif event.name is not None:
-            self._changed(armed, event.mask, str(event.name))
-
-    def _changed(self, armed: inotify.Armed, mask: Mask, name: str) -> None:
-        contents = bool(mask & inotify.CONTENTS)
-        for directory in armed.targets:
-            if directory in self._subscriptions:
-                self._subscriptions[directory].tell(Change(directory, name), contents)
-        if not contents:
-            self._rearm(armed.anchors.get(name, ()))
+            contents, name = bool(event.mask & inotify.CONTENTS), str(event.name)
+            _tell(self._subscriptions, armed.targets, name, contents)
+            if not contents:
+                self._rearm(armed.anchors.get(name, ()))
 
     def _rearm(self, directories: Iterable[str], tell_always: bool = False) -> None:
         """Arm anew; subscribers of those that are, or were, watched themselves hear that they must list."""
@@ -177,16 +185,35 @@ class Watcher:
 
     def _arm(self, directory: str, subscription: _Subscription) -> bool:
         """Watch the directory if it is there, and its nearest existing ancestor in any case."""
+        watches, readers = self.instance.get(), bool(subscription.readers)
         try:
-            place = self._watches.place(directory, bool(subscription.readers), subscription.place)
+            place = None if watches is None else watches.place(directory, readers, subscription.place)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise _refused(directory, error) from error
+            place = None
+        subscription.refused = place is None
+        if place is None:
             self._refusals.touch()
-            subscription.refused = True
             return False
-        subscription.place, subscription.refused = place, False
+        subscription.place = place
         return True
+
+
+def _tell(
+    subscriptions: Mapping[str, _Subscription], directories: Iterable[str], name: str, contents: bool
+) -> None:
+    for directory in directories:
+        if directory in subscriptions:
+            subscriptions[directory].tell(Change(directory, name), contents)
+
+
+def _instance() -> inotify.Watches | None:
+    """None if the kernel gives out no more (EMFILE: fs.inotify.max_user_instances)."""
+    try:
+        return inotify.Watches()
+    except OSError:
+        return None
 
 
 def _refused(directory: str, error: OSError) -> KernelRefused:

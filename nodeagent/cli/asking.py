@@ -73,11 +73,11 @@ def status(options: argparse.Namespace, root: Root) -> Any:
 
 
 def _how_to_start(options: argparse.Namespace, root: Root) -> str:
-    """What to do where no daemon answers: with a wrong configuration each start fails again."""
+    """What to do where no daemon answers: with a wrong configuration a start may fail again."""
     try:
         settings(options, root)
     except ConfigError as error:
-        return f"mend the configuration first, no daemon starts with it: {error.what}: {error.hint}"
+        return f"mend the configuration first: {error.what}: {error.hint}"
     return "start it with: systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
 
 

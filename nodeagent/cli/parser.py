@@ -23,6 +23,16 @@ _CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 somet
 _SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
 
 
+class _Version(argparse.Action):
+    """Reads the bundled names only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from nodeagent.kernel import pciids
+
+        print(f"nodeagent {__version__}\nbundled pci.ids of {pciids.bundled_date() or 'no known date'}")
+        parser.exit()
+
+
 class Verb(NamedTuple):
     """One word after ``nodeagent``.
 
@@ -50,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         description="Owns the devices of this node that virtual machines are given.",
         epilog=_CODES_OF_ALL,
     )
-    top.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     top.add_argument(
         "--root", default="/", metavar="DIR", help="use the host below DIR; before or after VERB"
     )
@@ -84,6 +94,7 @@ def _show_help(options: argparse.Namespace) -> int:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="end if a file is wrong; no last good settings")
     config.add_flags(parser, "they win over the environment and the files")
 
 
@@ -149,7 +160,13 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--check", metavar="FILE", help="only check this file (- is stdin)")
+    choice.add_argument(
+        "--check",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="only check this file (- is stdin), or all that a start reads",
+    )
     choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
     _add_form(parser)
     config.add_flags(parser, "they win over the environment and the files, but not over a running daemon's")

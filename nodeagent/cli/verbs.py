@@ -15,6 +15,7 @@ from nodeagent import config
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import asking, output
 from nodeagent.cli.output import FINE, WRONG
+from nodeagent.config import last_good
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis
 
 MACHINE = "vmi"  # instead of a device: a virtual machine
+LAST_WORDS = 1.0  # seconds for what was logged last to be read
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,20 +34,26 @@ def run(options: argparse.Namespace) -> int:
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings = asking.settings(options, root)
-    from nodeagent.base import log, logsinks, memory
+    settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
+    from nodeagent.base import log, logqueue, logsinks, memory
 
     memory.begin_start()
     from nodeagent import app
 
+    lines = logqueue.LogQueue()
+
     def set_log(wanted: config.Log) -> None:
-        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr)
+        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr, lines=lines)
 
     set_log(settings.log)
     for warning in settings.warnings:
         log.event(log.CONFIG_WARNING, text=warning)
-    app.run(settings, asking.sources(options, root), set_log)
-    sys.stderr.flush()
+    if refused is not None:
+        log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
+    try:
+        app.run(settings, asking.sources(options, root), set_log, refused)
+    finally:
+        lines.finish(LAST_WORDS)
     app.leave(FINE)
     return FINE
 
@@ -134,7 +142,7 @@ def configuration(options: argparse.Namespace) -> int:
 
     if options.schema:
         return output.answer(output.formed("json", config.schema()))
-    if options.check:
+    if options.check is not None:
         return _checked(options)
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
@@ -146,8 +154,12 @@ def configuration(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> int:
-    effective = config.check_file(options.check)
-    text = f"{options.check}: fine" if options.output == output.TEXT else _settings(options, effective)
+    if options.check:
+        effective = config.check_file(options.check)
+    else:
+        effective = asking.settings(options, asking.root_of(options))
+    fine = f"{options.check or 'the settings of this node'}: fine"
+    text = fine if options.output == output.TEXT else _settings(options, effective)
     return output.answer(text, *effective.warnings)
 
 

@@ -9,7 +9,7 @@ Use ``config.load``; the rest of the package is how it is done: ``table`` (what 
 from __future__ import annotations
 
 from nodeagent.config.loading import again, check_file, load
-from nodeagent.config.problems import ConfigErrors
+from nodeagent.config.problems import ConfigErrors, more
 from nodeagent.config.reader.sources import Sources, add_flags, flags_from
 from nodeagent.config.records import Cdi, Http, Kubelet, Log, Settings, Status, Timing, Value
 from nodeagent.config.table import schema
@@ -30,5 +30,6 @@ __all__ = [
     "check_file",
     "flags_from",
     "load",
+    "more",
     "schema",
 ]

@@ -9,6 +9,7 @@ Loading again is how one reloads: no state is kept, and blocking reads make a th
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from nodeagent.config.reader import sources
 from nodeagent.config.reader.effective import Effective
 from nodeagent.config.reader.reading import PLACE
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, snake
-from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Mdevs, Node
+from nodeagent.model.configuration import Alias, Configuration, Imported, KubeVirt, Mdevs, Node
 from nodeagent.model.desired import Discovery, Following
 from nodeagent.policy import merge
 
@@ -42,20 +43,51 @@ def load(origin: Sources) -> Settings:
     """
     problems, warnings = Problems(), list[str]()
     home = sources.below(origin.prefix, sources.DIRECTORY)
-    effective = _effective(
-        (
-            *sources.files(home, problems, warnings),
-            *sources.environment(origin.environ, problems, warnings),
-            *sources.flags(origin.flags, problems),
-        ),
-        problems,
-    )
-    written = _written(effective, f"{home}/")
-    configuration, watched = _with_imported(written, origin.prefix, warnings)
+    effective = _effective(sources.files(home, problems, warnings), problems)
+    return _in_full(origin, effective, None, problems, warnings)
+
+
+def recall(
+    origin: Sources, values: Iterable[Value], place: str, imported: Imported, warnings: list[str]
+) -> Settings:
+    """As ``load``, with these values in place of the files, and with what files of other tools said.
+
+    ``place`` stands for the files; they are watched all the same. :raises ConfigError: as ``load``.
+    """
+    problems = Problems()
+    effective = _effective(sources.told(values, problems, place), problems)
+    return _in_full(origin, effective, imported, problems, warnings)
+
+
+def _in_full(
+    origin: Sources,
+    effective: Effective,
+    imported: Imported | None,
+    problems: Problems,
+    warnings: list[str],
+) -> Settings:
+    """The settings of files, with all that is given beside them. ``imported`` None: other files are read."""
+    home, filed = sources.below(origin.prefix, sources.DIRECTORY), effective.given()
+    _take_shell(origin, effective, problems, warnings)
+    configuration, watched = _with_imported(_written(effective, f"{home}/"), origin.prefix, warnings)
+    if imported is None:
+        _look_for_names(configuration.discovery.pci_ids, origin.prefix, effective, problems)
+    else:
+        configuration = replace(configuration, imported=imported)
     _check(configuration, effective, problems)
     watched = (*sources.watched_paths(home), *watched)
     warnings += merge.warnings(configuration)
-    return _settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
+    settings = _settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
+    return replace(settings, filed=filed)
+
+
+def _take_shell(origin: Sources, effective: Effective, problems: Problems, warnings: list[str]) -> None:
+    """What is given beside the files, weakest first."""
+    for item in (
+        *sources.environment(origin.environ, problems, warnings),
+        *sources.flags(origin.flags, problems),
+    ):
+        effective.take(item)
 
 
 def check_file(path: str) -> Settings:
@@ -101,6 +133,14 @@ def _with_imported(
 
     read = imported.read(prefix, written.mdevs, warnings)
     return replace(written, imported=read), imported.watched_paths(prefix, written.mdevs)
+
+
+def _look_for_names(path: str, prefix: str, effective: Effective, problems: Problems) -> None:
+    """Note it if the operator's own pci.ids is no file: without it devices would get other names."""
+    if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
+        place = effective.place("discovery.pciIds") or ""
+        hint = "give the path of a pci.ids file, or remove it: then the bundled copy counts"
+        problems.add(place, "discovery.pciIds", f"{path}: no such file", hint)
 
 
 def _must_exist(path: str) -> None:

@@ -43,6 +43,12 @@ class ConfigErrors(ConfigError):
         return "\n".join(error.lines() for error in self.errors)
 
 
+def more(error: ConfigError) -> str:
+    """How many errors a line that has room for one leaves out, and who shows them."""
+    count = len(error.errors) - 1 if isinstance(error, ConfigErrors) else 0
+    return f"; {count} more: nodeagent status lists all" if count else ""
+
+
 class Problems:
     """The problems found so far, in the order in which they were found."""
 

@@ -77,7 +77,8 @@ class Value(NamedTuple):
 class Settings:
     """All settings. ``warnings`` are whole lines for people: odd, but no error.
 
-    ``watched`` are the directories, with the root prefix, in which a change means "load again".
+    ``watched`` are the directories, with the root prefix, in which a change means "load again". ``filed`` are
+    the values that files gave, without what flags and variables put over them.
     """
 
     configuration: Configuration
@@ -91,3 +92,4 @@ class Settings:
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
     watched: tuple[str, ...] = field(default=(), compare=False)
+    filed: tuple[Value, ...] = field(default=(), compare=False)

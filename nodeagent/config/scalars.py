@@ -150,6 +150,7 @@ def _address(scalar: Scalar) -> str:
 
 def can_match(pattern: str) -> bool:
     """True if a pattern with ``*`` and ``?`` fits at least one PCI address in sysfs' spelling."""
+    pattern = re.sub(r"\*+", "*", pattern)  # else each star of a long row is gone past from each other one
     hexa, tail = "0123456789abcdef", (":", "01", "0123456789abcdef", ".", "01234567")
     return any(_fits(pattern, (*(hexa,) * digits, ":", hexa, hexa, *tail)) for digits in range(4, 9))
 

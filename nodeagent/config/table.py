@@ -131,10 +131,17 @@ SETTINGS: tuple[Setting, ...] = (
         'domain of discovered names; "" takes one per vendor, such as nvidia.com',
     ),
     Setting(
+        "discovery.pciIds",
+        scalars.OPTIONAL_FILE,
+        "",
+        "a pci.ids whose names go before those of the bundled copy; the host's own comes last",
+        at_start=True,
+    ),
+    Setting(
         "discovery.classes",
         ListOf(scalars.CLASS),
         DISCOVERED_CLASSES,
-        "PCI classes that are discovered, 2, 4 or 6 digits each",
+        "PCI classes that are discovered, 2, 4 or 6 digits each; 0680 (NVSwitch) of NVIDIA alone",
     ),
     Setting(
         "aliases",

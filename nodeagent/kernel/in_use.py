@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
-from nodeagent.kernel.root import Root
+from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
@@ -46,13 +46,21 @@ def openers(root: Root, ids: Iterable[str]) -> dict[str, str]:
 
     What cannot be seen is left out: here doubt does not count as in use.
     """
+    return look(root, ids)[0]
+
+
+def look(root: Root, ids: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """The same, and whether every process could be seen, so that all others are closed.
+
+    A tree of files in which nobody runs shows nothing.
+    """
     asked: dict[Node, str] = {}
     for each in ids:
         if not mdev_uuid(each):
             asked |= dict.fromkeys(_nodes(root, f"{pci.DEVICES}/{each}"), each)
         elif isinstance(nodes := _mdev(root, each), tuple):
             asked |= dict.fromkeys(nodes, each)
-    return _processes_with(root, asked)[0]
+    return _processes_with(root, asked)
 
 
 def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -61,8 +69,7 @@ def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
     for name in names:
         node = _node(root.path(f"/dev/{name}")) or _block(root.text(f"/sys/class/block/{name}/dev") or "")
         asked |= {} if node is None else {node: name}
-    opened, seen = _processes_with(root, asked)
-    return opened, seen and sees_all_processes(root)
+    return _processes_with(root, asked)
 
 
 def _block(number: str) -> Node | None:
@@ -76,19 +83,19 @@ def _block(number: str) -> Node | None:
 def _processes_with(root: Root, asked: Mapping[Node, str]) -> tuple[dict[str, str], bool]:
     """The names of the nodes that are open, with the process; whether all processes let that be seen."""
     result: dict[str, str] = {}
-    seen = True
-    for process in root.names("/proc") if asked else ():
-        if process.isdecimal():
-            opened = _opened_by(root, process)
-            seen = seen and opened is not None
-            for node in asked.keys() & (opened or ()):
-                name = root.text(f"/proc/{process}/comm") or "?"
-                result[asked[node]] = f"process {process} ({name})"
-    return result, seen
+    processes = [name for name in root.names("/proc") if name.isdecimal()] if asked else []
+    whole = bool(processes) and sees_all_processes(root)
+    for process in processes:
+        opened = _opened_by(root, process)
+        whole = whole and opened is not None
+        for node in asked.keys() & (opened or ()):
+            name = root.text(f"/proc/{process}/comm") or "?"
+            result[asked[node]] = f"process {process} ({name})"
+    return result, whole
 
 
 def sees_all_processes(root: Root) -> bool:
-    """False in a pod without the host's PID namespace: there process 1 is not the host's, either."""
+    """False in a namespace of processes that is not the host's: there process 1 is not, either."""
     return not root.is_host or root.target("/proc/self/ns/pid") == _HOST_PIDS
 
 
@@ -177,7 +184,8 @@ def _opened_by(root: Root, process: str) -> set[Node] | None:
         paths = [f"{directory}/{name}" for name in os.listdir(directory)]
     except PermissionError:
         return None
-    except OSError:
+    except OSError as error:
+        looked(error)
         return set()
     nodes = {path: _node(path) for path in paths}
     if any(node is None and _hidden(path) for path, node in nodes.items()):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names from the PCI ID database (pci.ids), for the few ids that a host has.
 
-The host's own copy wins over the bundled one, since people compare with its ``lspci``. A device's line
-belongs to the vendor line above it: the same number below another vendor is another device. The file is
-searched, not parsed: nothing but the wanted lines is decoded or kept. A broken or partial file gives no
-names, never an error. Format: the comment at the head of pci.ids.
+Each id has its text from the first file that knows it: the one that the operator chose, then the bundled
+copy, so that all nodes of a fleet agree, then the host's own. A device's line belongs to the vendor line
+above it: the same number below another vendor is another device. A file is searched, not parsed: nothing
+but the wanted lines is decoded or kept. A broken or partial file gives no names, never an error. Format:
+the comment at the head of pci.ids.
 """
 
 from __future__ import annotations
@@ -14,32 +15,49 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodeagent.kernel.root import Root
+from nodeagent.kernel.root import Root, looked
 
 HOST_FILES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
+BUNDLED = Path(__file__).parent.parent / "data" / "pci.ids"
+_HEAD = 1024  # bytes: the comment at the head of the file is shorter
+_DATE = re.compile(rb"^#\s+Date:\s+(\d{4}-\d\d-\d\d)", re.MULTILINE)
 _ID = re.compile(r"[0-9a-f]{4}")
 _VENDOR = re.compile(rb"\n[^\t#\n\r]")
 _BLANKS = (b" ", b"\t")
+_LONGEST = 1024  # bytes of a name; the longest in use has 150
 
 
-def names(root: Root, wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
+def names(root: Root, wanted: Iterable[tuple[str, str]], chosen: str = "") -> dict[str, str]:
     """The names of (vendor, device) pairs, four lower-case hexadecimal digits each: "10de", "10de:1eb8".
 
-    The first file that names at least one of the vendors is the source; files are not mixed.
+    ``chosen`` is the host path of the operator's own file, "" for none.
     """
-    ids = frozenset(wanted)
-    bundled = Path(__file__).parent.parent / "data" / "pci.ids"
-    for path in (*(root.path(file) for file in HOST_FILES), str(bundled)):
-        if texts := _search(path, ids):
-            return texts
-    return {}
+    own = (chosen,) if chosen else ()
+    files = (*map(root.path, own), str(BUNDLED), *map(root.path, HOST_FILES))
+    missing, texts = frozenset(wanted), dict[str, str]()
+    for path in files:
+        if not missing:
+            break
+        texts = _search(path, missing) | texts
+        missing = frozenset(pair for pair in missing if not {pair[0], ":".join(pair)} <= texts.keys())
+    return texts
+
+
+def bundled_date() -> str:
+    """The day of the bundled copy, "2026-10-24"; "" if it does not say."""
+    with BUNDLED.open("rb") as file:
+        found = _DATE.search(file.read(_HEAD))
+    return found[1].decode() if found else ""
 
 
 def _search(path: str, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
     try:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _names(data, wanted)
-    except (OSError, ValueError):  # absent, unreadable or empty
+            return {key: text for key, text in _names(data, wanted).items() if text}
+    except OSError as error:  # absent or unreadable
+        looked(error)
+        return {}
+    except ValueError:  # empty
         return {}
 
 
@@ -71,9 +89,9 @@ def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:
 
 
 def _name(data: mmap.mmap, start: int) -> str:
-    """The rest of the line."""
-    end = data.find(b"\n", start)
-    return data[start : end if end >= 0 else len(data)].decode("utf-8", "replace").strip()
+    """The rest of the line, as far as a name can go."""
+    end = data.find(b"\n", start, start + _LONGEST)
+    return data[start : end if end >= 0 else start + _LONGEST].decode("utf-8", "replace").strip()
 
 
 def _end_of_vendor(data: mmap.mmap, start: int) -> int:

@@ -3,9 +3,11 @@
 
 The only place that turns a path like ``/sys/bus/pci/devices`` into one of this process: with a prefix the
 whole agent works on a tree of files. Reading never raises for a thing that is absent, vanishes or refuses:
-in sysfs that is no error but a change under way, and the answer is None or (). Plain ``os`` calls, since
-a scan makes ten of them per device. Every call here may block; none belongs on the event loop except on
-a path that cannot hang (``/proc`` of the own process, directories of the agent).
+in sysfs that is no error but a change under way, and the answer is None or (). Who has no descriptor or
+memory left has not looked at all, and then every read raises KernelRefused: nothing that could not be
+looked at may count as gone. Plain ``os`` calls, since a scan makes ten of them per device. Every call here
+may block; none belongs on the event loop except on a path that cannot hang (``/proc`` of the own process,
+directories of the agent).
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ import errno
 import os
 from collections.abc import Sequence
 
+from nodeagent.base.errors import KernelRefused
+
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
+MOST = 1 << 20  # bytes: an attribute has a page at most, but /proc/modules has no such bound
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
+_BLIND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Directory:
@@ -25,7 +31,11 @@ class Directory:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            looked(error)
+            raise
 
     def __enter__(self) -> Directory:
         return self
@@ -40,11 +50,29 @@ class Directory:
 
     def names(self) -> list[str]:
         """The entries, in no order. :raises OSError: if the directory cannot be listed."""
-        return os.listdir(self._path)
+        try:
+            return os.listdir(self._path)
+        except OSError as error:
+            looked(error)
+            raise
 
     def text(self, name: str) -> str | None:
         """The content of an attribute without surrounding blanks; None if it cannot be had."""
         return _text(name, self._fd)
+
+    def data(self, name: str, size: int) -> bytes | None:
+        """The first bytes of a file; None if they cannot be had."""
+        try:
+            fd = os.open(name, os.O_RDONLY, dir_fd=self._fd)
+        except OSError as error:
+            looked(error)
+            return None
+        try:
+            return os.read(fd, size)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
     def texts(self, names: Sequence[str]) -> list[str | None]:
         """The contents of several attributes, in their order."""
@@ -62,7 +90,8 @@ class Directory:
         """The sorted names in a sub-directory; () if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(f"{self._path}/{name}")))
-        except OSError:
+        except OSError as error:
+            looked(error)
             return ()
 
     def exists(self, name: str) -> bool:
@@ -107,9 +136,12 @@ class Root:
         """Open a directory. :raises OSError: if it is not there or refuses."""
         return Directory(self._prefix + path)
 
-    def text(self, path: str) -> str | None:
-        """The content without surrounding blanks; None if it cannot be read or is not UTF-8."""
-        return _text(self._prefix + path)
+    def text(self, path: str, most: int = MOST) -> str | None:
+        """The content without surrounding blanks; None if it cannot be read or is not UTF-8.
+
+        A file of more than ``most`` bytes is none that is meant: half of it would be believed for the whole.
+        """
+        return _text(self._prefix + path, most=most)
 
     def target(self, path: str) -> str | None:
         """The whole target of a link as the kernel has it (relative), or None."""
@@ -127,7 +159,8 @@ class Root:
         """The sorted names in a directory; () if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(self._prefix + path)))
-        except OSError:
+        except OSError as error:
+            looked(error)
             return ()
 
     def exists(self, path: str) -> bool:
@@ -144,23 +177,40 @@ def gone(error: OSError) -> bool:
     return error.errno in _GONE
 
 
-def _text(path: str, dir_fd: int | None = None) -> str | None:
+def looked(error: OSError) -> None:
+    """Return if the error says something of the thing that was looked at.
+
+    :raises KernelRefused: if it says something of this process or the machine only.
+    """
+    if error.errno in _BLIND:
+        raise KernelRefused(
+            f"the host cannot be looked at: {error.strerror}",
+            "look which process of this node uses them up; what was seen last counts until then",
+            errno=error.errno,
+        ) from error
+
+
+def _text(path: str, dir_fd: int | None = None, most: int = MOST) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
-    except OSError:
+    except OSError as error:
+        looked(error)
         return None
     try:
         data = os.read(fd, _ATTRIBUTE)
-        return (data if len(data) < _ATTRIBUTE else data + _rest(fd)).strip().decode()
+        if len(data) == _ATTRIBUTE:
+            data += _rest(fd, most)
+        return None if len(data) > most else data.strip().decode()
     except (OSError, UnicodeDecodeError):
         return None
     finally:
         os.close(fd)
 
 
-def _rest(fd: int) -> bytes:
-    """What follows the first bytes of a file that is longer than an attribute."""
-    parts = []
-    while data := os.read(fd, 1 << 16):
+def _rest(fd: int, most: int) -> bytes:
+    """What follows the first bytes of a file that is longer than an attribute, or more than is wanted."""
+    parts, size = [], 0
+    while size <= most and (data := os.read(fd, 1 << 16)):
         parts.append(data)
+        size += len(data)
     return b"".join(parts)

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wakes: what is to be scanned again, and what AER events said; filled by whoever notices something.
+"""Wakes: what is to be scanned again, and verdicts after PCI errors; filled by whoever notices something.
 
 The cell between the sources of events and the one who scans: neither knows the other. A Wake asks
-for a scan and carries no truth. A recovery from a PCI error is the exception, since it exists nowhere else:
-it is kept here until the device is removed or bound anew. Used on the event loop only.
+for a scan and carries no truth. What a person had an event made for (``udevadm trigger`` makes one for each
+device of the machine) gets a glance when there is time. What is known of PCI errors is the exception, since
+it stands nowhere else: it is kept here until the device is removed, bound anew, or proves well. For the
+event loop only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from nodeagent.base.latest import Latest
-from nodeagent.model.host import Host, Recovery
+from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 
 
@@ -21,8 +24,11 @@ class Wakes:
 
     def __init__(self) -> None:
         self._due: set[str] | None = None  # None: everything
-        self._recoveries: dict[PciAddress, Recovery] = {}
+        self.verdicts: Latest[Mapping[PciAddress, Recovery]] = Latest(MappingProxyType({}))
+        self._closed: set[PciAddress] = set()  # seen closed since their verdicts
         self._rung: Latest[None] = Latest(None)
+        self._doubted: dict[str, None] = {}
+        self._glances: Latest[None] = Latest(None)
 
     @property
     def due(self) -> bool:
@@ -36,8 +42,8 @@ class Wakes:
 
     @property
     def recoveries(self) -> Mapping[PciAddress, Recovery]:
-        """What AER events said last of each function, as far as that is not settled."""
-        return MappingProxyType(self._recoveries)
+        """The verdict on each function, as far as that is not settled."""
+        return self.verdicts.get()
 
     def wake(self, key: str | None) -> None:
         """Ask for a scan of what the key names (see ``scanner.resolve``); None: of everything."""
@@ -47,20 +53,46 @@ class Wakes:
             self._due.add(key)
         self._rung.touch()
 
+    def glance(self, key: str) -> None:
+        """Ask for a scan of what the key names only if it does not read as known, when there is time."""
+        self._doubted[key] = None
+        self._glances.touch()
+
+    async def doubted(self) -> None:
+        """Wait until a glance is asked for."""
+        while not self._doubted:
+            await self._glances.newer(self._glances.version)
+
+    def take_doubted(self, most: int) -> tuple[str, ...]:
+        """Some of the keys at which a glance is asked for, the oldest first; with that it is so no more."""
+        taken = tuple(itertools.islice(self._doubted, most))
+        for key in taken:
+            del self._doubted[key]
+        return taken
+
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
-        """Note the verdict of an AER event, None if nothing is wrong any more, and ask for a scan."""
-        if recovery is None:
-            self._recoveries.pop(address, None)
-        else:
-            self._recoveries[address] = recovery
+        """Note a verdict, None if nothing is wrong any more, and ask for a scan."""
+        self._closed.discard(address)
+        verdicts = {key: verdict for key, verdict in self.recoveries.items() if key != address}
+        self.verdicts.set(verdicts if recovery is None else {**verdicts, address: recovery})
         self.wake(address)
 
     def settle(self, host: Host) -> None:
-        """Forget what was said of functions that are gone or unbound: they start with a clean slate."""
-        for address in tuple(self._recoveries):
+        """Forget what was said of functions that are gone or unbound, or have proved well.
+
+        The former start with a clean slate. One that was opened after its verdict, and answers while it is
+        open, works: VFIO enables and resets a device when it is opened.
+        """
+        for address, verdict in tuple(self.recoveries.items()):
             function = host.functions.get(address)
-            if function is None or function.driver is None:
-                del self._recoveries[address]
+            if (
+                function is None
+                or function.driver is None
+                or _well(function, verdict, address in self._closed)
+            ):
+                self.recovery(address, None)
+            elif function.enable == 0:
+                self._closed.add(address)
 
     def take(self) -> frozenset[str] | None:
         """What is due, None for everything; with that it is due no more."""
@@ -70,6 +102,11 @@ class Wakes:
     async def newer(self, seen: int) -> None:
         """Wait until the version differs from ``seen``."""
         await self._rung.newer(seen)
+
+
+def _well(function: PciFunction, verdict: Recovery, closed: bool) -> bool:
+    """``closed``: it was seen closed since the verdict."""
+    return function.answers is True and (closed or verdict is Recovery.FALLEN)
 
 
 class CountedWakes:

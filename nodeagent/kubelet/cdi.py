@@ -55,7 +55,7 @@ def entries(directory: str) -> dict[str, dict[str, Entry]]:
     """
     found: dict[str, dict[str, Entry]] = {}
     for file in sorted(Path(directory).glob(f"{PREFIX}*")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             devices = json.loads(file.read_bytes())["devices"]
             found[file.name] = {str(each["name"]): each for each in devices}
     return found

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
 from nodeagent.kubelet.alloc_resp import Answer, understood
@@ -23,17 +25,8 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
 
 
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
 APART = 0.25  # seconds after which a write was not under way with another one
-
-
-def apart(one: Stamp, other: Stamp) -> bool:
-    """True if the two were not written at the same time.
-
-    Of those that are, older ones may be the last: ``writeCheckpoint`` in
-    pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for another
-    one then. They follow each other at once. The clock may be set back in between.
-    """
-    return abs(one[1] - other[1]) >= APART * 1e9
 
 
 class Entry(NamedTuple):
@@ -55,6 +48,18 @@ class Checkpoint(NamedTuple):
     written: Stamp | None = None
     entries: tuple[Entry, ...] = ()
     admitted: frozenset[str] | None = None  # uids of pods that the kubelet has begun to start; None: unknown
+    by: float = 0.0  # when it was seen first, in seconds of time.monotonic
+    after: float = 0.0  # when the one before was seen last
+
+    def well_after(self, then: float) -> bool:
+        """True if it was not written at the same time as one that was there by ``then``.
+
+        Of those that are, older ones may be the last: ``writeCheckpoint`` in
+        pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for
+        another one then. They follow each other at once. Their own times do not tell: some file systems have
+        whole seconds only, and the clock may be set in between.
+        """
+        return self.after >= then + APART
 
     @property
     def possessions(self) -> frozenset[Possession]:
@@ -89,14 +94,27 @@ class CheckpointFile:
         self._path = path
         self._pods = pods
         self._checkpoint = Checkpoint()
+        self._still = 0.0  # when it was seen last
+        self._one_by_one = Lock()  # a slow look at an old file would make a new one of the next
 
     def read(self) -> Checkpoint:
         """What it says now, or said when it could be read last. Blocks on a file."""
+        with self._one_by_one:
+            self._read()
+            checkpoint = self._checkpoint
+        return checkpoint._replace(admitted=self._admitted())
+
+    def _read(self) -> None:
+        began, known = time.monotonic(), self._checkpoint
         with contextlib.suppress(OSError), Path(self._path).open("rb") as file:
             written = _stamp(file)  # of what is read: the kubelet may put another one in its place
-            if written != self._checkpoint.written and (entries := _entries(file)) is not None:
-                self._checkpoint = Checkpoint(written, entries)
-        return self._checkpoint._replace(admitted=self._admitted())
+            by = time.monotonic()
+            entries = known.entries if _is_same(written, known.written) else _entries(file)
+            if entries is None:
+                return
+            if (written, entries) != (known.written, known.entries):
+                self._checkpoint = Checkpoint(written, entries, by=by, after=self._still)
+            self._still = began
 
     def _admitted(self) -> frozenset[str] | None:
         try:
@@ -116,7 +134,7 @@ def known_resources(path: str) -> frozenset[str] | None:
         data = json.loads(Path(path).read_bytes())["Data"]
         registered, pods = data["RegisteredDevices"], data["PodDeviceEntries"]
         return frozenset(registered or ()) | {pod["ResourceName"] for pod in pods or ()}
-    except (OSError, ValueError, LookupError, TypeError):
+    except _UNREADABLE:
         return None
 
 
@@ -125,12 +143,17 @@ def _stamp(file: BinaryIO) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
+def _is_same(one: Stamp, other: Stamp | None) -> bool:
+    """True if it is the same file; where times are whole seconds, that is not known."""
+    return one == other and one[1] % 10**9 != 0
+
+
 def _entries(file: BinaryIO) -> tuple[Entry, ...] | None:
     """All entries that can be understood; None for a file that cannot be read, which says nothing."""
     try:
         document = json.loads(file.read())
         pods = tuple(document["Data"]["PodDeviceEntries"] or ())
-    except (OSError, ValueError, LookupError, TypeError):
+    except _UNREADABLE:
         return None
     found: dict[Entry, None] = {}
     for pod in pods:

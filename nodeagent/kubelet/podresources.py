@@ -99,7 +99,15 @@ async def pods(path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT) 
             answer = await v1.PodResourcesListerStub(channel).list(request, timeout=limit)
     except KubeletUnavailable as error:
         raise KubeletUnavailable(f"{path}: {error.what}") from error
+    if not all(map(_is_whole, answer.pod_resources)):
+        raise KubeletUnavailable(f"{path}: an answer with pods or devices that have no name")
     return _pod_list(answer.pod_resources, virt_handler)
+
+
+def _is_whole(pod: v1.PodResources) -> bool:
+    """False for what no kubelet sends: whose devices these are would be guessed."""
+    devices = (each for container in pod.containers for each in container.devices)
+    return bool(pod.name and pod.namespace) and all(each.resource_name for each in devices)
 
 
 def _pod_list(answer: Iterable[v1.PodResources], virt_handler: VirtHandler) -> PodList:

@@ -172,12 +172,16 @@ class SriovRule:
 
 
 class Discovery(NamedTuple):
-    """Automatic discovery: which classes, and how a resource is named (``name`` or ``id`` style)."""
+    """Automatic discovery: which classes, and how a resource is named (``name`` or ``id`` style).
+
+    ``pci_ids`` is the operator's own database of names, "" for none.
+    """
 
     enabled: bool = True
     naming: str = "name"
     prefix: str = ""
     classes: tuple[str, ...] = DISCOVERED_CLASSES
+    pci_ids: str = ""
 
 
 class Following(Enum):

@@ -28,10 +28,12 @@ class Kind(StrEnum):
 
 
 class Recovery(StrEnum):
-    """What the kernel's AER events said last of a function (sysfs shows nothing of it)."""
+    """What is known of a function's last PCIe error (sysfs shows nothing of it)."""
 
-    RUNNING = "running"
-    FAILED = "failed"
+    RUNNING = "running"  # by an AER event
+    FAILED = "failed"  # by an AER event
+    UNHEARD = "unheard"  # it began, and no event told of its end
+    FALLEN = "fallen"  # its configuration space read all ones when it was to be given
 
 
 class Hints(NamedTuple):
@@ -41,6 +43,16 @@ class Hints(NamedTuple):
     runtime_status: str | None = None
     aer_fatal: int | None = None
     aer_nonfatal: int | None = None
+
+
+class Sight(NamedTuple):
+    """Who is seen in /proc to have a function open, at the count of opens that it has.
+
+    ``whole``: every process could be seen, so nobody else has it.
+    """
+
+    process: str | None = None
+    whole: bool = False
 
 
 class UseKind(StrEnum):
@@ -89,8 +101,11 @@ class PciFunction(NamedTuple):
     group: GroupNumber | None = None
     numa_node: int | None = None
     enable: int | None = None
+    idle: int | None = None  # the lowest that ``enable`` has been seen at since its VFIO driver has it
+    sight: Sight | None = None  # None: nobody has looked
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
+    pf_driver: str | None = None  # of the PF
     vfs: tuple[PciAddress, ...] = ()
     left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
     sriov_capable: bool = False
@@ -106,6 +121,7 @@ class PciFunction(NamedTuple):
     hints: Hints | None = None
     uses: HostUses | None = None  # by the host itself; None: not looked at
     unreadable: str | None = None  # why nothing more is known of it
+    answers: bool | None = None  # False: its configuration space is all ones; looked at while open and awake
     vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
     vgpu_type: str | None = None  # the id of the type that is set there
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
@@ -140,6 +156,7 @@ class Group(NamedTuple):
     kind: str | None = None  # "DMA", "DMA-FQ", "identity", "unknown" (mdev)
     name: str | None = None  # "vfio-noiommu" for groups without an IOMMU
     node: bool = False  # /dev/vfio/<number> exists
+    direct: bool = False  # firmware has memory mapped 1:1 for a member: so reserved_regions says
 
     @property
     def no_iommu(self) -> bool:
@@ -221,8 +238,10 @@ class Host:
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
+    vtd: bool = False  # it is Intel's: one of these is called dmar0
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
     sriov_manage: bool = False  # NVIDIA's tool for the VFs of its GPUs is installed
+    egm: tuple[tuple[str, tuple[PciAddress, ...]], ...] = ()  # /dev/egm4, and all GPUs of its socket
     release: str | None = None  # of the kernel, as far as the tree tells
     generation: int = field(default=0, compare=False)
     changes: Changes | None = field(default=None, compare=False)

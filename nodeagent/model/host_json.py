@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from nodeagent.base.errors import ConfigError
+from nodeagent.base.errors import ConfigError, bounded
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 
@@ -34,9 +34,10 @@ def load(data: Any) -> Host:
         )
     try:
         return _host(data)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        why = bounded(" ".join(str(error).split()))  # keys of the file are in it, which may have lines
         raise ConfigError(
-            f"the saved host cannot be read: {error}", "make it anew with: nodeagent scan -o json"
+            f"the saved host cannot be read: {why}", "make it anew with: nodeagent scan -o json"
         ) from error
 
 

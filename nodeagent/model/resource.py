@@ -23,7 +23,9 @@ class ReasonCode(StrEnum):
     NODE_MISSING = "node-missing"
     DRIVER_CHANGED = "driver-changed"
     NO_GROUP = "no-iommu-group"
+    FIRMWARE_MAPPED = "mapped-by-firmware"
     GROUP_NOT_VIABLE = "group-not-viable"
+    NEEDS_TOKEN = "needs-vf-token"
     GROUP_HELD = "group-held"
     HELD_OUTSIDE = "held-outside-kubernetes"
     GOING_AWAY = "going-away"
@@ -31,6 +33,7 @@ class ReasonCode(StrEnum):
     RECOVERY_FAILED = "failed-recovery"
     UNREADABLE = "unreadable"
     MDEV_TYPE_CHANGED = "mdev-type-changed"
+    TYPE_NAME_UNKNOWN = "type-name-unknown"
     APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
     EXCLUDED = "excluded-by-rule"
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.resource import waits
 from nodeagent.model.status import (
     ANSWERS,
@@ -82,16 +83,25 @@ class HoldersShare(NamedTuple):
         return (unasked(self.error),) if self.error else ()
 
 
+_NO_INSTANCE = (
+    "changes are seen late: the kernel gives no inotify instance; "
+    "raise the kernel setting fs.inotify.max_user_instances"
+)
+
+
 class WatchesShare(NamedTuple):
-    """The directories that cannot be watched."""
+    """The directories that cannot be watched; whether there is an inotify instance at all."""
 
     unwatched: tuple[str, ...]
+    instance: bool = True
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """That the kernel gives no more watches."""
+        """That the kernel gives no more watches, or no instance."""
         if not self.unwatched:
             return ()
+        if not self.instance:
+            return (_NO_INSTANCE,)
         others = " and others" if self.unwatched[_NAMED:] else ""
         line = (
             f"changes are seen late, or not at all, in {', '.join(self.unwatched[:_NAMED])}{others}: "
@@ -154,6 +164,17 @@ class ClusterShare(NamedTuple):
         return (*silent, *status.doubts, *status.refused, *status.unwritten)
 
 
+class NamesShare(NamedTuple):
+    """Where names come from, and which are others now."""
+
+    status: NamesStatus
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is called otherwise: pods, and the KubeVirt CR, may ask for the old name."""
+        return tuple(map(renamed, self.status.changed))
+
+
 class Shares(NamedTuple):
     """What all components say at one moment."""
 
@@ -169,6 +190,7 @@ class Shares(NamedTuple):
     http: HttpShare = HttpShare(HttpStatus())
     groups: GroupsShare = GroupsShare(())
     cluster: ClusterShare = ClusterShare(ClusterStatus())
+    names: NamesShare = NamesShare(NamesStatus())
 
 
 def joined(shares: Shares) -> Status:
@@ -197,6 +219,7 @@ def joined(shares: Shares) -> Status:
         allocating=shares.resources.allocating,
         groups=shares.groups.groups,
         cluster=shares.cluster.status,
+        names=shares.names.status,
     )
 
 
@@ -205,8 +228,10 @@ def _problems(shares: Shares) -> Iterator[str]:
     yield from shares.configuration.problems
     yield from shares.cluster.problems
     yield from shares.holders.problems
+    yield from shares.host.problems
     yield from shares.watches.problems
     yield from shares.http.problems
+    yield from shares.names.problems
     yield from shares.resources.trouble
     yield from _of_changes(shares.changes)
     yield from shares.directory.problems
@@ -241,6 +266,11 @@ def unasked(error: str) -> str:
 def not_in_force(error: str) -> str:
     """The line of settings that were refused."""
     return f"the new configuration is not in force: {error}"
+
+
+def renamed(rename: Rename) -> str:
+    """The line of a resource that has another name since this start."""
+    return f"{rename.old} is called {rename.new} now: what names are made of says something else"
 
 
 def unheard(error: str) -> str:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.names import NamesStatus
 from nodeagent.model.resource import Device, Resource
 
 ANSWERS = "answers"
@@ -93,6 +94,12 @@ class HostStatus(NamedTuple):
     scanned: bool = False
     scans: Durations = NO_DURATIONS
     mdev_states: tuple[MdevsStatus, ...] = ()
+    unread: str | None = None  # why nothing of it can be looked at now
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """That it is not as it was seen last, perhaps."""
+        return () if self.unread is None else (f"{self.unread}: what was seen last counts",)
 
     @classmethod
     def of(
@@ -102,6 +109,7 @@ class HostStatus(NamedTuple):
         events: EventsStatus,
         scans: Durations = NO_DURATIONS,
         held: Container[str] = (),
+        unread: str | None = None,
     ) -> HostStatus:
         """The numbers of a Host. ``held`` are the ids that pods have."""
         return cls(
@@ -114,6 +122,7 @@ class HostStatus(NamedTuple):
             host.generation > 0,
             scans,
             tuple(MdevsStatus(*key, number) for key, number in sorted(_mdevs(host, held).items())),
+            unread,
         )
 
 
@@ -366,6 +375,7 @@ class Status(NamedTuple):
     allocating: Durations = NO_DURATIONS
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
+    names: NamesStatus = NamesStatus()
 
     @property
     def unready(self) -> tuple[str, ...]:

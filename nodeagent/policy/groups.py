@@ -7,19 +7,26 @@ The kernel refuses a group when one member is bound to a driver that lacks ``dri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 
 VENDOR_DRIVER = "nvidia"
+TOKEN_DRIVER = "vfio-pci"
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
+_ALL_REFUSE = (6, 6)  # the version of Linux
+_VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def vfio_bound(function: PciFunction) -> bool:
-    """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind."""
-    return function.vfio and function.driver is not None and not takes_vgpu(function)
+    """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind.
+
+    NVIDIA's own driver gives a VM its vGPUs through VFIO, and never the function as it is.
+    """
+    return function.vfio and function.driver not in (None, VENDOR_DRIVER)
 
 
 def takes_vgpu(function: PciFunction) -> bool:
@@ -28,6 +35,14 @@ def takes_vgpu(function: PciFunction) -> bool:
     KubeVirt asks the same: another driver makes none, nor is a function with VFs of its own one.
     """
     return function.vgpu and function.driver == VENDOR_DRIVER and not function.sriov_capable
+
+
+def unfinished(function: PciFunction) -> bool:
+    """True for a VF that NVIDIA's driver has taken and shows no vGPU types of.
+
+    It makes ``nvidia/`` after the bind, and nobody tells of that.
+    """
+    return function.driver == VENDOR_DRIVER and function.physfn is not None and not function.vgpu
 
 
 def vgpu_of(function: PciFunction) -> str | None:
@@ -40,16 +55,43 @@ def ready(function: PciFunction) -> bool:
     return vfio_bound(function) or vgpu_of(function) is not None
 
 
+def needs_token(function: PciFunction) -> bool:
+    """True for a VF that vfio-pci opens with a VF token only, which neither libvirt nor virt-launcher sends.
+
+    So it does if it has made the VF itself, and it takes no PF that has VFs (vfio_pci_validate_vf_token and
+    vfio_pci_vf_init in drivers/vfio/pci/vfio_pci_core.c).
+    """
+    return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
+
+
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
-    """The members whose driver makes the kernel refuse the whole group; () if it is viable."""
+    """The members whose driver makes the kernel refuse the whole group; () if it is viable.
+
+    NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that makes vGPUs: then no
+    function on it is in the way, the PF of the vGPUs among them (nv_pci_driver in its kernel module).
+    """
+    members = tuple(members)
+    makes_vgpus = any(map(takes_vgpu, members))
     return tuple(
         member
         for member in members
         if member.driver is not None
         and not member.vfio
         and member.driver not in FRIENDLY_DRIVERS
-        and vgpu_of(member) is None
+        and not (makes_vgpus and member.driver == VENDOR_DRIVER)
     )
+
+
+def kept_by_firmware(group: Group | None, host: Host) -> bool:
+    """True if the kernel refuses to give the group away: a member's memory has to stay mapped 1:1.
+
+    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does for all of them, as whoever takes
+    a group begins with no mapping at all (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
+    """
+    if group is None or not group.direct:
+        return False
+    version = _VERSION.match(host.release or "")
+    return host.vtd or version is None or (int(version[1]), int(version[2])) >= _ALL_REFUSE
 
 
 def going_away(function: PciFunction, group: Group | None) -> bool:
@@ -75,5 +117,19 @@ def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | No
 
 
 def in_use(function: PciFunction) -> bool:
-    """True if somebody has the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
+    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
     return vfio_bound(function) and bool(function.enable)
+
+
+def opened(function: PciFunction) -> bool | None:
+    """Whether somebody has the VFIO device open; None if that is not known.
+
+    The driver before may have left ``enable`` above zero. What /proc shows decides; where it does not show
+    all, a count that was lower under the present driver is one of somebody who has it open.
+    """
+    if not in_use(function):
+        return False
+    sight = function.sight
+    if sight is not None and (sight.whole or sight.process is not None):
+        return sight.process is not None
+    return True if (function.enable or 0) > (function.idle or 0) else None

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
 NAME_LIMIT = 63
 
+UNNAMED_VGPU = "vgpu-without-name"  # the name after the '/' of what no name is known for
+
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _GO_SPACE = re.compile(r"[\t\n\f\r ]+")  # what \s means in Go's regexp
 _FOREIGN = re.compile(r"[^A-Za-z0-9_.]")
 _FOREIGN_MDEV = re.compile(r"[^-A-Za-z0-9_.]")
-_ENDS = re.compile(r"\A[^A-Za-z0-9]+|[^A-Za-z0-9]+\Z")
+_ENDS = "-_."  # the only characters of a repaired name that may not be at its ends
 _ENV_PREFIX = {Kind.MDEV: "MDEV_PCI_RESOURCE"}  # of all other kinds it is <KIND>_RESOURCE
 
 
@@ -107,9 +109,9 @@ def vendor_domain(vendor_text: str | None, vendor_id: str) -> str:
     Takes the text in the first brackets up to '/', else the first word. A vendor that pci.ids does
     not know gives ``pci-<vvvv>.nodeagent``.
     """
-    bracket = re.search(r"\[([^\]/]*)[^\]]*\]", vendor_text or "")
+    inside, closed, _ = (vendor_text or "").partition("[")[2].partition("]")
     words = (vendor_text or "").split()
-    word = bracket.group(1) if bracket else (words[0] if words else "")
+    word = inside.partition("/")[0] if closed else (words[0] if words else "")
     label = re.sub(r"[^a-z0-9]", "", word.lower())[:NAME_LIMIT]
     return f"{label}.com" if label else f"pci-{_id(vendor_id)}.nodeagent"
 
@@ -150,7 +152,7 @@ def _id(text: str) -> str:
 
 def _repaired(name: str, otherwise: str) -> str:
     """``name`` trimmed and cut until it is valid, or ``otherwise``, or ``unknown``."""
-    trimmed = _ENDS.sub("", name) or _ENDS.sub("", otherwise) or "unknown"
+    trimmed = name.strip(_ENDS) or otherwise.strip(_ENDS) or "unknown"
     if len(trimmed) <= NAME_LIMIT:
         return trimmed
     import hashlib  # here: it loads OpenSSL, and hardly any name is too long

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
-from nodeagent.policy import classes
-from nodeagent.policy.offer import kinds
+from nodeagent.policy import classes, groups
+from nodeagent.policy.offer import discovery, kinds
 from nodeagent.policy.offer.explain import Explanation, Member
 from nodeagent.render.answers import DeviceAnswer, MemberAnswer, ReasonAnswer, RuleAnswer
 from nodeagent.render.table import table
@@ -98,14 +98,31 @@ def _pci_facts(function: PciFunction) -> Facts:
     hints = function.hints
     return [
         ("power", function.power_state),
-        ("opens", str(function.enable) if function.vfio and function.enable else None),
+        ("opens", _opens(function)),
         ("pf", function.physfn),
         ("vfs", ", ".join(function.vfs)),
         ("vgpu", function.vgpu_type or ("none" if function.vgpu else None)),
         ("resets", " ".join(hints.reset_methods) if hints else None),
         ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
         ("vfio", function.vfio_device),
+        ("note", _NO_FABRIC if discovery.is_nvswitch(function) else None),
     ]
+
+
+_NO_FABRIC = "nodeagent sets no fabric partitions up: that is for NVIDIA's Fabric Manager, see docs/vgpu.md"
+
+
+def _opens(function: PciFunction) -> str | None:
+    """How often it is open; and that this is no reason to keep it, if it may be a former driver's doing."""
+    if not groups.in_use(function):
+        return None
+    opened = groups.opened(function)
+    note = {
+        True: f" in {function.sight.process}" if function.sight and function.sight.process else "",
+        False: " by its count, which a former driver has left: no process has it open",
+        None: " by its count, which a former driver may have left: who has it open cannot be seen from here",
+    }
+    return f"{function.enable}{note[opened]}"
 
 
 def _mdev_facts(mdev: Mdev) -> Facts:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from nodeagent.model import shares
+from nodeagent.model.names import Rename
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, StaleStatus, Status
 from nodeagent.render import times
@@ -21,6 +22,7 @@ _KUBELET_LOG = "look for its reason in the kubelet's log: journalctl -u kubelet 
 _NOT_ASKED = (
     "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
 )
+_TO_KEEP = "to keep the old name, write aliases: {%s}; else ask by the new one, also in the KubeVirt CR"
 _NOT_MEANT = (
     "change the configuration (nodeagent scan lists what is there), or leave it if it is for other nodes"
 )
@@ -38,6 +40,7 @@ def text(status: Status, *, wide: bool = False) -> str:
         f"nodeagent {status.version}, pid {status.pid}, up {times.span(status.uptime_seconds)}",
         f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
         f"pod-resources: {kubelet.pod_resources}",
+        *([f"names: bundled pci.ids of {status.names.bundled}"] if status.names.bundled else []),
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
         *([f"metrics and health at {status.http.address}"] if status.http.address else []),
         *([_cluster(status.cluster)] if status.cluster.followed else []),
@@ -53,6 +56,7 @@ def text(status: Status, *, wide: bool = False) -> str:
     waiting = [f"{each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
     waiting += _waiting(status)
     lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []
+    lines += [_kept(each) for each in status.names.kept]
     lines += [_stale(each) for each in status.cluster.stale]
     lines += ["", "all is well"] if not status.problems else ["", "to look at:"]
     return "\n".join([*lines, *_told(status)])
@@ -72,6 +76,7 @@ def _hints(status: Status) -> dict[str, str]:
     error, http = status.configuration.error, status.http
     hints = {shares.unregistered(resource): _KUBELET_LOG for resource in status.resources}
     hints[shares.unasked(status.kubelet.pod_resources)] = _NOT_ASKED
+    hints |= {shares.renamed(each): _TO_KEEP % each.alias for each in status.names.changed}
     hints |= dict.fromkeys(status.changes.problems, _NOT_MEANT) | dict(status.changes.remedies)
     hints |= {
         shares.unhealthy(resource.name, device): device.hint or ""
@@ -115,6 +120,12 @@ def _cluster(cluster: ClusterStatus) -> str:
         return f"cluster: answers since {when}; in force: {wishes}{untold}"
     since = f"does not answer since {when}" if cluster.since else "has not answered yet"
     return f"cluster: {since}; in force, as it was heard last: {wishes}{untold}"
+
+
+def _kept(rename: Rename) -> str:
+    """No fault: the old name serves as long as it is needed."""
+    what = f"{rename.old} keeps its name; a start at which no pod is known to hold it makes it {rename.new}"
+    return f"{what}; to keep it for ever: aliases: {{{rename.alias}}}"
 
 
 def _stale(stale: StaleStatus) -> str:

@@ -22,6 +22,7 @@ def join_group(tree: Tree, group: int, address: str, real: str) -> None:
     base = _directory(group)
     files.directory(tree.path(f"{base}/devices"))
     files.write_new(tree.path(f"{base}/type"), "DMA\n")
+    files.write_new(tree.path(f"{base}/reserved_regions"), "0x00000000fee00000 0x00000000feefffff msi\n")
     tree.link(f"{base}/devices/{address}", real)
     tree.link(f"{real}/iommu_group", base)
 

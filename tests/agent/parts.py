@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from nodeagent import config
+from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
@@ -46,7 +47,8 @@ class Eyes:
     def __post_init__(self) -> None:
         root = Root(self.host.directory)
         self.events = KernelEvents(root, self.watcher, self.wakes)
-        self.observer = Observer(root, self.snapshots, self.wakes, self.events, self.settings)
+        self.names = NameKeeper(root, self.snapshots)
+        self.observer = Observer(root, self.snapshots, self.wakes, self.events, self.settings, self.names)
 
     @property
     def now(self) -> Host:

@@ -100,7 +100,7 @@ class Agent:
             self.offering,
             self.reservations,
             Asking(self.offering, self.reservations, self.inquiry),
-            Closing(Root(host.directory), self.eyes.observer, self.offering),
+            Closing(Root(host.directory), self.eyes.wakes, self.eyes.observer, self.offering),
             self.cdi,
             self.eyes.settings,
         )

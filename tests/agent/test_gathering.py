@@ -76,10 +76,31 @@ async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("slow", [0.02, 0.05])
-async def test_without_a_wake_everything_is_due_from_time_to_time(slow: float) -> None:
+@virtual.TIME
+async def test_wakes_that_name_something_all_the_time_do_not_put_off_everything() -> None:
     waiting = Waiting()
     began = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
+
+        async def looks() -> None:
+            while True:
+                await anyio.sleep(2)  # as a release is looked for
+                waiting.wakes.wake("a")
+
+        tasks.start_soon(looks)
+        taken: list[frozenset[str] | None] = []
+        while None not in taken and len(taken) < 100:
+            await waiting.gathering.due(60)
+            taken.append(waiting.gathering.take())
+        tasks.cancel_scope.cancel()
+    assert taken[-1] is None
+    assert 60 <= anyio.current_time() - began < 63
+
+
+@pytest.mark.parametrize("slow", [0.02, 0.05])
+async def test_without_a_wake_everything_is_due_from_time_to_time(slow: float) -> None:
+    began = anyio.current_time()
+    waiting = Waiting()
     await waiting.gathering.due(slow)
     assert anyio.current_time() - began >= slow
     assert waiting.gathering.take() is None

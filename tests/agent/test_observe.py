@@ -51,7 +51,12 @@ async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_nam
     vgpu_on(host, "0\n", "1147 : NVIDIA A40-1B\n")
     mdev_on(host, TWO)
     async with Eyes(host).open() as eyes:
-        wanted = {"10de": "NVIDIA Corporation", "8086": "Intel Corporation", "vgpu:1147": "NVIDIA A40-1B"}
+        wanted = {
+            "10de": "NVIDIA Corporation",
+            "8086": "Intel Corporation",
+            "vgpu:1147": "NVIDIA A40-1B",
+            "8086:1000": "82542 Gigabit Ethernet Controller (Fiber)",
+        }
         assert eyes.snapshots.now.names == wanted
         vgpu_on(host, "1147\n", "")
         eyes.wakes.wake(ONE)

@@ -172,16 +172,17 @@ def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_l
     reservations.named(PodList({}, nothing), 1.4)
     assert not reservations.given.overdue
     reservations.settle(1.5)
-    before, late, later, last = ((0, int(at * 1e9), 0) for at in (0.0, 0.9, 1.0, 1.3))
-    entered = Checkpoint(late, (Entry("uid", A, "a", None),))
-    files = (Checkpoint(before), Checkpoint(before), entered, Checkpoint(late), Checkpoint(later))
+    empty = (0, 0, 0)
+    before, late, later, last = (Checkpoint(empty, by=at, after=at - 0.01) for at in (0.0, 0.9, 1.0, 1.3))
+    entered = late._replace(entries=(Entry("uid", A, "a", None),))
+    files = (before, before, entered, late, later)
     seconds = []
     for asked, file in enumerate(files, start=2):
         reservations.named(PodList({}, nothing), asked, file=file)
         assert snapshots.now.reservations.given.keys() == {"a"}
         seconds.append(reservations.given.overdue)
     assert seconds == [{(A, "a")}] * 5, "another file is asked for: the entry may be that of the pod before"
-    reservations.named(PodList({}, nothing), asked=7.0, file=Checkpoint(last))
+    reservations.named(PodList({}, nothing), asked=7.0, file=last)
     assert snapshots.now.reservations.given == {}
     assert not reservations.given.overdue
 

@@ -34,3 +34,9 @@ def test_where_nothing_was_left_out_nothing_is_told_or_kept() -> None:
     assert limiter.admits("a", 0)
     assert limiter.over(100) == []
     assert limiter.admits("a", 101)
+
+
+def test_what_is_to_be_rare_has_a_number_of_its_own() -> None:
+    limiter: Limiter[str] = Limiter()
+    assert [limiter.admits("rare", 0.0, 1) for _ in range(3)] == [True, False, False]
+    assert limiter.over(60.0) == [LeftOut("rare", 2, 60.0)]

@@ -212,6 +212,18 @@ async def test_a_device_node_that_is_there_when_a_new_file_names_it_is_never_sai
         assert daemon.lines("device-unhealthy") == []
 
 
+async def test_all_shares_of_a_node_are_one_line_of_the_log(node: Node) -> None:
+    node.configure("resources: [{name: example.com/tun, node: {path: /dev/net/tun, count: 110}}]")
+    async with node.running(listed={"example.com/tun": 110}) as (daemon, kubelet):
+        line = await daemon.logged("device-unhealthy")
+        assert line["device"] == "each of 110 shares (tun-0 …)"
+        node.host.node("/dev/net/tun")
+        await kubelet.until(lambda: kubelet.capacity("example.com/tun") == (110, 110), PATIENCE)
+        assert (await daemon.logged("device-healthy"))["device"] == line["device"]
+        counts = [len(daemon.lines(f"device-{state}")) for state in ("unhealthy", "healthy")]
+        assert counts == [1, 1]
+
+
 @pytest.mark.shows("KV-17")
 async def test_other_times_count_at_once(node: Node) -> None:
     (address,) = node.add_gpus(1)

@@ -158,3 +158,11 @@ async def test_after_sigkill_the_same_ids_come_back_and_nothing_is_given_twice(n
             assert not old.exists()
             kubelet.delete(first)
             await until_health(kubelet, T4, sibling, "Healthy")
+
+
+async def test_a_second_instance_is_refused_also_where_there_was_never_a_kubelet(node: Node) -> None:
+    async with node.daemon() as daemon:
+        assert not node.plugins.exists()
+        second = await node.command("run")
+        assert second.returncode == 1
+        assert f": process {daemon.pid};" in second.stderr

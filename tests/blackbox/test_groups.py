@@ -159,6 +159,7 @@ async def test_a_group_is_held_by_a_pod_that_got_its_device_from_another_plugin(
 
 async def test_what_has_been_closed_is_healthy_soon_though_the_kernel_says_nothing(shared: Node) -> None:
     shared.host.hold(OTHER_AT)
+    shared.host.tree.link("/proc/4711/fd/7", "/dev/vfio/30")
     async with shared.kubelet() as kubelet, shared.daemon("--timing-resync", "600s"):
         await until_health(kubelet, GPUS, OTHER_AT, "Unhealthy")
         shared.host.release(OTHER_AT)

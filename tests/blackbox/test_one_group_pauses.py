@@ -47,11 +47,33 @@ async def test_what_a_new_daemon_knows_from_the_file_is_free_soon_after_its_pod(
             await freed(kubelet, old)
 
 
+async def test_what_a_pod_had_that_comes_again_under_its_name_is_free_soon(node: Node) -> None:
+    """The kubelet is not asked in between; it removes the directory of the one that has ended.
+
+    Each 2 s (``cleanupOrphanedPodDirs``, called by ``HandlePodCleanups`` in pkg/kubelet/kubelet_pods.go).
+    """
+    boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        running(await kubelet.admit(pod("without", {})))
+        old = await kubelet.admit(pod("old", {}, init_containers=[{GPU: 1}]))
+        await held_for_long(kubelet, old)
+        kubelet.delete(old)
+        running(await kubelet.admit(pod("old", {})))
+        (kubelet.paths.pods / old.uid).rmdir()
+        await until_all_healthy(kubelet, USB, within=SOON)
+        running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))
+
+
 async def freed(kubelet: Kubelet, old: Pod) -> None:
     """The pod has its GPU for long, then ends; the sibling is free soon after that."""
-    running(old)
-    await kubelet.until(lambda: "Unhealthy" in health(kubelet, USB).values(), 8.0)
-    await stays(kubelet, lambda: "Unhealthy" in health(kubelet, USB).values(), LONG)
+    await held_for_long(kubelet, old)
     kubelet.delete(old)
     await until_all_healthy(kubelet, USB, within=SOON)
     running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))
+
+
+async def held_for_long(kubelet: Kubelet, old: Pod) -> None:
+    """The pod has its GPU until the pauses have grown."""
+    running(old)
+    await kubelet.until(lambda: "Unhealthy" in health(kubelet, USB).values(), 8.0)
+    await stays(kubelet, lambda: "Unhealthy" in health(kubelet, USB).values(), LONG)

@@ -9,8 +9,9 @@ import sys
 
 import anyio
 import pytest
+from grpclib.exceptions import GRPCError
 
-from tests.blackbox.harness import NOBODY, PATIENCE, T4, Node, eventually, socket_of
+from tests.blackbox.harness import NOBODY, PATIENCE, T4, Node, allocate, eventually, socket_of
 
 CLIENT = """
 import os, socket, sys
@@ -80,6 +81,18 @@ async def test_nobody_but_root_is_talked_to(node: Node, which: str) -> None:
         assert daemon.alive
         assert kubelet.statistics.streams == {T4: 1}
         assert (await node.status())["resources"]
+
+
+@pytest.mark.parametrize("ids", [["x" * (1 << 20)], ["x"] * 100_000], ids=["a long one", "many"])
+async def test_ids_without_bounds_are_refused_at_once_and_delay_nobody(node: Node, ids: list[str]) -> None:
+    node.add_gpus(1)
+    async with node.running(listed={T4: 1}) as (daemon, kubelet):
+        with pytest.raises(GRPCError) as refused, anyio.fail_after(5):
+            await allocate(kubelet, T4, ids)
+        assert len(refused.value.message or "") < 1100
+        with anyio.fail_after(5):
+            assert (await node.status())["resources"]
+        assert max(map(len, daemon.raw)) < 10_000
 
 
 async def test_the_running_daemon_has_loaded_nothing_heavy(node: Node) -> None:

@@ -19,6 +19,7 @@ import pytest
 from nodeagent import __version__, config
 from nodeagent.base import jsonserver
 from nodeagent.cli import main
+from nodeagent.kernel import pciids
 from nodeagent.model import plain
 from nodeagent.render import status
 from nodeagent.sim import nodes
@@ -250,7 +251,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"nodeagent {__version__}\n"
+    version, names = capsys.readouterr().out.splitlines()
+    assert version == f"nodeagent {__version__}"
+    assert names == f"bundled pci.ids of {pciids.bundled_date()}"
 
 
 def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,9 @@ def test_without_arguments_all_devices_are_shown(named: Names) -> None:
     ],
     ids=str,
 )
-def test_arguments_choose(named: Names, arguments: list[str], shown: list[str]) -> None:
+def test_addresses_and_classes_choose_what_is_shown(
+    named: Names, arguments: list[str], shown: list[str]
+) -> None:
     assert named(*arguments) == shown
 
 

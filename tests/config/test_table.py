@@ -153,3 +153,10 @@ def test_the_examples_of_the_page_load(tmp_path: Path) -> None:
 )
 def test_a_pattern_is_possible_if_some_address_fits_it(pattern: str, possible: bool) -> None:
     assert scalars.can_match(pattern) is possible
+
+
+@pytest.mark.timeout(10)
+def test_a_pattern_of_any_number_of_stars_is_judged_in_no_time() -> None:
+    assert scalars.can_match("*" * 100_000)
+    assert scalars.can_match("0000:86:" + "*" * 100_000 + ".0")
+    assert not scalars.can_match("*0" * 50_000)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 from nodeagent.sim import files
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests import exhausted
 from tests.sim.vfs import vf_addresses
 
 T4, A40, NIC = "0000:3b:00.0", "0000:86:00.0", "0000:af:00.2"
@@ -229,3 +231,8 @@ async def test_a_file_that_only_its_owner_may_look_at_is_no_device(
     files.directory(str(listed))
     (listed / "3").symlink_to(private / "file")
     assert as_anybody(lambda: used(cards, ONE, TWO)) == {ONE}
+
+
+def test_who_may_open_nothing_does_not_know_what_is_open(cards: SimulatedCards) -> None:
+    with exhausted.no_descriptors(), pytest.raises(KernelRefused):
+        used(cards, ONE)

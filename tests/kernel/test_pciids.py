@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tempfile
+import threading
 from pathlib import Path
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import pciids
 from nodeagent.kernel.pciids import HOST_FILES
 from nodeagent.kernel.root import Root
+from tests import exhausted
 
 TEXT = """\
 # a comment
@@ -42,8 +47,13 @@ def given(root: Path, text: str | bytes, path: str = HOST_FILES[1]) -> Root:
     return Root(root)
 
 
+def names_in(root: Root, wanted: list[tuple[str, str]]) -> dict[str, str]:
+    """What the file says that was given."""
+    return pciids.names(root, wanted, HOST_FILES[1])
+
+
 def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
-    found = pciids.names(
+    found = names_in(
         given(tmp_path, TEXT),
         [
             ("10de", "1eb8"),
@@ -56,7 +66,7 @@ def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
     )
     assert found["10de"] == "NVIDIA Corporation"
     assert found["10de:1eb8"] == "TU104GL [Tesla T4]"
-    assert found.get("10de:1f08") is None
+    assert found["10de:1f08"] not in ("Not the one", "A subsystem")
     assert found.get("10de:10de") is None
     assert found["8086:1f08"] == "Not the one"
     assert found["1eb8"] == "A vendor of that number"
@@ -64,15 +74,44 @@ def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
     assert found["10de:beef"] == "With a tab"
 
 
-def test_hwdata_wins_over_misc_and_both_over_the_bundled_copy(tmp_path: Path) -> None:
+UNBUNDLED = "fff0"  # of no device that the bundled copy knows
+
+
+def test_hwdata_wins_over_misc_and_the_bundled_copy_over_both(tmp_path: Path) -> None:
+    wanted = [("10de", "1eb8"), ("10de", UNBUNDLED)]
+    bundled = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
+    assert pciids.names(Root(tmp_path), wanted) == bundled
+    misc = given(tmp_path, f"10de  N\n\t1eb8  Misc\n\t{UNBUNDLED}  Misc\n")
+    assert pciids.names(misc, wanted) == {**bundled, "10de:fff0": "Misc"}
+    hwdata = given(tmp_path, f"10de  N\n\t1eb8  Hwdata\n\t{UNBUNDLED}  Hwdata\n", HOST_FILES[0])
+    assert pciids.names(hwdata, wanted) == {**bundled, "10de:fff0": "Hwdata"}
+    without = given(tmp_path, f"10de  N\n\t{UNBUNDLED}   \n", HOST_FILES[0])
+    assert pciids.names(without, wanted) == {**bundled, "10de:fff0": "Misc"}
+
+
+def test_a_chosen_file_wins_over_all_for_what_it_knows(tmp_path: Path) -> None:
+    root = given(tmp_path, "10de  Mine\n", "/etc/mine")
     wanted = [("10de", "1eb8")]
-    bundled = pciids.names(Root(tmp_path), wanted)
-    assert bundled["10de:1eb8"] == "TU104GL [Tesla T4]"
-    misc = given(tmp_path, "10de  N\n\t1eb8  Misc\n")
-    assert pciids.names(misc, wanted)["10de:1eb8"] == "Misc"
-    hwdata = given(tmp_path, "10de  N\n\t1eb8  Hwdata\n", HOST_FILES[0])
-    assert pciids.names(hwdata, wanted)["10de:1eb8"] == "Hwdata"
-    assert pciids.names(given(tmp_path, "10de  N\n", HOST_FILES[0]), wanted) == {"10de": "N"}
+    assert pciids.names(root, wanted, "/etc/mine") == {"10de": "Mine", "10de:1eb8": "TU104GL [Tesla T4]"}
+    assert pciids.names(root, wanted, "/etc/absent")["10de"] == "NVIDIA Corporation"
+
+
+def test_where_the_bundled_copy_knows_all_no_file_of_the_host_is_opened(tmp_path: Path) -> None:
+    for path in HOST_FILES:
+        at = tmp_path / path.lstrip("/")
+        at.parent.mkdir(parents=True)
+        os.mkfifo(at)  # opening it would not end
+    found: list[dict[str, str]] = []
+    thread = threading.Thread(
+        target=lambda: found.append(pciids.names(Root(tmp_path), [("10de", "1eb8")])), daemon=True
+    )
+    thread.start()
+    thread.join(timeout=10)
+    assert [texts["10de:1eb8"] for texts in found] == ["TU104GL [Tesla T4]"]
+
+
+def test_the_bundled_copy_tells_its_day() -> None:
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", pciids.bundled_date())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +119,7 @@ def test_hwdata_wins_over_misc_and_both_over_the_bundled_copy(tmp_path: Path) ->
     [b"", b"\n", b"\x00" * 100, b"\xff\xfe garbage", b"10d", b"\t1eb8  An orphan\n", b"10dex  No\n"],
 )
 def test_a_broken_file_of_the_host_is_passed_over(tmp_path: Path, text: bytes) -> None:
-    found = pciids.names(given(tmp_path, text), [("10de", "1eb8")])
+    found = names_in(given(tmp_path, text), [("10de", "1eb8")])
     assert found["10de:1eb8"] == "TU104GL [Tesla T4]"
 
 
@@ -88,12 +127,12 @@ def test_a_broken_file_of_the_host_is_passed_over(tmp_path: Path, text: bytes) -
     "text", ["10de  N\n\t1eb8  Last", "10de  N\r\n\t1eb8  Last\r\n", "10de N\n\t1eb8 Last\n"]
 )
 def test_odd_line_ends_and_blanks_are_understood(tmp_path: Path, text: str) -> None:
-    found = pciids.names(given(tmp_path, text), [("10de", "1eb8")])
+    found = names_in(given(tmp_path, text), [("10de", "1eb8")])
     assert (found["10de"], found["10de:1eb8"]) == ("N", "Last")
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
-    found = pciids.names(given(tmp_path, b"10de  N\xe9\n"), [("10de", "1eb8")])
+    found = names_in(given(tmp_path, b"10de  N\xe9\n"), [("10de", "1eb8")])
     assert found["10de"] == "N\ufffd"
 
 
@@ -105,13 +144,20 @@ ENDS = st.one_of(st.text(max_size=20), st.from_regex(r"[\[\](){}A-Za-z0-9 /]{0,2
 @hypothesis.given(st.lists(st.builds(str.__add__, LINES, ENDS)), st.binary(max_size=20))
 def test_no_file_however_odd_is_more_than_names_or_none(lines: list[str], tail: bytes) -> None:
     with tempfile.TemporaryDirectory() as root:
-        found = pciids.names(given(Path(root), "\n".join(lines).encode() + tail), [("10de", "1eb8")])
+        found = names_in(given(Path(root), "\n".join(lines).encode() + tail), [("10de", "1eb8")])
     assert found.keys() <= {"10de", "10de:1eb8"}
     assert all(isinstance(name, str) for name in found.values())
 
 
+def test_a_line_without_end_gives_as_much_of_it_as_a_name_can_have(tmp_path: Path) -> None:
+    root = given(tmp_path, "10de  NVIDIA" + "x" * 3_000_000)
+    (name,) = pciids.names(root, [("10de", "1eb8")]).values()
+    assert name.startswith("NVIDIAxx")
+    assert len(name) <= 1024
+
+
 def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
-    found = pciids.names(given(tmp_path, TEXT), [("10de", ""), ("", ""), ("10de", "zzzz"), ("C 03", "00")])
+    found = names_in(given(tmp_path, TEXT), [("10de", ""), ("", ""), ("10de", "zzzz"), ("C 03", "00")])
     assert found.get("10de:") is None
     assert found.get("") is None
     assert found.get("C 03") is None
@@ -120,3 +166,9 @@ def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
 
 def test_without_wishes_there_are_no_names(tmp_path: Path) -> None:
     assert pciids.names(Root(tmp_path), []) == {}
+
+
+def test_a_file_that_cannot_be_opened_now_does_not_leave_the_names_to_the_next(tmp_path: Path) -> None:
+    root = given(tmp_path, TEXT)
+    with exhausted.no_descriptors(), pytest.raises(KernelRefused):
+        pciids.names(root, [("10de", "1eb8")])

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel.root import Root
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import MOST, Root
+from tests import exhausted
 
 
 def test_paths_lie_below_the_prefix_and_lead_back(tmp_path: Path) -> None:
@@ -39,6 +42,17 @@ def test_text_is_stripped_and_whole(tmp_path: Path) -> None:
     assert root.text("/long") == ("line\n" * 50_000).strip()
     assert root.text("/page") == "x" * 256
     assert root.text("/empty") == ""
+
+
+def test_a_file_that_goes_on_and_on_is_read_to_a_bound_and_is_no_text(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "most").write_text("x" * MOST)
+    (tmp_path / "more").write_text("x" * (MOST + 1))
+    assert root.text("/endless") is None
+    assert root.text("/most") == "x" * MOST
+    assert root.text("/more") is None
+    assert root.text("/more", most=MOST + 1) == "x" * (MOST + 1)
 
 
 def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
@@ -102,3 +116,26 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
         with root.directory("/") as directory:
             directory.text("bad")
     assert os.listdir("/proc/self/fd") == before
+
+
+LOOKS: list[Callable[[Root], object]] = [
+    lambda root: root.names("/sys"),
+    lambda root: root.text("/sys/enable"),
+    lambda root: root.directory("/sys"),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=["names", "text", "directory"])
+def test_who_may_open_nothing_has_not_looked(tmp_path: Path, look: Callable[[Root], object]) -> None:
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "sys/enable").write_text("1")
+    with exhausted.no_descriptors(), pytest.raises(KernelRefused, match="cannot be looked at"):
+        look(Root(tmp_path))
+
+
+def test_an_open_directory_does_not_tell_what_it_could_not_look_at(tmp_path: Path) -> None:
+    (tmp_path / "devices").mkdir()
+    with Root(tmp_path).directory("/") as at, exhausted.no_descriptors():
+        for look in (lambda: at.names(), lambda: at.list("devices"), lambda: at.text("devices")):
+            with pytest.raises(KernelRefused):
+                look()

@@ -6,8 +6,10 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile, Entry, known_resources
+from nodeagent.kubelet.checkpoint import APART, Checkpoint, CheckpointFile, Entry, known_resources
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod
@@ -60,6 +62,66 @@ def test_what_is_read_is_of_the_file_whose_stamp_it_has_however_often_that_is_wr
     assert [each for each in read if each.written and each.entries != entered[each.written[2]]] == []
 
 
+def test_it_is_known_between_which_looks_a_file_was_written_whatever_its_time(tmp_path: Path) -> None:
+    checkpoint = CheckpointFile(str(tmp_path / CHECKPOINT), NO_PODS)
+    looks: list[float] = []
+    read: list[Checkpoint] = []
+    for ids in (["a"], ["a"], ["b"]):
+        put(tmp_path / CHECKPOINT, ids, at=1.5)
+        for _ in range(2):
+            looks.append(time.monotonic())
+            read.append(checkpoint.read())
+    looks.append(time.monotonic())
+    assert [read[0].after, read[0]] == [0.0, read[1]]
+    for new, last_look in ((2, 1), (4, 3)):
+        assert looks[last_look] <= read[new].after < looks[new] <= read[new].by < looks[new + 1]
+        assert read[new + 1] == read[new], "seen first, that is"
+
+
+def test_where_times_are_whole_seconds_a_file_may_look_like_one_before_it(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    checkpoint = CheckpointFile(str(path), NO_PODS)
+    for ids in (["a"], ["b"]):
+        put(path, ids, at=1.0, anew=False)
+        assert [each.device_id for each in checkpoint.read().entries] == ids
+
+
+def test_a_look_at_an_old_file_that_takes_long_makes_no_new_file_of_the_one_that_is_known(
+    tmp_path: Path,
+) -> None:
+    """A pipe keeps it there while another one begins."""
+    path = tmp_path / CHECKPOINT
+    os.mkfifo(path)
+    checkpoint = CheckpointFile(str(path), NO_PODS)
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(checkpoint.read)
+        with path.open("w") as pipe:
+            put(path, ["new"], at=1.5)
+            quick = pool.submit(checkpoint.read)
+            wait([quick], timeout=0.2)  # it waits for the slow one
+            pipe.write(document(["old"]))
+        assert [each.device_id for each in slow.result().entries] == ["old"]
+        assert [each.device_id for each in quick.result().entries] == ["new"]
+    assert checkpoint.read() == quick.result()
+
+
+def test_a_file_that_was_seen_late_may_have_been_written_early() -> None:
+    assert not Checkpoint(by=2.0, after=1.0).well_after(1.0)
+    assert Checkpoint(by=2.0, after=1.0 + APART).well_after(1.0)
+
+
+def put(path: Path, ids: list[str], at: float, *, anew: bool = True) -> None:
+    """Write a file that names these, changed at that time of the clock."""
+    beside = path.with_name(".1") if anew else path
+    beside.write_text(document(ids))
+    os.utime(beside, (at, at))
+    beside.rename(path)
+
+
+def document(ids: list[str]) -> str:
+    return json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ids})]}})
+
+
 def written(path: Path, contents: Iterator[str], goes_on: Callable[[], bool]) -> None:
     """Write the file anew with one after the other, as the kubelet does: beside it, then a rename."""
     while goes_on():
@@ -88,6 +150,7 @@ def group(number: str, node: str) -> dict[str, object]:
         ({"Data": []}, ()),
         ([], ()),
         ("no JSON at all", ()),
+        ("[" * 100_000, ()),
         (
             {
                 "Data": {
@@ -142,5 +205,6 @@ def test_the_kubelet_knows_what_is_registered_and_what_pods_hold(
     assert known_resources(str(path)) is None
     path.write_text(json.dumps({"Data": data}))
     assert known_resources(str(path)) == known
-    path.write_text("{")
-    assert known_resources(str(path)) is None
+    for damaged in ("{", "[" * 100_000):
+        path.write_text(damaged)
+        assert known_resources(str(path)) is None

@@ -105,6 +105,19 @@ async def test_garbage_is_an_answer_that_cannot_be_read(tmp_path: Path, garbage:
         await told(tmp_path, garbage)
 
 
+@pytest.mark.parametrize(
+    "pod",
+    [
+        v1.PodResources("p"),
+        v1.PodResources(namespace="ns"),
+        v1.PodResources("p", "ns", [v1.ContainerResources("c", [v1.ContainerDevices(device_ids=["a"])])]),
+    ],
+)
+async def test_what_has_no_name_is_not_guessed(tmp_path: Path, pod: v1.PodResources) -> None:
+    with pytest.raises(KubeletUnavailable, match="no name"):
+        await told(tmp_path, bytes(v1.ListPodResourcesResponse([pod])))
+
+
 async def test_several_numa_nodes_of_one_device_leave_the_first(tmp_path: Path) -> None:
     nodes = v1.TopologyInfo([v1.NumaNode(1), v1.NumaNode(0)])
     entries = [

@@ -59,6 +59,7 @@ hosts = st.builds(
     nodes=st.frozensets(addresses),
     numa_nodes=st.frozensets(st.integers(0, 3)),
     iommu=st.booleans(),
+    vtd=st.booleans(),
     vfio_loaded=st.booleans(),
     release=texts,
 )
@@ -96,6 +97,30 @@ def test_an_older_file_tells_a_vf_without_a_vgpu_type_by_a_zero(saved: Any, know
 def test_a_newer_file_is_read_as_far_as_it_is_known() -> None:
     document = host_json.dump(Host()) | {"weather": "fine", "groups": [{"number": 1, "colour": "red"}]}
     assert list(host_json.load(document).groups) == [1]
+
+
+def nested(depth: int) -> Any:
+    """Lists in lists."""
+    found: Any = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {**host_json.HEADING, "nodes": nested(100_000)},
+        {**host_json.HEADING, "mdevParents": {"a\nb\r\nc": 7}},
+        {**host_json.HEADING, "mdevParents": {"a" * 1_000_000: 7}},
+    ],
+    ids=["deep", "lines", "long"],
+)
+def test_whatever_is_damaged_is_told_in_two_lines_that_a_person_can_read(data: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        host_json.load(data)
+    assert len(caught.value.lines().splitlines()) == 2
+    assert len(caught.value.lines()) < 1200
 
 
 @pytest.mark.parametrize(

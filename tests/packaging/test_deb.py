@@ -42,7 +42,7 @@ def test_an_upgrade_keeps_an_edited_configuration_and_a_disable(
     assert installed.says(f"cat {CONFIG}") == EDITED.strip()
     assert installed.says("systemctl is-enabled nodeagent") == "disabled"
     assert installed.show("MainPID") != before
-    assert installed.says("nodeagent --version") == "nodeagent 99.0.0"
+    assert installed.says("nodeagent --version").splitlines()[0] == "nodeagent 99.0.0"
     assert len(installed.says("ls /usr/lib/nodeagent").split()) == 1, "the code of the old version is gone"
     assert str(packages) != str(newer)
 
@@ -57,7 +57,7 @@ def test_a_downgrade_keeps_the_configuration_and_a_key_that_only_the_newer_versi
     installed.write(CONFIG, f"{EDITED}tomorrow: 1\n")
     assert installed.run(f"apt-get install -y {older}", check=False).returncode, "apt wants to be told"
     installed.run(f"apt-get install -y --allow-downgrades {older}")
-    assert installed.says("nodeagent --version") == "nodeagent 0.1.0"
+    assert installed.says("nodeagent --version").splitlines()[0] == "nodeagent 0.1.0"
     until(lambda: "tomorrow: unknown key" in installed.journal("-p err"), "the journal says what is wrong")
     assert "mend the configuration first" in installed.run("nodeagent status", check=False).stderr
     installed.write(CONFIG, EDITED)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction, Sight
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
-from tests.policy.samples import function
+from tests.policy.samples import function, vgpu
 
 VFIO = function()
 HOST = function("0000:65:00.1", driver="e1000e")
@@ -16,6 +16,10 @@ NOTHING = function("0000:65:00.2", driver=None)
 PORT = function("0000:00:15.0", driver="pcieport", pci_class="060400")
 BRIDGE = function("0000:00:16.0", driver=None, pci_class="060400")
 STUB = function("0000:65:00.3", driver="pci-stub")
+MAKER = function(driver="nvidia", sriov_capable=True)
+VGPU = vgpu()
+EMPTY = vgpu(vgpu_type=None)
+UNFINISHED = vgpu(vgpu=False, vgpu_type=None, vfio=True)
 VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
 
 
@@ -31,10 +35,67 @@ VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
         ((STUB, VFIO), True),
         ((VENDOR, VFIO), True),
         ((), True),
+        ((MAKER, VGPU), True),
+        ((MAKER, EMPTY), True),
+        ((MAKER, UNFINISHED), False),
+        ((MAKER, VFIO), False),
+        ((MAKER, VGPU, HOST), False),
     ],
 )
 def test_a_group_is_viable_as_the_kernel_says(members: tuple[PciFunction, ...], viable: bool) -> None:
     assert (groups.blockers(members) == ()) is viable
+
+
+FREE, KEPT = Group(GroupNumber(1)), Group(GroupNumber(1), direct=True)
+
+
+@pytest.mark.parametrize(
+    ("release", "vtd", "kept"),
+    [
+        ("6.12.95+deb12-amd64", False, True),
+        ("6.6.0", False, True),
+        ("7.2", False, True),
+        ("6.5.13-1-pve", False, False),
+        ("5.14.0-570.el9", False, False),
+        ("6.1.0-56-amd64", False, False),
+        ("6.1.0-56-amd64", True, True),
+        ("what", False, True),
+        (None, False, True),
+    ],
+)
+def test_memory_mapped_by_firmware_keeps_a_group_on_intel_and_since_linux_6_6_everywhere(
+    release: str | None, vtd: bool, kept: bool
+) -> None:
+    here = Host(release=release, vtd=vtd)
+    assert groups.kept_by_firmware(KEPT, here) is kept
+    assert not groups.kept_by_firmware(FREE, here)
+    assert not groups.kept_by_firmware(None, here)
+
+
+SEEN, NOBODY, HIDDEN = Sight("process 7 (qemu)", whole=True), Sight(whole=True), Sight()
+
+
+@pytest.mark.parametrize(
+    ("enable", "idle", "sight", "opened"),
+    [
+        (0, 0, None, False),
+        (1, 0, None, True),
+        (1, None, None, True),
+        (1, 1, None, None),
+        (1, 1, SEEN, True),
+        (1, 1, Sight("process 7 (qemu)"), True),
+        (1, 1, NOBODY, False),
+        (1, 0, NOBODY, False),
+        (1, 1, HIDDEN, None),
+        (2, 1, HIDDEN, True),
+        (1, 0, HIDDEN, True),
+    ],
+)
+def test_a_count_that_a_former_driver_may_have_left_is_not_somebody_who_has_it_open(
+    enable: int, idle: int | None, sight: Sight | None, opened: bool | None
+) -> None:
+    assert groups.opened(function(enable=enable, idle=idle, sight=sight)) is opened
+    assert groups.opened(function(enable=enable, idle=idle, sight=sight, driver="i915")) is False
 
 
 def test_all_blockers_are_named_in_order() -> None:
@@ -46,6 +107,15 @@ def test_a_vfio_directory_without_a_driver_is_no_binding() -> None:
     assert groups.vfio_bound(VFIO)
     assert not groups.vfio_bound(function(driver=None, vfio=True))
     assert not groups.vfio_bound(HOST)
+
+
+def test_a_vf_on_the_driver_of_nvidia_is_never_a_function_to_pass_through() -> None:
+    for found in (VGPU._replace(vfio=True), EMPTY._replace(vfio=True), UNFINISHED):
+        assert not groups.vfio_bound(found)
+        assert not groups.in_use(found._replace(enable=1))
+    assert [groups.unfinished(each) for each in (VGPU, EMPTY, UNFINISHED, MAKER, VFIO)] == [
+        *(False, False, True, False, False)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,10 @@ def test_no_discovered_name_is_ever_refused(
     kind: Kind,
 ) -> None:
     assert naming.refusal(naming.discovered_name(style, prefix, *ids, *texts, kind)) is None
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("text", ["[" * 50_000, "[a/" * 50_000, "a" + "_" * 200_000 + "a", "-" * 200_000])
+def test_a_text_of_any_length_is_named_in_no_time(text: str) -> None:
+    assert naming.refusal(naming.discovered_name("name", "", "10de", "1eb8", text, text)) is None
+    assert naming.refusal(naming.discovered_name("name", "", "10de", text, text, text, Kind.MDEV)) is None

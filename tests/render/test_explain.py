@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from nodeagent.model.desired import Desired
-from nodeagent.model.host import Hints, PciFunction
+from nodeagent.model.host import Hints, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy.offer import explain as policy
 from nodeagent.policy.offer import turn
@@ -114,3 +114,20 @@ def test_an_mdev_has_a_story_too() -> None:
     ]
     answer = explain.answer(found)
     assert (answer.uuid, answer.type, answer.parent) == (UUID, "nvidia-222", "0000:65:00.0")
+
+
+def test_an_nvswitch_says_that_nobody_here_sets_its_partitions_up() -> None:
+    note = "note    nodeagent sets no fabric partitions up"
+    assert note in explain.text(told(function(A, pci_class="068000")))
+    assert note not in explain.text(told(function(A)))
+    assert note not in explain.text(told(function(A, pci_class="068000", vendor="8086")))
+
+
+def test_a_count_of_opens_that_proves_nothing_has_its_note() -> None:
+    nobody, hidden, somebody = Sight(whole=True), Sight(), Sight("process 7 (qemu)")
+    texts = [
+        explain.text(told(function(A, enable=1, idle=1, sight=sight))) for sight in (nobody, hidden, somebody)
+    ]
+    assert "opens   1 by its count, which a former driver has left: no process has it open" in texts[0]
+    assert "who has it open cannot be seen from here" in texts[1]
+    assert "opens   1 in process 7 (qemu)" in texts[2]

@@ -17,12 +17,14 @@ _RECIPE = re.compile(
 )
 _TIERS = {found["tier"]: found["path"] for found in _RECIPE.finditer((_ROOT / "Makefile").read_text())}
 
+_PROGRAMS = {"bench", "fuzz", "soak"}  # have no tests of pytest, but run by themselves
+
 
 def test_the_makefile_has_the_real_tiers() -> None:
     assert {"e2e", "vm", "packaging", "image", "monitoring"} <= _TIERS.keys()
 
 
-@pytest.mark.parametrize("tier", sorted(_TIERS.keys() - {"bench"}))
+@pytest.mark.parametrize("tier", sorted(_TIERS.keys() - _PROGRAMS))
 def test_a_tier_can_be_collected_with_what_the_makefile_sets(tier: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if _TIERS[tier]:

@@ -24,7 +24,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import files, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import identity
-from nodeagent.kernel.root import Root
+from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.action import Action, ClearVgpuType, SetVgpuType
 from nodeagent.model.host import Host
@@ -35,10 +35,16 @@ PATH = "/run/nodeagent/vgpu-types.json"
 
 
 def read(path: str) -> Ledger:
-    """The record; an empty one without a readable file."""
+    """The record; an empty one without a readable file.
+
+    :raises KernelRefused: if nothing can be read at present.
+    """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except OSError as error:
+        looked(error)
+        return Ledger()
+    except (ValueError, RecursionError):
         return Ledger()
     if not isinstance(document, dict):
         return Ledger()

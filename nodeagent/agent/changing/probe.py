@@ -15,6 +15,7 @@ import anyio
 
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 
@@ -47,12 +48,14 @@ class Probe:
         with anyio.move_on_after(self._deadline):
             while self._left:
                 await next(iter(self._left)).wait()
-            return await self._answer(threads.start(in_use.in_use, self._root, tuple(ids)))
+            return await self._answer(threads.start(in_use.in_use, self._root, tuple(ids)), ids)
         return ids
 
-    async def _answer(self, call: threads.Call[frozenset[str]]) -> frozenset[str]:
+    async def _answer(self, call: threads.Call[frozenset[str]], ids: frozenset[str]) -> frozenset[str]:
         try:
             return await call.result()
+        except KernelRefused:  # not looked at, as with a question that is not answered
+            return ids
         finally:
             if not call.ended:
                 self._left.add(call)

@@ -13,9 +13,9 @@ from typing import Any
 
 import anyio
 
-from nodeagent.agent.cluster import record, sealed
+from nodeagent.agent.cluster import record
 from nodeagent.agent.core import Core
-from nodeagent.base import log, threads
+from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.cluster import capacities
 from nodeagent.cluster.session import Object

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.agent.cluster import sealed
-from nodeagent.agent.cluster.sealed import Broken
-from nodeagent.base import log
+from nodeagent.base import log, sealed
+from nodeagent.base.sealed import Broken
 from nodeagent.cluster import conditions
 
 PATH = "/var/lib/nodeagent/cluster.json"

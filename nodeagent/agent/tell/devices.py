@@ -18,6 +18,8 @@ from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.turn import Decision
 
+FEWER = "the rule makes fewer shares of its node now"
+
 
 class _Known(NamedTuple):
     """What is known of one device besides its id."""
@@ -27,22 +29,79 @@ class _Known(NamedTuple):
     pod: tuple[str, ...]  # that has it, or a part of its group
 
 
+class _Change(NamedTuple):
+    """What has become of a device, and why: a Reason, or words."""
+
+    event: log.Event
+    why: Reason | str | None = None
+
+
 def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
-    """One line for each device that became Unhealthy or Healthy, that came or went."""
-    snapshot = decision.snapshot
+    """One line for each device that became Unhealthy or Healthy, that came or went.
+
+    Shares of a node that fare alike have one line together: there may be a thousand.
+    """
+    lines: dict[tuple[_Change, DeviceId | None], list[DeviceId]] = {}
+    for device_id, change in _changed(before, now, decision):
+        alone = None if now.kind is Kind.NODE else device_id
+        lines.setdefault((change, alone), []).append(device_id)
+    for (change, _), ids in lines.items():
+        _say(now.name, ids, change, decision.snapshot)
+
+
+def _changed(
+    before: Resource | None, now: Resource, decision: Decision
+) -> Iterator[tuple[DeviceId, _Change]]:
     old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
     for device in now.devices:
         known = old.pop(device.id, None)
         if known is not None and _fact(known.reason) == _fact(device.reason):
             continue  # another advice on the same is no news
         if device.reason is not None:
-            _unhealthy(now.name, device.id, device.reason, snapshot)
+            yield device.id, _unhealthy(now.name, device.id, device.reason, decision.snapshot)
         elif known is not None:
-            _healthy(now.name, device.id, _known(device.id, snapshot))
+            yield device.id, _Change(log.DEVICE_HEALTHY)
         elif before is not None:
-            _added(now.name, device.id, _known(device.id, snapshot))
+            yield device.id, _Change(log.DEVICE_ADDED)
     for device_id in old:
-        _gone(now.name, device_id, whereabouts(now, device_id, decision), _known(device_id, snapshot))
+        yield device_id, _Change(log.DEVICE_GONE, whereabouts(now, device_id, decision))
+
+
+def _of_shares(before: Resource | None, now: Resource, snapshot: Snapshot) -> None:
+    """All shares of a node stand and fall with it: one line for each thing that became of some of them."""
+    old = {device.id: device for device in before.devices} if before else {}
+    added, reasons = list[str](), dict[Reason | None, list[str]]()
+    for device in now.devices:
+        known = old.pop(device.id, None)
+        if known is None and device.reason is None:
+            added.append(device.id)
+        elif known is None or known.reason != device.reason:
+            reasons.setdefault(device.reason, []).append(device.id)
+    for reason, ids in reasons.items():
+        if reason is None:
+            log.event(log.DEVICE_HEALTHY, resource=now.name, device=_one_or_all(ids))
+        else:
+            _shares_unhealthy(now.name, ids, reason, snapshot)
+    if before is not None and added:
+        log.event(log.DEVICE_ADDED, resource=now.name, device=_one_or_all(added))
+    if old:
+        log.event(log.DEVICE_GONE, resource=now.name, device=_one_or_all(list(old)), why=FEWER)
+
+
+def _shares_unhealthy(resource: str, ids: Sequence[str], reason: Reason, snapshot: Snapshot) -> None:
+    log.event(
+        log.DEVICE_UNHEALTHY,
+        resource=resource,
+        device=_one_or_all(ids),
+        text=reason.what,
+        reason=reason.code.value,
+        hint=reason.hint or None,
+        pod=pods_with(ids, snapshot),
+    )
+
+
+def _one_or_all(ids: Sequence[str]) -> str | tuple[str, ...]:
+    return ids[0] if len(ids) == 1 else tuple(ids)
 
 
 def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
@@ -53,7 +112,7 @@ def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
     """What has become of a device that this resource lists no more."""
     if resource.kind is Kind.NODE:
-        return "the rule makes fewer shares of its node now"
+        return FEWER
     if decision.snapshot.host.device(device_id) is None:
         return "it has left the machine"
     offer = decision.offer_with(device_id)
@@ -115,54 +174,47 @@ def _known(device_id: str, snapshot: Snapshot) -> _Known:
     return _Known(pci_address(device_id), groups_of([device_id], snapshot), pods)
 
 
-def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -> None:
-    known, holder = _known(device, snapshot), snapshot.holder(device)
+def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -> _Change:
+    holder = snapshot.holder(device)
     held = holder is not None and holder.resource == resource
-    log.event(
-        log.DEVICE_WAITS if waits(reason.code, held=held) else log.DEVICE_UNHEALTHY,
-        resource=resource,
-        device=device,
-        text=reason.what,
-        reason=reason.code.value,
-        hint=reason.hint or None,
-        pci_address=known.address,
-        group=known.group,
-        pod=known.pod,
-    )
+    return _Change(log.DEVICE_WAITS if waits(reason.code, held=held) else log.DEVICE_UNHEALTHY, reason)
 
 
-def _healthy(resource: str, device: str, known: _Known) -> None:
-    log.event(
-        log.DEVICE_HEALTHY,
-        resource=resource,
-        device=device,
-        pci_address=known.address,
-        group=known.group,
-        pod=known.pod,
-    )
-
-
-def _added(resource: str, device: str, known: _Known) -> None:
-    log.event(
-        log.DEVICE_ADDED,
-        resource=resource,
-        device=device,
-        pci_address=known.address,
-        group=known.group,
-        pod=known.pod,
-    )
-
-
-def _gone(resource: str, device: str, why: str, known: _Known) -> None:
-    log.event(
-        log.DEVICE_GONE,
-        resource=resource,
-        device=device,
-        why=why,
-        pci_address=known.address,
-        group=known.group,
-        pod=known.pod,
-    )
+def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot) -> None:
+    first, *others = ids
+    device = f"each of {len(ids)} shares ({first} …)" if others else first
+    known = _Known(None, (), ()) if others else _known(first, snapshot)
+    if isinstance(change.why, Reason):
+        log.event(
+            log.DEVICE_WAITS if change.event is log.DEVICE_WAITS else log.DEVICE_UNHEALTHY,
+            resource=resource,
+            device=device,
+            text=change.why.what,
+            reason=change.why.code.value,
+            hint=change.why.hint or None,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
+    elif change.why is not None:
+        log.event(
+            log.DEVICE_GONE,
+            resource=resource,
+            device=device,
+            why=change.why,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
+    else:
+        log.event(
+            log.DEVICE_ADDED if change.event is log.DEVICE_ADDED else log.DEVICE_HEALTHY,
+            resource=resource,
+            device=device,
+            pci_address=known.address,
+            group=known.group,
+            pod=known.pod,
+        )
 
 
 def _neighbours(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:

@@ -63,6 +63,10 @@ class Effective:
         """Where one key of a table of words was written."""
         return self._members[key, member]
 
+    def given(self) -> tuple[Value, ...]:
+        """The values that some source has given until now, in table order."""
+        return tuple(value for value in self.shown() if value.key in self._origins)
+
     def shown(self) -> tuple[Value, ...]:
         """All values for people, in table order."""
         return tuple(

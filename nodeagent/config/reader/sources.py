@@ -86,8 +86,11 @@ def file(path: str, short: str, problems: Problems) -> list[Given]:
     return [] if tables is None else list(_split(tables, problems))
 
 
-def told(values: Iterable[Value], problems: Problems) -> Iterator[Given]:
-    """What was given to another process, by the values that it shows: these are as one would write them."""
+def told(values: Iterable[Value], problems: Problems, place: str = _TOLD) -> Iterator[Given]:
+    """What was given to another process, by the values that it shows: these are as one would write them.
+
+    ``place`` stands for the file. A key that there is no more is passed over.
+    """
     tables: dict[str, dict[str, Any]] = {"": {}}
     for value in values:
         setting = table.BY_KEY.get(value.key)
@@ -97,7 +100,7 @@ def told(values: Iterable[Value], problems: Problems) -> Iterator[Given]:
     from nodeagent.config.reader import document as reader  # here: as above
 
     text = json.dumps(document, ensure_ascii=False)  # all JSON is YAML, but for escapes of surrogates
-    yield from _split(reader.parse(text.encode(), _TOLD, _TOLD), problems)
+    yield from _split(reader.parse(text.encode(), place, place), problems)
 
 
 def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tuple[str, str]]:

@@ -37,6 +37,7 @@ _SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev"})
 _MODULES = frozenset({"drivers", "module", "class", "bus"})
 _MISC = frozenset({"vfio/vfio", "iommu"})
 _VFIO_DEVICE = re.compile(r"vfio\d+")
+_ASKED_FOR = "SYNTH_UUID"  # in events that somebody wrote into a file uevent: nothing has happened
 
 Ancillary = Sequence[tuple[int, int, bytes]]
 
@@ -97,7 +98,7 @@ def recovery(event: Uevent) -> Verdict | None:
     Removal and binding anew end a verdict; an event that a person asked for (SYNTH_UUID) does not.
     """
     address = pci_address(event.keys.get("PCI_SLOT_NAME", ""))
-    if address is None or "SYNTH_UUID" in event.keys:
+    if address is None or _ASKED_FOR in event.keys:
         return None
     error = event.keys.get("ERROR_EVENT")
     if error is None:
@@ -109,12 +110,16 @@ def recovery(event: Uevent) -> Verdict | None:
 
 
 def tell(event: Uevent, wakes: Wakes) -> None:
-    """Wake with all that the event says."""
+    """Wake with all that the event says; one that was asked for is worth a glance only."""
     verdict = recovery(event)
     if verdict is not None:
         wakes.recovery(*verdict)
     if concerns(event):
-        wakes.wake(key(event))
+        named = key(event)
+        if named is not None and _ASKED_FOR in event.keys:
+            wakes.glance(named)
+        else:
+            wakes.wake(named)
 
 
 def arrive_here(root: Root) -> bool:

@@ -36,7 +36,17 @@ def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
         kind=domain,
         name=name,
         node=root.exists(f"{VFIO}/{prefix}{number}"),
+        direct=_direct(at.text("reserved_regions") or ""),
     )
+
+
+def _direct(regions: str) -> bool:
+    """True if a region is mapped 1:1 and has to stay so; each line has begin, end and type.
+
+    The type direct-relaxable (Linux 5.3) is for what only the firmware's own drivers use: display, USB
+    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+    """
+    return any(line.split()[-1:] == ["direct"] for line in regions.splitlines())
 
 
 def _group_name(at: Directory, members: tuple[str, ...]) -> str | None:
@@ -77,4 +87,10 @@ def _follow(reading: Reading) -> Iterable[Item]:
         yield from (Item("mdev_parents", name) for name in reading.previous.mdev_parents)
 
 
-READER = Reader("groups", _list, _named, _read, _unanswered, _follow, key=int, order=int)
+def _as_known(root: Root, known: Group) -> bool:
+    return group(root, known.number) == known
+
+
+READER = Reader(
+    "groups", _list, _named, _read, _unanswered, _follow, key=int, order=int, recheck=_as_known
+)  # fmt: skip

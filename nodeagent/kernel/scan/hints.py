@@ -15,7 +15,7 @@ from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import Hints
 from nodeagent.model.ids import PciAddress
 
-_TOTAL = re.compile(r"^TOTAL_ERR_\S+\s+(\d+)$", re.MULTILINE)
+_TOTAL = re.compile(r"^TOTAL_ERR_\S+\s+(\d{1,19})$", re.MULTILINE)
 
 
 def read(root: Root, address: PciAddress) -> Hints:

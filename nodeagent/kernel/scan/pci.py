@@ -3,8 +3,9 @@
 
 A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
 ``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
-sleeping device (``config``, ``*_link_speed``, ``*_link_width``). Does not decide anything: half a device
-is kept with what could be read; only what is not there at all is None.
+sleeping device (``config``, ``*_link_speed``, ``*_link_width``): the configuration space is looked at where
+a device is open and awake, and by whoever is about to have it opened. Does not decide anything: half a
+device is kept with what could be read; only what is not there at all is None.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ DEVICES = "/sys/bus/pci/devices"
 VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor-specific VFIO framework
 VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
-_CREATABLE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
+_DIGITS = 19  # a number of more is none of the kernel's
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
@@ -39,7 +40,12 @@ _TEXTS = (
     "power_state",
 )
 # All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
-READ = frozenset((*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia"))
+READ = frozenset(
+    (*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia", "config")
+)
+_HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
+_AWAKE = "D0"
+_PF_DRIVER = "physfn/driver"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
 _VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
@@ -59,6 +65,20 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
         return PciFunction(address, unreadable=f"not readable: {error.strerror}")
 
 
+def fallen(root: Root, address: PciAddress) -> bool:
+    """True if its configuration space is all ones: it has fallen off the bus. Wakes it if it sleeps."""
+    try:
+        with root.directory(f"{DEVICES}/{address}") as at:
+            return _answers(at) is False
+    except OSError:
+        return False
+
+
+def _answers(at: Directory) -> bool | None:
+    header = at.data("config", _HEADER)
+    return None if not header else header != b"\xff" * _HEADER
+
+
 def as_known(root: Root, known: PciFunction) -> bool:
     """True if all that can change while the device stays in its place reads as known; quicker than a scan."""
     try:
@@ -68,6 +88,7 @@ def as_known(root: Root, known: PciFunction) -> bool:
                 and at.link("driver") == known.driver
                 and _group_number(at.link("iommu_group")) == known.group
                 and natural(at.text("enable")) == known.enable
+                and (known.physfn is None or at.link(_PF_DRIVER) == known.pf_driver)
                 and (known.vfio_device is None) == (not at.exists("vfio-dev"))
                 and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
                 and (not known.vgpu or _vgpu_type(at) == (True, known.vgpu_type))
@@ -84,6 +105,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     has_vfio_dev = at.exists("vfio-dev")
     device_name = vfio_device(at) if has_vfio_dev else None
     sriov = at.exists("sriov_totalvfs")
+    vfio, opens = _vfio_bound(driver, has_vfio_dev), natural(enable)
     vgpu, vgpu_type = _vgpu_type(at)
     return PciFunction(
         address=address,
@@ -96,17 +118,19 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         driver=driver,
         group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
-        enable=natural(enable),
+        enable=opens,
         power_state=_shared(power_state),
         physfn=_address(at.link("physfn")),
+        pf_driver=_shared(at.link(_PF_DRIVER)),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(at.text("sriov_totalvfs")) if sriov else None,
-        vfio=_vfio_bound(driver, has_vfio_dev),
+        vfio=vfio,
         vfio_device=device_name,
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
+        answers=_answers(at) if vfio and opens and power_state == _AWAKE else None,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
         vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
@@ -125,8 +149,13 @@ def creatable(text: str) -> tuple[tuple[str, str], ...]:
     It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
     vendor-specific VFIO framework).
     """
-    lines = (_CREATABLE.fullmatch(line) for line in text.splitlines())
-    return tuple((match[1], match[2]) for match in lines if match is not None)
+    types = (_type(line) for line in text.splitlines())
+    return tuple(found for found in types if found is not None)
+
+
+def _type(line: str) -> tuple[str, str] | None:
+    number, _, name = (part.strip() for part in line.partition(":"))
+    return (number, name) if number.isdecimal() and name else None
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
@@ -176,7 +205,9 @@ def _shared(word: str | None) -> str | None:
 
 def natural(text: str | None) -> int | None:
     """A decimal number that is not negative: the kernel's -1 means unknown."""
-    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
+    if text is None or len(text) > _DIGITS or not text.isdecimal() or not text.isascii():
+        return None
+    return int(text)
 
 
 def _group_number(text: str | None) -> GroupNumber | None:
@@ -235,17 +266,23 @@ def _unanswered(key: str, previous: Host) -> PciFunction:
 
 
 def _follow(reading: Reading) -> Iterable[Item]:
-    """The groups before and after, the PF, the VFs that came or went, and the types it may offer."""
+    """The groups before and after, the PF, the VFs that came or went, and the types it may offer.
+
+    A VF tells of its PF's driver: all of them are read again after another one.
+    """
     if reading.whole:
         return
     yield Item("mdev_parents", reading.key)
     vfs: set[PciAddress] = set()
-    for one in (reading.previous.functions.get(PciAddress(reading.key)), reading.value):
+    before, now = reading.previous.functions.get(PciAddress(reading.key)), reading.value
+    for one in (before, now):
         if one is not None:
             yield from group_of(one.group)
             vfs ^= set(one.vfs)
             if one.physfn is not None:
                 yield Item("functions", one.physfn)
+    if before is not None and now is not None and before.driver != now.driver:
+        vfs |= set(now.vfs)
     yield from (Item("functions", address) for address in sorted(vfs))
 
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from nodeagent.base import threads
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.model.host import Host
@@ -93,6 +94,7 @@ class ReadQueue:
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
         self._closed = False
+        self.refused: KernelRefused | None = None  # why a thread could not look at its item
 
     @property
     def progress(self) -> int:
@@ -106,9 +108,9 @@ class ReadQueue:
 
     @property
     def done(self) -> bool:
-        """True if all is read."""
+        """True if all is read, or nothing can be."""
         with self._lock:
-            return not self._items and not self._busy()
+            return self._closed or (not self._items and not self._busy())
 
     def start(self) -> threads.Call[None]:
         """Start one more thread on the items."""
@@ -143,8 +145,12 @@ class ReadQueue:
         return [worker for worker in self._workers if worker.item is not None]
 
     def _run(self, worker: _Worker) -> None:
-        while (item := self._take(worker)) is not None:
-            self._give(worker, item, self._scanner.read(item))
+        try:
+            while (item := self._take(worker)) is not None:
+                self._give(worker, item, self._scanner.read(item))
+        except KernelRefused as refused:
+            with self._lock:
+                worker.item, self.refused, self._closed = None, refused, True
 
     def _take(self, worker: _Worker) -> Item | None:
         with self._lock:

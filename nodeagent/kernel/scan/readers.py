@@ -47,7 +47,7 @@ class Reader(NamedTuple):
     ``read``: the value of one key; None: it is not there.
     ``unanswered``: what stands for a thing that does not answer in time.
     ``follow``: what else is to be read after this one.
-    ``recheck``: for devices: True if one still reads as known; quicker than to read it.
+    ``recheck``: True if one still reads as known; for devices quicker than to read it.
     ``key``, ``order``: the table's key of a text, and its sort key.
     ``again``: one that is named again after it was taken is read again.
     """

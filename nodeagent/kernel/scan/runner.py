@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 
@@ -23,6 +24,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner, uses
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
+from nodeagent.kernel.scan.sights import Sights
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, HostUses, Recovery
 from nodeagent.model.ids import PciAddress
@@ -39,6 +41,7 @@ class ScanRunner:
 
     def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
         self._scanner = scanner.Scanner(root)
+        self._sights = Sights(root)
         self._wakes = wakes
         self._deadline = deadline
         self._stuck: Counter[Item] = Counter()
@@ -60,7 +63,7 @@ class ScanRunner:
         """The Host of now: everything (``keys`` None), or only what the keys name.
 
         ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
-        :raises KernelRefused: if not even the list of devices can be had in time.
+        :raises KernelRefused: if not even the list of devices can be had in time, or nothing can be read.
         """
         plan = await self._plan(keys, previous, nodes)
         items = Worklist(plan, previous, frozenset(self._stuck))
@@ -69,10 +72,12 @@ class ScanRunner:
             await self._work(queue)
         finally:
             self._leave(queue)
+        if queue.refused is not None:
+            raise queue.refused
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
         host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
-        return await self._uses.add(host, previous, plan.whole)
+        return await self._uses.add(await self._sights.added(host), previous, plan.whole)
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.
@@ -80,6 +85,14 @@ class ScanRunner:
         Waits without a limit.
         """
         return await threads.call(self._scanner.recheck, ids, host)
+
+    async def strangers(self, keys: Sequence[str], host: Host) -> Sequence[str]:
+        """Those of a Wake's keys that name what does not read as ``host`` has it; all without an answer."""
+        if not self._stuck.keys().isdisjoint(scanner.resolve(keys, host) or ()):
+            return keys
+        with anyio.move_on_after(self._deadline), suppress(KernelRefused):
+            return await threads.call(self._scanner.strangers, keys, host)
+        return keys
 
     async def _plan(
         self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]

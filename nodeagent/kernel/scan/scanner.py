@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import groups, mdevs, pci
+from nodeagent.kernel.scan import egm, groups, mdevs, pci
 from nodeagent.kernel.scan.readers import Item, Reader, Reading
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -90,6 +90,19 @@ def keep_uses(
             functions[address] = function._replace(uses=before.uses)
 
 
+def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
+    """Complete functions on a VFIO driver with what was seen of them before, as long as that holds."""
+    for address, function in functions.items():
+        if function is None or not function.vfio or function.enable is None:
+            continue
+        before = previous.functions.get(address)
+        if before is None or (before.inode, before.driver) != (function.inode, function.driver):
+            before = function
+        idle = function.enable if before.idle is None else min(before.idle, function.enable)
+        sight = before.sight if before.enable == function.enable else None
+        functions[address] = function._replace(idle=idle, sight=sight)
+
+
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
     """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
 
@@ -122,7 +135,7 @@ class ReadList(NamedTuple):
 
     whole: bool
     items: tuple[Item, ...]
-    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vfio_loaded, …
+    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vtd, vfio_loaded, egm, release
 
 
 class Findings:
@@ -170,6 +183,10 @@ class Scanner:
             if number is not None
         )
 
+    def strangers(self, keys: Iterable[str], host: Host) -> tuple[str, ...]:
+        """Those of a Wake's keys that name something which does not read as ``host`` has it. May hang."""
+        return tuple(key for key in keys if not _names_the_known(self._root, key, host))
+
     def _as_known(self, device_id: str, host: Host) -> bool:
         for reader in READERS.values():
             known = getattr(host, reader.table).get(device_id) if reader.recheck is not None else None
@@ -183,12 +200,15 @@ class Scanner:
 
     def _frame(self, nodes: Sequence[str]) -> Host:
         numa = self._root.names("/sys/devices/system/node")
+        iommus = self._root.names("/sys/class/iommu")
         return Host(
             nodes=self._existing(nodes),
             numa_nodes=frozenset(int(n[4:]) for n in numa if n.startswith("node") and n[4:].isdecimal()),
-            iommu=bool(self._root.names("/sys/class/iommu")),
+            iommu=bool(iommus),
+            vtd=any(name.startswith("dmar") for name in iommus),
             vfio_loaded=self._vfio_loaded(),
             sriov_manage=self._root.exists(pci.SRIOV_MANAGE),
+            egm=egm.read(self._root),
             release=self._root.text("/proc/sys/kernel/osrelease"),
         )
 
@@ -197,8 +217,10 @@ class Scanner:
             nodes=self._existing(nodes),
             numa_nodes=previous.numa_nodes,
             iommu=previous.iommu,
+            vtd=previous.vtd,
             vfio_loaded=self._vfio_loaded(),
             sriov_manage=self._root.exists(pci.SRIOV_MANAGE),
+            egm=egm.read(self._root),
             release=previous.release,
         )
 
@@ -207,6 +229,21 @@ class Scanner:
 
     def _vfio_loaded(self) -> bool:
         return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
+
+
+def _names_the_known(root: Root, key: str, host: Host) -> bool:
+    items = resolve((key,), host)
+    if not items:
+        return items is not None and root.exists(key) == (key in host.nodes)
+    return all(_reads_as_known(root, item, host) for item in items)
+
+
+def _reads_as_known(root: Root, item: Item, host: Host) -> bool:
+    reader = READERS[item.table]
+    known = getattr(host, item.table).get(reader.key(item.key))
+    if known is None or reader.recheck is None or getattr(known, "unreadable", None) is not None:
+        return False
+    return reader.recheck(root, known)
 
 
 def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
@@ -247,6 +284,7 @@ def assemble(
     recover(read["functions"], recoveries)
     keep_uses(read["functions"], previous.functions)
     pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
+    carry(read["functions"], previous)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
         for table, values in read.items()

@@ -3,19 +3,22 @@
 
 A VF shows its type by number once one is set. Names have two sources: the list of creatable types of VFs
 that have none yet, and the file in which the vGPU manager describes all types (one element ``vgpuType``
-with ``id`` and ``name`` each). The file is searched, not parsed: it has some hundred kilobytes, and a
-broken one gives fewer names, never an error.
+with ``id`` and ``name`` each), on the host or below the root of NVIDIA's driver container. The file is
+searched, not parsed: it has some hundred kilobytes, and a broken one gives fewer names, never an error.
 """
 
 from __future__ import annotations
 
+import os
 import re
 
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 
 FILE = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
-_TYPE = re.compile(r"<vgpuType\b([^>]*)>")
+FILES = (FILE, f"/run/nvidia/driver{FILE}")  # the other where the GPU operator's container has the driver
+_MOST = 1 << 24  # bytes of it that are searched: it grows with each generation of cards
+_TYPE = re.compile(r"<vgpuType\b([^<>]*)>")
 _ATTRIBUTE = re.compile(r"\b(id|name)\s*=\s*\"([^\"]*)\"")
 
 
@@ -40,8 +43,21 @@ def _described(root: Root) -> dict[str, str]:
     from html import unescape  # rarely needed, and its table of entities is large
 
     types: dict[str, str] = {}
-    for match in _TYPE.finditer(root.text(FILE) or ""):
+    for match in (found for file in FILES for found in _TYPE.finditer(root.text(file, _MOST) or "")):
         attributes = dict(_ATTRIBUTE.findall(match[1]))
         if {"id", "name"} <= attributes.keys():
-            types[attributes["id"]] = unescape(attributes["name"])
+            types.setdefault(attributes["id"], unescape(attributes["name"]))
     return types
+
+
+def marks(root: Root) -> tuple[tuple[int, ...], ...]:
+    """What differs after the files of types have changed, come or gone; they are not read for it."""
+    return tuple(_mark(root.path(file)) for file in FILES)
+
+
+def _mark(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - as in root
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

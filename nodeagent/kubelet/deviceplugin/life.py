@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from nodeagent.base import log
+from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.service import Plugin
@@ -52,6 +53,7 @@ class Standing:
 
     def refused(self, error: str) -> None:
         """Note why the resource is not registered; said once until it is."""
+        error = bounded(error)
         if not self._complained:
             log.event(log.REGISTER_FAILING, resource=self._resource, error=error)
         self._complained = True
@@ -113,8 +115,12 @@ class Life:
 
     @property
     def same_kubelet(self) -> bool:
-        """False if the kubelet that was met has gone, or another has come."""
-        return self._directory.kubelet.get() == self._kubelet
+        """False if the kubelet that was met has gone, or another has come.
+
+        One that reads the list is there, whatever has become of the names of its sockets.
+        """
+        now = self._directory.kubelet.get()
+        return now == self._kubelet or (now is None and self.streaming)
 
     @property
     def streaming(self) -> bool:

@@ -59,15 +59,13 @@ class Listing:
     @contextlib.contextmanager
     def allocating(self, ids: Sequence[str]) -> Iterator[None]:
         """Keep these ids listed until a moment after the block."""
-        listed = [device_id for device_id in ids if self._lists(device_id)]
+        known = {device.id for device in self.cell.get()}
+        listed = [device_id for device_id in ids if device_id in known]
         self._allocating.update(listed)
         try:
             yield
         finally:
             asyncio.get_running_loop().call_later(LINGER, self._release, listed)
-
-    def _lists(self, device_id: str) -> bool:
-        return any(device.id == device_id for device in self.cell.get())
 
     def _release(self, ids: Sequence[str]) -> None:
         self._allocating.subtract(ids)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One nodeagent for each directory of the kubelet: flock(2) on a file in it, which says whose lock it is.
+"""One nodeagent for each node: flock(2) on a file in the kubelet's directory, which says whose lock it is.
 
 A package's service and a pod see the same file through different mounts, and locks are the file's, not the
 path's. The lock ends with the process, however that ends; the kubelet deletes only sockets there. Process ids
-say nothing across a container's walls, so the file has the name by which people know the owner.
+say nothing across a container's walls, so the file has the name by which people know the owner. Where the
+kubelet has no directory yet, or none that can be written, a file in the agent's own keeps those out that
+share it.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class DirectoryLock:
 
     @property
     def holds(self) -> bool:
-        """False if the locked file is not the directory's any more; True where there was none to lock."""
+        """True if it is locked, and the locked file is still the directory's."""
         if self._descriptor is None:
-            return True
+            return False
         try:
             return os.path.samestat(os.fstat(self._descriptor), Path(self._path, LOCK).stat())
         except OSError:
@@ -62,6 +64,31 @@ class DirectoryLock:
             _sign(self._descriptor, "")
             os.close(self._descriptor)
             self._descriptor = None
+
+
+class NodeLock:
+    """The locks of the kubelet's directory, and of the agent's own, if any, which is made if need be."""
+
+    def __init__(self, path: str, own: str | None) -> None:
+        self._own = own
+        self._locks = [DirectoryLock(each) for each in (path, own) if each is not None]
+
+    def take(self) -> None:
+        """Lock what is not locked, as far as it is there and allows it. To be called again and again.
+
+        :raises AlreadyRunning: if another nodeagent has one of the locks.
+        """
+        if self._own is not None:
+            with contextlib.suppress(OSError):  # it may be read-only as well
+                Path(self._own).mkdir(mode=0o755, parents=True, exist_ok=True)
+        for lock in self._locks:
+            if not lock.holds:
+                lock.take()
+
+    def release(self) -> None:
+        """Give all locks back."""
+        for lock in self._locks:
+            lock.release()
 
 
 def _locked(path: str) -> int | None:

@@ -4,11 +4,12 @@
 Each call has a connection of its own: one that breaks costs one resource one try.
 The kubelet dials back and asks for the options before it answers, which may take 10 s; so a call has 20 s.
 No refusal is final. ``kubelet.sock`` appears at bind(2), before listen(2), and listen raises no event: hence
-the quick tries after its birth.
+the quick tries after its birth, for as long as nobody answers. Who has refused is not asked again so soon.
 """
 
 from __future__ import annotations
 
+import os
 import random
 
 import anyio
@@ -49,19 +50,25 @@ class Tries:
 
     def __init__(self) -> None:
         self._attempt = 0
+        self._refusals = 0
         self._young = True
 
     def next_delay(self, age: float, jitter: float) -> float:
         """Seconds before the next try at a kubelet.sock of that age in seconds."""
         if self._young != is_young(age):
-            self.begin_again()
+            self._attempt = 0
             self._young = not self._young
         self._attempt += 1
         return delay(self._attempt - 1, age, jitter)
 
+    def after_refusal(self, jitter: float) -> float:
+        """Seconds before the next try at a kubelet that has answered, however young it is."""
+        self._refusals += 1
+        return _LATER.delay(self._refusals - 1, jitter)
+
     def begin_again(self) -> None:
         """Count anew: another kubelet is there."""
-        self._attempt = 0
+        self._attempt = self._refusals = 0
 
 
 class Registrar:
@@ -136,7 +143,10 @@ class RegisterWay:
             if await self._tried(life):
                 life.standing.accepted()
                 return True
-            wait = tries.next_delay(self.directory.age, random.random())
+            if life.standing.registration.last_error is None:
+                wait = tries.next_delay(self.directory.age, random.random())
+            else:
+                wait = tries.after_refusal(random.random())
             if await life.until(lambda: self.over(life), wait):
                 tries.begin_again()
         return False
@@ -169,8 +179,15 @@ class RegisterWay:
         return False
 
     def over(self, life: Life) -> bool:
-        """True if the kubelet is another, or our socket is gone."""
-        return not life.same_kubelet or not life.server.present
+        """True if the kubelet is another, or our socket is gone and there is a kubelet to register with."""
+        return not life.same_kubelet or (not life.server.present and self._reachable(life))
+
+    def _reachable(self, life: Life) -> bool:
+        """False while the kubelet reads the list although its socket is gone: nobody could register then.
+
+        Both may have been unlinked at once, and not all of it be heard yet.
+        """
+        return not life.streaming or os.path.lexists(self.directory.kubelet_path)
 
     async def hold(self, life: Life) -> End:
         """Wait until the kubelet is another, our socket is gone, or the stream has ended or never came."""

@@ -25,6 +25,9 @@ from nodeagent.model.allocation import Grant
 ALLOCATE_LIMIT = 10.0  # seconds; the kubelet sets no deadline and admits no other pod meanwhile
 DELIVERY_LIMIT = 0.1  # seconds that a refusal waits until the streams have sent why
 
+LONGEST_ID = 256  # characters; no id of ours has more than 63
+MOST_IDS = 4096  # in one request, or as many as are listed
+
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 
 
@@ -134,6 +137,8 @@ class Plugin(v1beta1.DevicePluginBase):
     async def _preferred(
         self, request: v1beta1.ContainerPreferredAllocationRequest
     ) -> v1beta1.ContainerPreferredAllocationResponse:
+        _check(request.available_device_ids, self._listing)
+        _check(request.must_include_device_ids, self._listing)
         try:
             chosen = await self._answers.prefer(
                 request.available_device_ids, request.must_include_device_ids, request.allocation_size
@@ -143,6 +148,7 @@ class Plugin(v1beta1.DevicePluginBase):
         return v1beta1.ContainerPreferredAllocationResponse(device_ids=list(chosen))
 
     async def _granted(self, device_ids: Sequence[str]) -> v1beta1.ContainerAllocateResponse:
+        _check(device_ids, self._listing)
         try:
             with anyio.fail_after(ALLOCATE_LIMIT), self._listing.allocating(device_ids):
                 return _response(await self._answers.allocate(device_ids))
@@ -162,6 +168,18 @@ class Plugin(v1beta1.DevicePluginBase):
         with anyio.move_on_after(DELIVERY_LIMIT):
             while any(sent < wanted for sent in self._sent.values()):
                 await self._progress.newer(self._progress.version)
+
+
+def _check(device_ids: Sequence[str], listed: Listing) -> None:
+    """Refuse what nobody can mean, before it is looked up, logged and told."""
+    longest = max(map(len, device_ids), default=0)
+    if longest > LONGEST_ID:
+        what = f"an id of {longest} characters is not that of a device of this node"
+        raise GRPCError(Status.INVALID_ARGUMENT, what)
+    here = len(listed.cell.get())
+    if len(device_ids) > max(MOST_IDS, here):
+        what = f"{len(device_ids)} devices are asked for; this node has {here} of them"
+        raise GRPCError(Status.INVALID_ARGUMENT, what)
 
 
 def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:

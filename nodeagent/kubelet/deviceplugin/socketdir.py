@@ -22,7 +22,7 @@ import anyio
 from nodeagent.base import sockets
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
-from nodeagent.kubelet.deviceplugin.lock import DirectoryLock
+from nodeagent.kubelet.deviceplugin.lock import NodeLock
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -53,17 +53,19 @@ class SocketDir:
     ``bell`` rings when one of these sockets has gone or was replaced, or the kubelet's is another.
     """
 
-    def __init__(self, path: str, watcher: Watcher, *, exclusive: bool = True) -> None:
-        """``exclusive``: take the lock that keeps a second nodeagent away."""
+    def __init__(
+        self, path: str, watcher: Watcher, *, exclusive: bool = True, own: str | None = None
+    ) -> None:
+        """``exclusive``: keep a second nodeagent away, also from our ``own`` directory."""
         self.path = path
         self.bell: Latest[None] = Latest(None)
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
         self._watcher = watcher
-        self._lock = DirectoryLock(path) if exclusive else None
+        self._lock = NodeLock(path, own) if exclusive else None
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._ours: dict[str, Identity] = {}  # our sockets, as they were when an event named them last
-        self._inode: int | None = None
+        self._directory: tuple[int, int] | None = None
         self._born = 0.0
 
     @property
@@ -74,7 +76,7 @@ class SocketDir:
     @property
     def exists(self) -> bool:
         """True if the directory was there when it was read last."""
-        return self._inode is not None
+        return self._directory is not None
 
     @property
     def kubelet_path(self) -> str:
@@ -111,11 +113,11 @@ class SocketDir:
 
         :raises AlreadyRunning: if it was made anew and taken by another.
         """
-        inode = _inode(self.path)
-        if inode != self._inode or (self._lock is not None and not self._lock.holds):
-            self._inode = inode
-            if self._lock is not None:
-                self._lock.take()
+        if self._lock is not None:
+            self._lock.take()
+        directory = _directory(self.path)
+        if directory != self._directory:
+            self._directory = directory
             _clear_leftovers(self.path)
         identity = _identity(self.kubelet_path)
         if identity != self.kubelet.get():
@@ -163,11 +165,13 @@ def _is_ours(name: str) -> bool:
     return name.startswith(PREFIX) and name.endswith(SUFFIX)
 
 
-def _inode(path: str) -> int | None:
+def _directory(path: str) -> tuple[int, int] | None:
+    """Device and inode: the roots of two file systems may have one number."""
     try:
-        return Path(path).stat().st_ino
+        status = Path(path).stat()
     except OSError:
         return None
+    return status.st_dev, status.st_ino
 
 
 def _identity(path: str) -> Identity | None:

@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
 from anyio import CancelScope
-from grpclib.client import Channel, Stream
+from grpclib.client import Channel
+from grpclib.client import Stream as GrpclibStream
 from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from nodeagent.base import sockets
-from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.errors import KubeletUnavailable, bounded
 from nodeagent.kubelet.grpc.connection import SMALL, Connection
 from nodeagent.kubelet.grpc.wire import Codec, Unreadable
 
@@ -33,7 +34,19 @@ class KubeletAway(KubeletUnavailable):
     """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
 
 
-class _Stream(Stream[Any, Any]):
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Headers are taken apart. grpclib 0.4.9 lets out what it meets where they lack a status or base64.
+
+    :raises ProtocolError: for such headers.
+    """
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"headers that are not understood: {error}") from error
+
+
+class _Stream(GrpclibStream[Any, Any]):
     """A call that leaves no trace in its task.
 
     grpclib ends a waiting call (deadline, GOAWAY, lost connection) by cancelling the task and then raises
@@ -66,6 +79,13 @@ class _Stream(Stream[Any, Any]):
         except AttributeError as error:
             raise StreamTerminatedError("Connection lost") from error
 
+    async def recv_message(self) -> Any:
+        """The next message; None where they end, which an answer of one message must not do."""
+        message = await super().recv_message()
+        if message is None and not self._cardinality.server_streaming:
+            raise StreamTerminatedError("an answer without a message")  # unless the trailers say more
+        return message
+
     async def __aexit__(self, *raised: Any) -> None:
         """End the call; what grpclib raises comes out."""
         try:
@@ -74,6 +94,16 @@ class _Stream(Stream[Any, Any]):
             task = asyncio.current_task()
             if self._wrapper.cancel_failed is False and task is not None:
                 task.uncancel()
+
+    async def recv_initial_metadata(self) -> None:
+        """Wait for the first headers. :raises ProtocolError: for such as gRPC does not have, and more."""
+        with _understood():
+            await super().recv_initial_metadata()
+
+    async def recv_trailing_metadata(self) -> None:
+        """Wait for the last headers. Raises as the first do."""
+        with _understood():
+            await super().recv_trailing_metadata()
 
 
 class SocketChannel(Channel):
@@ -157,7 +187,7 @@ async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
 def describe(error: BaseException) -> str:
     """Words for a failed call: ``NOT_FOUND: text``, ``no answer in time``, or the system's text."""
     if isinstance(error, GRPCError):
-        return f"{error.status.name}: {error.message or 'no text'}"
+        return bounded(f"{error.status.name}: {error.message or 'no text'}")
     if isinstance(error, TimeoutError) and not error.strerror:
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -4,7 +4,9 @@
 grpclib writes headers, message and trailers one by one; each is a system call, and wakes the peer for a
 part of an answer with which it can do nothing: what is written in one turn of the event loop goes out in
 one piece. And it opens windows of 4 MiB, for which three more frames are exchanged at each start: where
-what comes in is small, the windows that HTTP/2 begins with will do. Knows nothing of what is sent.
+what comes in is small, the windows that HTTP/2 begins with will do. What comes in is judged before it is
+kept: a message has a bound, one that ends too early is none, and frames of unknown types are passed over
+(RFC 9113, 5.5), where grpclib gives the connection up. Knows nothing of what is sent.
 
 Each RPC of a server runs in a cancel scope of its own: a scope that is cancelled lets the method return, so
 that grpclib still sends the trailers, where a cancelled task would leave the peer waiting.
@@ -13,22 +15,29 @@ that grpclib still sends the trailers, where a cancelled task would leave the pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Any
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 import anyio
 from anyio import CancelScope
 from grpclib.config import Configuration
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import H2Protocol
+from grpclib.protocol import Connection as H2Connection
+from grpclib.protocol import H2Protocol, Stream
 
+from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
+from nodeagent.kubelet.grpc.wire import Unreadable
 
 SMALL = Configuration(http2_connection_window_size=65_535, http2_stream_window_size=65_535)
 """For connections on which no more than that comes in at once, as a rule: more costs an acknowledgement."""
+LARGEST = 16 << 20
+"""Bytes of a message: as many as the kubelet's own client of PodResources takes (16 MiB)."""
 PEER_PATIENCE = 1.0  # seconds for a peer to close its connection after its stream has ended
 ANSWER_PATIENCE = 0.05  # seconds for an answer to be read: grpclib's client drops it at a GOAWAY
+_CUT_OFF = "the message ends too early"
 NO_COMPRESSION = "Compression not implemented"  # grpclib 0.4.9 to a compressed request
 CLOSE_LIMIT = 1.0  # seconds for cancelled calls to end
 
@@ -70,12 +79,53 @@ class JoinedWrites(asyncio.Transport):
             self._transport.write(b"".join(pieces))
 
 
+class WholeMessages(Stream):
+    """grpclib's stream of a call, which takes messages that are whole, and not too large.
+
+    grpclib asks for the head of a message (5 bytes), then for its body, and asserts that it got them.
+    """
+
+    _in_body = False
+
+    async def recv_data(self, size: int) -> bytes:
+        """The next bytes; none where the messages end. :raises GRPCError: for a message that is none."""
+        if size > LARGEST:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes: {LARGEST} are taken")
+        try:
+            data = await super().recv_data(size)
+        except AssertionError as error:
+            raise GRPCError(Status.DATA_LOSS, _CUT_OFF) from error
+        if len(data) < size and self._in_body:
+            raise GRPCError(Status.DATA_LOSS, _CUT_OFF)
+        self._in_body = not self._in_body
+        return data
+
+
+class _Processors(dict[type, Callable[[Any], None]]):
+    """What grpclib does at each kind of event; nothing at those that it does not know."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], None]:
+        return _pass_over
+
+
+def _pass_over(_: object) -> None:
+    """RFC 9113 lets a peer send what nobody understands."""
+
+
+def _whole_messages(connection: H2Connection, **options: Any) -> Stream:
+    return WholeMessages(connection, connection._connection, connection._transport, **options)
+
+
 class Connection(H2Protocol):
-    """grpclib's protocol, whose writes are joined."""
+    """grpclib's protocol, whose writes are joined, and which bears what a peer may send."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin."""
         super().connection_made(JoinedWrites(transport))
+        made = functools.partial(_whole_messages, self.connection)
+        self.connection.create_stream = made  # type: ignore[method-assign]
+        known: Any = self.processor.processors
+        self.processor.processors = cast(Any, _Processors(known))
 
 
 class Calls:
@@ -103,10 +153,14 @@ class Calls:
             try:
                 with scope:
                     await handler.func(stream)
+            except Unreadable as error:
+                raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
             except NotImplementedError as error:
                 if str(error) != NO_COMPRESSION:
                     raise
                 raise GRPCError(Status.UNIMPLEMENTED, "compressed requests are not supported") from error
+            except GRPCError as error:  # HPACK codes a long text for minutes, and no person reads it
+                raise GRPCError(error.status, bounded(error.message or ""), error.details) from error
             finally:
                 running.discard(scope)
                 self.moved()

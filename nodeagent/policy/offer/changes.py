@@ -68,15 +68,22 @@ def _strays_differ(number: GroupNumber, before: Snapshot, now: Snapshot, held: f
 
 def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
     """All units, if something differs on which all of them depend; else None."""
-    same = before.nodes == now.nodes and before.iommu == now.iommu and before.numa_nodes == now.numa_nodes
+    same = _of_all(before) == _of_all(now)
     return None if same else units.units(now) | units.units(before)
+
+
+def _of_all(host: Host) -> tuple[object, ...]:
+    return host.nodes, host.iommu, host.vtd, host.release, host.numa_nodes
 
 
 def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
     changes = now.changes_since(before)
-    versions = (host.device(each) for each in changes.devices for host in (before, now))
+    versions = ((host.device(each), host) for each in changes.devices for host in (before, now))
     return {
-        units.unit_of(host_device): None for host_device in versions if host_device is not None
+        unit: None
+        for host_device, host in versions
+        if host_device is not None
+        for unit in units.depending(host_device, host)
     } | dict.fromkeys(changes.groups)
 
 
@@ -87,7 +94,8 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
 
 def _in_use(host: Host) -> dict[UnitId, None]:
     """The units where something is open: only there it matters how well the holders are known."""
-    return {units.unit_of(each): None for each in host.functions.values() if groups.in_use(each)}
+    opened = (each for each in host.functions.values() if groups.in_use(each))
+    return {unit: None for each in opened for unit in units.depending(each, host)}
 
 
 def _of_ids(ids: Iterable[str], host: Host) -> dict[UnitId, None]:
@@ -95,7 +103,7 @@ def _of_ids(ids: Iterable[str], host: Host) -> dict[UnitId, None]:
     for device_id in ids:
         host_device = host.device(device_id)
         if host_device is not None:
-            result[units.unit_of(host_device)] = None
+            result |= dict.fromkeys(units.depending(host_device, host))
         elif device_id.isdecimal():  # all of a group (groups.whole)
             result[GroupNumber(int(device_id))] = None
     return result

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.desired import Desired
+from nodeagent.model.desired import Desired, Discovery
 from nodeagent.model.host import Group, Kind, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming, selectors
 
+NVIDIA = "10de"
+_OTHER_BRIDGE = "0680"  # an NVSwitch is of this class, and so are many parts of chipsets
 SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function, and so has no vendor
 
 
@@ -39,13 +41,30 @@ def function_refusal(function: PciFunction, group: Group | None, desired: Desire
     """Why discovery leaves a PCI function alone, in words; None if it takes it."""
     if groups.vgpu_of(function) is not None:
         return None if function.vendor is not None else "its vendor id cannot be read"
-    classes = desired.discovery.classes
-    if not selectors.in_classes(classes, function):
-        return f"its class {function.pci_class} is not one of {', '.join(classes)}"
-    refused = unready(function, group)
+    refused = _class_refusal(function, desired.discovery) or unready(function, group)
     if refused is None and (function.vendor is None or function.device is None):
         return "its vendor or device id cannot be read"
     return refused
+
+
+def of_its_class(function: PciFunction, discovery: Discovery) -> bool:
+    """True if discovery takes what is of the function's class, and of its vendor."""
+    return _class_refusal(function, discovery) is None
+
+
+def is_nvswitch(function: PciFunction) -> bool:
+    """True for a bridge of GPUs."""
+    return selectors.in_classes((_OTHER_BRIDGE,), function) and function.vendor == NVIDIA
+
+
+def _class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
+    if not selectors.in_classes(discovery.classes, function):
+        return f"its class {function.pci_class} is not one of {', '.join(discovery.classes)}"
+    if selectors.in_classes((_OTHER_BRIDGE,), function) and not is_nvswitch(function):
+        return (
+            f"it is a bridge (class {_OTHER_BRIDGE}), of which discovery takes the NVSwitches of NVIDIA alone"
+        )
+    return None
 
 
 def unready(function: PciFunction, group: Group | None) -> str | None:
@@ -54,6 +73,8 @@ def unready(function: PciFunction, group: Group | None) -> str | None:
         return None
     if groups.takes_vgpu(function):
         return "it is a VF without a vGPU type"
+    if groups.unfinished(function):
+        return "it is a VF on NVIDIA's driver, and no vGPU by itself"
     if not groups.vfio_bound(function) and not groups.going_away(function, group):
         return f"its driver is {function.driver or 'none'}, not a VFIO driver"
     return None

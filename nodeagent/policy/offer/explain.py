@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodeagent.model.desired import DeviceRule
-from nodeagent.model.host import Host, HostDevice, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, groups, selectors
-from nodeagent.policy.offer import grants, kinds, matches
+from nodeagent.policy import classes, groups
+from nodeagent.policy.offer import discovery, grants, kinds, matches
+from nodeagent.policy.offer.checks import devices, vfio
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
 
@@ -79,7 +80,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         host_device=host_device,
         vendor_name=snapshot.names.get(host_device.vendor or ""),
         device_name=kinds.of(host_device).text(host_device, snapshot.names),
-        members=tuple(Member(member.address, member.driver, role(member)) for member in members),
+        members=tuple(Member(member.address, member.driver, role(member, members)) for member in members),
         viable=not groups.blockers(members),
         rules=_rules(host_device, offer, snapshot),
         resource=resource.name if resource else None,
@@ -91,9 +92,9 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     )
 
 
-def role(member: PciFunction) -> str:
-    """What a function means for the viability of its group."""
-    if member in groups.blockers((member,)):
+def role(member: PciFunction, members: Iterable[PciFunction]) -> str:
+    """What a function means for the viability of its group, which has these members."""
+    if member in groups.blockers(members):
         return "blocks"
     if member.driver is None:
         return "unbound"
@@ -137,6 +138,8 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
         return _nobody(why), "name its type in a rule"
     if (used := classes.in_use(host_device)) and not groups.ready(host_device):
         return f"{_nobody(_leaves_alone(host_device, why, snapshot))}; it is {used}", ""
+    if hint := _in_vain(host_device, group, snapshot.host):
+        return _nobody(why), hint
     mdevs = sum(mdev.parent == host_device.address for mdev in snapshot.host.mdevs.values())
     if (parts := classes.carried(host_device, mdevs)) and not groups.ready(host_device):
         return f"it carries {parts}, each of which is a device of its own", classes.bind(
@@ -148,7 +151,7 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     steps = []
     if not _discoverable_class(host_device, snapshot):
         steps = [f'name it in a rule: pci: [{{addresses: ["{host_device.address}"]}}]']
-    if not groups.ready(host_device) and not groups.takes_vgpu(host_device):
+    if not (groups.ready(host_device) or groups.takes_vgpu(host_device) or groups.unfinished(host_device)):
         steps.append(classes.bind(host_device))
     return _nobody(_leaves_alone(host_device, why, snapshot)), "; and ".join(steps)
 
@@ -158,6 +161,13 @@ def _leaves_alone(function: PciFunction, why: str, snapshot: Snapshot) -> str:
     if not snapshot.desired.discovery.enabled or _discoverable_class(function, snapshot):
         return why
     return f"it is {classes.words(function)} (class {(function.pci_class or '?')[:4]}), which it leaves alone"
+
+
+def _in_vain(function: PciFunction, group: Group | None, host: Host) -> str:
+    """What to do before anything else, if the kernel would give the function to nobody; else ""."""
+    if groups.kept_by_firmware(group, host):
+        return f"firmware has memory mapped 1:1 for its IOMMU group: {vfio.FIRMWARE_SETUP}"
+    return devices.token_hint(function) if groups.needs_token(function) else ""
 
 
 def _with_card(audio: PciFunction, card: PciFunction) -> str:
@@ -172,8 +182,7 @@ def _nobody(why: str) -> str:
 
 
 def _discoverable_class(function: PciFunction, snapshot: Snapshot) -> bool:
-    discovery = snapshot.desired.discovery
-    return discovery.enabled and selectors.in_classes(discovery.classes, function)
+    return snapshot.desired.discovery.enabled and discovery.of_its_class(function, snapshot.desired.discovery)
 
 
 def _label(rule: DeviceRule | None) -> str:

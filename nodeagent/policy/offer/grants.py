@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
 from nodeagent.model.desired import NodeRule
-from nodeagent.model.host import Host, HostDevice, Kind
+from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Isolation, Resource
-from nodeagent.policy import naming
+from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import kinds, units
 from nodeagent.policy.offer.turn import Decision
 
@@ -31,10 +32,12 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
     if resource.kind is Kind.NODE:
         return _node_grant(resource, decision)
     host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
-    envs = environment(resource, host_devices)
-    nodes = device_nodes(host_devices, resource.iommufd, decision.snapshot.host)
+    envs, host = environment(resource, host_devices), decision.snapshot.host
+    nodes = device_nodes(host_devices, resource.iommufd, host)
     if resource.cdi:
-        return Grant(envs, (), tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
+        alone = {node for each in host_devices for node in device_nodes([each], resource.iommufd, host)}
+        more = tuple(DeviceNode(node) for node in nodes if node not in alone)
+        return Grant(envs, more, tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
     return Grant(envs, tuple(map(DeviceNode, nodes)))
 
 
@@ -137,8 +140,13 @@ def contended(resource: Resource, device_ids: Iterable[str], decision: Decision)
 
 
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The device nodes for these devices, each once, in the order in which they are given."""
-    paths = (path for each in host_devices for path in kinds.of(each).nodes(each, iommufd, host))
+    """The device nodes for these devices, each once, in the order in which they are given.
+
+    The memory of a socket (``Host.egm``) goes with all of its GPUs: who has only some of them would share it.
+    """
+    given = {each.id: each for each in host_devices}
+    paths = [path for each in given.values() for path in kinds.of(each).nodes(each, iommufd, host)]
+    paths += [path for path, gpus in host.egm if given.keys() >= set(gpus)]
     return tuple(dict.fromkeys(paths))
 
 
@@ -175,7 +183,7 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
 
 
 def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
-    """What decides about these devices: their node, or they themselves and all others of their groups."""
+    """What decides about these devices: their node, or they, their VFs, and all others of their groups."""
     rule = node_rule(resource, decision)
     if rule is not None:
         return (rule.path,)
@@ -185,7 +193,17 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
         if host_device is not None:
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
+            ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
     return tuple(ids)
+
+
+def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:
+    """The functions on a VFIO driver that a container gets with these ids."""
+    offers = (decision.offer_of(device_id) for device_id in device_ids)
+    names = (name for offer in offers if offer is not None for name in offer.host_devices)
+    host = decision.snapshot.host
+    functions = (host.functions.get(PciAddress(name)) for name in names)
+    return tuple(each.address for each in functions if each is not None and groups.vfio_bound(each))
 
 
 def brought_by(device_id: str, decision: Decision) -> tuple[str, ...]:

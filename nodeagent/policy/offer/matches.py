@@ -8,10 +8,10 @@ goes to a rule of the configuration or to nobody here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.model.desired import BySelector, Desired, DeviceRule
-from nodeagent.model.host import Group, HostDevice, PciFunction
+from nodeagent.model.host import Group, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import naming, selectors
@@ -27,12 +27,14 @@ Verdict = tuple[DeviceRule | None, str | None]
 class Match:
     """A rule takes a HostDevice for a resource; discovery makes a rule of its own.
 
-    ``type_id`` is the type of the mdev or vGPU when it was taken.
+    ``type_id`` is the type of the mdev or vGPU when it was taken. ``unnamed``: discovery does not know what
+    to call it yet.
     """
 
     resource: ResourceName
     rule: DeviceRule
     type_id: str | None = None
+    unnamed: bool = False
 
 
 def match_of(host_device: HostDevice, group: Group | None, desired: Desired, names: Names) -> Match | None:
@@ -76,7 +78,17 @@ def listed(name: ResourceName, host_device: HostDevice, desired: Desired) -> Mat
 
 
 def _discovered(host_device: HostDevice, desired: Desired, names: Names) -> Match:
+    if _unnamed(host_device, desired, names):
+        domain = unaliased_name(host_device, desired, names).partition("/")[0]
+        name = ResourceName(f"{domain}/{naming.UNNAMED_VGPU}")
+        return replace(listed(name, host_device, desired), unnamed=True)
     return listed(discovered_name(host_device, desired, names), host_device, desired)
+
+
+def _unnamed(host_device: HostDevice, desired: Desired, names: Names) -> bool:
+    """True for a vGPU whose type is known by its number only: a name made of that would change."""
+    label = kinds.of(host_device).label(host_device, names)
+    return desired.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
 
 
 def _rule_for(name: str, desired: Desired, host_device: HostDevice) -> DeviceRule:
@@ -121,9 +133,15 @@ def _virt_handlers(host_device: HostDevice, desired: Desired) -> str | None:
 
 def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> ResourceName:
     """The resource name that discovery gives to a device with known ids, after the aliases."""
+    name = unaliased_name(host_device, desired, names)
+    return ResourceName(dict(desired.aliases).get(name, name))
+
+
+def unaliased_name(host_device: HostDevice, desired: Desired, names: Names) -> str:
+    """The same before the aliases."""
     label = kinds.of(host_device).label(host_device, names)
     vendor = host_device.vendor or ""
-    name = naming.discovered_name(
+    return naming.discovered_name(
         style=desired.discovery.naming,
         prefix=desired.discovery.prefix or label.domain,
         vendor_id=vendor,
@@ -132,4 +150,3 @@ def discovered_name(host_device: HostDevice, desired: Desired, names: Names) -> 
         device_text=label.text,
         kind=label.kind,
     )
-    return ResourceName(dict(desired.aliases).get(name, name))

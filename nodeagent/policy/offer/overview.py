@@ -7,12 +7,12 @@ misses a GPU finds it here, with the reason. Bridges and host controllers by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction
 from nodeagent.model.status import GroupStatus, MemberStatus
-from nodeagent.policy import groups, selectors
-from nodeagent.policy.offer import explain, kinds, matches, units
+from nodeagent.policy import groups
+from nodeagent.policy.offer import discovery, explain, kinds, matches, units
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -34,17 +34,18 @@ def _groups(decision: Decision) -> Iterator[GroupStatus]:
         yield GroupStatus(
             host_device.group,
             not groups.blockers(functions),
-            tuple(_member(member, decision) for member in members),
+            tuple(_member(member, functions, decision) for member in members),
         )
 
 
 def _matters(host_device: HostDevice, decision: Decision) -> bool:
     if isinstance(host_device, Mdev) or host_device.id in decision.matched or groups.ready(host_device):
         return True
-    return selectors.in_classes(decision.snapshot.desired.discovery.classes, host_device)
+    return discovery.of_its_class(host_device, decision.snapshot.desired.discovery)
 
 
-def _member(host_device: HostDevice, decision: Decision) -> MemberStatus:
+def _member(host_device: HostDevice, functions: Sequence[PciFunction], decision: Decision) -> MemberStatus:
+    """``functions``: those of the group."""
     names = decision.snapshot.names
     offer = decision.offer_with(host_device.id)
     function = host_device if isinstance(host_device, PciFunction) else None
@@ -52,7 +53,7 @@ def _member(host_device: HostDevice, decision: Decision) -> MemberStatus:
         host_device.id,
         kinds.of(host_device).text(host_device, names),
         host_device.driver,
-        explain.role(function) if function is not None else "mdev",
+        explain.role(function, functions) if function is not None else "mdev",
         function.physfn if function is not None else getattr(host_device, "parent", None),
         offer.device.id if offer is not None else None,
         None if offer is not None else _why_not(host_device, decision),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nodeagent.model.allocation import Pods, Possession
-from nodeagent.model.host import HostDevice
+from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import units
@@ -22,19 +22,25 @@ _ENDS_BY_RELEASE = frozenset(
 
 def awaited(decision: Decision) -> frozenset[str]:
     """The functions and mdevs whose release would make a device Healthy, or end its listing."""
+    host = decision.snapshot.host
     waiting = (
         device.id
         for resource in decision.resources.values()
         for device in resource.devices
-        if device.reason is not None and device.reason.code in _ENDS_BY_RELEASE
+        if device.reason is not None and _ends_by_release(device.reason.code, host.device(device.id))
     )
-    host = decision.snapshot.host
     ids: set[str] = set()
     for device_id in waiting:
         host_device = host.device(device_id)
         members = host.devices_in(host_device.group) if host_device is not None else ()
         ids |= {device_id, *(member.id for member in members)}
+        ids |= {vf for member in members if isinstance(member, PciFunction) for vf in member.vfs}
     return frozenset(ids)
+
+
+def _ends_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
+    """What has fallen off the bus, and is still on the host, waits for nobody."""
+    return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and host_device is not None)
 
 
 def unaccounted(

@@ -8,7 +8,7 @@ all others; the result equals a decision from scratch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
@@ -83,17 +83,37 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
     ids = _ids(group, devices) if allocations.holders or reservations.given else ()
+    functions = tuple([each for each in devices if isinstance(each, PciFunction)])
+    vfs = _vfs(functions, host)
     return Unit(
         group=group,
         devices=devices,
-        functions=tuple([each for each in devices if isinstance(each, PciFunction)]),
+        functions=functions,
         holders=_holders(_with_strays(ids, group, snapshot), snapshot),
         complete=allocations.complete,
         settling=reservations.settling.intersection(ids),
         refused=reservations.refused.intersection(ids),
+        vfs=vfs,
+        vf_holders=_holders((each.address for each in vfs), snapshot),
         nodes=host.nodes,
         iommu=host.iommu,
+        firmware=groups.kept_by_firmware(group, host),
     )
+
+
+def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
+    """The VFs of those that are PFs on a VFIO driver: there either the PF is given, or they are."""
+    addresses = (vf for each in functions if each.vfs and groups.vfio_bound(each) for vf in each.vfs)
+    return tuple([host.functions[address] for address in addresses if address in host.functions])
+
+
+def depending(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
+    """The units whose verdicts depend on a device: its own, and that of its PF on a VFIO driver."""
+    yield unit_of(host_device)
+    if isinstance(host_device, PciFunction) and host_device.physfn is not None:
+        physical = host.functions.get(host_device.physfn)
+        if physical is not None and groups.vfio_bound(physical):
+            yield unit_of(physical)
 
 
 def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
@@ -151,7 +171,7 @@ def _offer(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> Offer:
 
 
 def _use(match: Match, ids: tuple[str, ...]) -> Use:
-    return Use(match.rule.isolation, match.rule.iommufd, match.resource, ids, match.type_id)
+    return Use(match.rule.isolation, match.rule.iommufd, match.resource, ids, match.type_id, match.unnamed)
 
 
 def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:

@@ -95,6 +95,7 @@ class Changing:
             eyes.wakes,
             eyes.events,
             eyes.observer,
+            eyes.names,
             ReservationBook(eyes.snapshots),
             releases,
             Offering(eyes.snapshots, releases),

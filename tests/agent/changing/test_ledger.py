@@ -11,6 +11,7 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.ledger import Ledger
+from tests import exhausted
 
 RECORD = Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
 
@@ -33,6 +34,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         "\udcff",
         '{"types": null}',
         '{"listed": {"a": "b"}}',
+        "[" * 100_000,
     ],
 )
 def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:
@@ -63,3 +65,10 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where a directory should be")
     with pytest.raises(KernelRefused, match="cannot be written"):
         ledger.write(str(tmp_path / "run/vgpu-types.json"), RECORD)
+
+
+def test_a_record_that_cannot_be_opened_now_is_no_empty_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "record")
+    ledger.write(path, Ledger({"0000:3b:00.4": "557"}))
+    with exhausted.no_descriptors(), pytest.raises(KernelRefused):
+        ledger.read(path)

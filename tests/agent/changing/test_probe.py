@@ -14,6 +14,7 @@ from nodeagent.agent.changing import probe
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.kernel.root import Root
 from nodeagent.model.snapshot import Snapshot
+from tests import exhausted
 from tests.sim import fifos
 
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
@@ -65,3 +66,11 @@ async def test_what_is_open_is_published_until_a_new_question_says_otherwise(
     answer(tmp_path)
     await asking.refresh([UUID, OTHER, "not open"])
     assert snapshots.now.open == frozenset()
+
+
+async def test_what_nobody_could_look_at_counts_as_open(tmp_path: Path, snapshots: Snapshots) -> None:
+    (tmp_path / "sys/bus/mdev/devices" / UUID).mkdir(parents=True)
+    asking = probe.Probe(Root(tmp_path), snapshots, deadline=5.0)
+    with exhausted.no_descriptors():
+        assert await asking.ask([UUID]) == frozenset({UUID})
+    assert await asking.ask([UUID]) == frozenset()

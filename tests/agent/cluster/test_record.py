@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.agent.cluster.record import Record, look, of_cr, of_node, read, write
-from nodeagent.agent.cluster.sealed import ASIDE, Broken
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.sealed import ASIDE, Broken
 
 CR = {"metadata": {"name": "kubevirt", "managedFields": [1]}, "spec": {"configuration": {"ä": ["1"]}}}
 SAID = Record(CR, {"kubernetes.io/hostname": "node2"}, 1790000000.5)

@@ -93,6 +93,16 @@ def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> Non
     assert said(log.DEVICE_ADDED) == [{"resource": GPU, "device": "kvm-0"}]
 
 
+def test_shares_of_a_node_that_fare_alike_have_one_line(said: Said) -> None:
+    gone, other = (Reason(ReasonCode.NODE_MISSING, text) for text in ("/dev/kvm is gone", "/dev/tun is gone"))
+    before = Resource(GPU, Kind.NODE, tuple(healthy(f"kvm-{number}") for number in range(5)))
+    reasons = (gone, gone, gone, other, None)
+    after = tuple(Device(DeviceId(f"kvm-{number}"), reason) for number, reason in enumerate(reasons))
+    devices.changes(before, Resource(GPU, Kind.NODE, after), Decision(snapshot()))
+    lines = [(each["device"], each["text"]) for each in said(log.DEVICE_UNHEALTHY)]
+    assert lines == [("each of 3 shares (kvm-0 …)", gone.what), ("kvm-3", other.what)]
+
+
 def test_what_is_as_before_is_not_said_again(said: Said) -> None:
     devices.changes(resource(healthy()), resource(healthy()), Decision(snapshot()))
     assert [line for kind in log.catalogue() for line in said(kind)] == []

@@ -14,7 +14,9 @@ from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.model.ids import PciAddress
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.looking import Looks
 
 A = PciAddress("0000:01:00.0")
 Change = Callable[[Path, Path], None]  # of the function's directory, below the root
@@ -110,6 +112,23 @@ def test_a_function_that_vfio_takes_is_unlike_what_is_known(tmp_path: Path) -> N
     assert not pci.as_known(root, known)
 
 
+def test_a_vf_tells_of_the_driver_of_its_pf(tmp_path: Path) -> None:
+    host, vf = SimulatedHost(tmp_path), PciAddress("0000:01:00.4")
+    host.add_function(A, vendor="8086", device="1572", pci_class="020000", driver="i40e", group=1, sriov=4)
+    host.add_function(
+        vf, vendor="8086", device="154c", pci_class="020000", driver="vfio-pci", group=2, physfn=A
+    )
+    looks = Looks(Root(tmp_path))
+    before = looks.full()
+    assert [before.functions[each].pf_driver for each in (A, vf)] == [None, "i40e"]
+    host.bind(A, "vfio-pci")
+    assert not pci.as_known(Root(tmp_path), before.functions[vf])
+    after = looks.refresh(before, frozenset({A}))
+    assert after.functions[vf].pf_driver == "vfio-pci"
+    host.bind(A, None)
+    assert looks.refresh(after, frozenset({A})).functions[vf].pf_driver is None
+
+
 async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
     host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=1)
@@ -122,3 +141,44 @@ async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path
         unplugged(at, tmp_path)
         answer.write("0\n")
     assert await reading.result() is None
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "9" * 20, "-1", "\u0663", ""])
+def test_what_is_no_number_of_the_kernels_is_unknown(tmp_path: Path, number: str) -> None:
+    """Python turns no text of more than 4,300 digits into a number, and says so by a ValueError."""
+    host = SimulatedHost(tmp_path)
+    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=1)
+    Path(host.path(f"/sys/bus/pci/devices/{A}/numa_node")).write_text(number)
+    found = pci.function(Root(tmp_path), A)
+    assert found is not None
+    assert found.numa_node is None
+
+
+@pytest.mark.parametrize(
+    ("enable", "power_state", "driver", "answers"),
+    [
+        ("1", "D0", "vfio-pci", False),
+        ("0", "D0", "vfio-pci", None),
+        ("1", "D3hot", "vfio-pci", None),
+        ("1", "unknown", "vfio-pci", None),
+        ("1", "D0", "nouveau", None),
+    ],
+)
+def test_the_configuration_space_is_looked_at_only_where_a_device_is_open_and_awake(
+    tmp_path: Path, enable: str, power_state: str, driver: str, answers: bool | None
+) -> None:
+    host = nodes.many(tmp_path, 1)
+    address = PciAddress(nodes.address(0))
+    host.bind(address, driver)
+    host.write(address, "enable", enable)
+    host.write(address, "power_state", power_state)
+    config = Path(host.path(f"/sys/bus/pci/devices/{address}/config"))
+    config.write_bytes(b"\xff" * 256)
+    function = pci.function(Root(tmp_path), address)
+    assert function is not None
+    assert function.answers is answers
+    assert pci.fallen(Root(tmp_path), address)
+    config.write_bytes(b"\xff\xff\xff\xff" + bytes(252))
+    assert not pci.fallen(Root(tmp_path), address), "a VF begins like that"
+    config.unlink()
+    assert not pci.fallen(Root(tmp_path), address)

@@ -137,6 +137,17 @@ def test_names_come_from_vfs_and_from_the_file_of_the_vgpu_manager(host: Simulat
     assert vgpus.named(root, scanned(host)) == {"1150": ""}
 
 
+def test_names_come_from_the_driver_container_as_well(host: SimulatedHost) -> None:
+    give(host, "1149\n", "")
+    root = Root(host.directory)
+    before = vgpus.marks(root)
+    host.write_file(vgpus.FILES[1], CONFIG.replace("A &amp; B", "of the container"))
+    assert vgpus.named(root, scanned(host)) == {"1149": "of the container"}
+    assert before != vgpus.marks(root) == vgpus.marks(root)
+    host.write_file(vgpus.FILE, CONFIG)
+    assert vgpus.named(root, scanned(host)) == {"1149": "A & B"}
+
+
 def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
     path = Path(host.path(vgpus.FILE))
     path.parent.mkdir(parents=True)
@@ -179,3 +190,13 @@ async def test_a_type_that_is_set_wakes_also_where_the_driver_came_later(
     for content in ("1147\n", "0\n"):
         current.write_text(content)
         await until(woken)
+
+
+@pytest.mark.timeout(10)
+def test_lists_of_types_that_never_come_to_an_end_of_a_line_cost_no_time(host: SimulatedHost) -> None:
+    give(host, "1147", "1:a" + " " * 400_000 + "b\n2 : c\n")
+    assert read(host).vgpu_types[-1] == ("2", "c")
+    file = Path(host.path(vgpus.FILE))
+    file.parent.mkdir(parents=True)
+    file.write_text("<vgpuType " * 400_000 + '<vgpuType id="1147" name="NVIDIA A40-1B">')
+    assert vgpus.named(Root(host.directory), scanned(host))["1147"] == "NVIDIA A40-1B"

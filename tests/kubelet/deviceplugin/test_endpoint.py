@@ -288,7 +288,7 @@ async def test_a_new_kubelet_is_owed_a_registration_until_it_has_one(node: Node)
     async with living(node):
         await node.until_registered(1)
         assert node.endpoint.owed() is None
-        node.directory.kubelet.set(None)
+        node.directory.kubelet.set((0, 0, 0))
         debt = node.endpoint.owed()
         assert debt is not None
         assert "not registered anew" in debt.what

@@ -67,6 +67,16 @@ def test_the_first_tries_at_a_kubelet_that_is_young_no_more_are_quick() -> None:
     assert afterwards == pytest.approx([0.2, 0.4, 0.8])
 
 
+def test_who_has_refused_is_asked_at_growing_pauses_however_young() -> None:
+    tries = Tries()
+    assert [tries.after_refusal(0.0) for _ in range(8)] == pytest.approx(
+        [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10]
+    )
+    assert tries.next_delay(0.0, 0.0) == pytest.approx(0.005), "nobody answers now"
+    tries.begin_again()
+    assert tries.after_refusal(0.0) == pytest.approx(0.2)
+
+
 def test_another_kubelet_is_tried_as_quickly_as_the_first() -> None:
     tries = Tries()
     old = [tries.next_delay(60.0, 0.0) for _ in range(5)]

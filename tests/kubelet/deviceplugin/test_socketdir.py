@@ -95,6 +95,33 @@ def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watch
     second.close()
 
 
+def test_a_directory_that_could_not_be_locked_at_the_start_is_locked_as_soon_as_it_can(
+    directory: SocketDir, plugins: Path, watcher: Watcher
+) -> None:
+    """A directory in the place of the file refuses it as a file system does that is read-only."""
+    directory.close()
+    (plugins / lock.LOCK).unlink(missing_ok=True)
+    (plugins / lock.LOCK).mkdir()
+    directory.open()
+    (plugins / lock.LOCK).rmdir()
+    directory.scan()
+    with pytest.raises(AlreadyRunning):
+        SocketDir(str(plugins), watcher).scan()
+
+
+def test_the_agents_own_directory_keeps_another_out_where_the_kubelet_has_none(
+    tmp_path: Path, watcher: Watcher
+) -> None:
+    own = tmp_path / "run" / "nodeagent"
+    first, second = (SocketDir(str(tmp_path / "none"), watcher, own=str(own)) for _ in range(2))
+    first.scan()
+    with pytest.raises(AlreadyRunning, match=f"{own} already: process"):
+        second.scan()
+    first.close()
+    second.scan()
+    second.close()
+
+
 def test_one_that_is_not_exclusive_takes_no_lock(
     directory: SocketDir, plugins: Path, watcher: Watcher
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import hpack
 import pytest
 
 from nodeagent.base.errors import KubeletUnavailable
@@ -53,6 +54,35 @@ async def test_a_lost_connection_leaves_its_task_uncancelled(tmp_path: Path, las
                 await anyio.wait_all_tasks_blocked()  # the call waits for its answer
                 await loop.sock_sendall(connection, last_words)
     assert counts == [0]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("content-type", "application/grpc")],
+        [(":status", "200"), ("content-type", "application/grpc"), ("x-bin", "x")],
+        [(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "5"), ("x-bin", "x")],
+    ],
+    ids=["no status", "no base64", "no base64 at the end"],
+)
+async def test_headers_that_no_server_of_grpc_sends_are_an_answer_that_failed(
+    tmp_path: Path, headers: list[tuple[str, str]]
+) -> None:
+    packed = hpack.Encoder().encode(headers)
+    settings, head = b"\0\0\0\4\0\0\0\0\0", len(packed).to_bytes(3, "big") + b"\1\5\0\0\0\1"
+    closed = anyio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(settings + head + packed)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "p.sock"):
+        with pytest.raises(KubeletUnavailable, match="not understood"):
+            await options(tmp_path / "p.sock")
+        await closed.wait()
 
 
 async def test_a_cancellation_that_is_not_grpclibs_stays_counted(tmp_path: Path) -> None:

@@ -261,6 +261,19 @@ async def test_a_compressed_request_is_refused_and_breaks_nothing(
             assert await peer.unary_unary(OPTIONS)(b"", timeout=5) == b"\x10\x01"
 
 
+@pytest.mark.parametrize("request_bytes", [b"\x00", b"\x0a\x7f", b"\x08\x01"])
+async def test_a_request_that_cannot_be_read_is_refused_in_its_own_words(
+    tmp_path: Path, request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as (served, _), grpc.aio.insecure_channel(f"unix:{served.path}") as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await peer.unary_unary(ALLOCATE)(request_bytes, timeout=5)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "a AllocateRequest that cannot be read" in str(refused.value.details())
+        assert await peer.unary_unary(OPTIONS)(b"", timeout=5) == b"\x10\x01"
+    assert [record.message for record in caplog.records if record.exc_info] == []
+
+
 async def test_a_strict_peer_sees_the_stream_end_with_ok_when_the_server_stops(
     tmp_path: Path,
 ) -> None:

@@ -107,6 +107,27 @@ def test_a_bridge_is_never_given_away() -> None:
     assert not found.to_do
 
 
+def test_a_bridge_of_the_class_of_an_nvswitch_is_for_a_rule_to_name() -> None:
+    found = told(function(pci_class="068000", vendor="8086", driver=None), wish=Desired())
+    assert "it is a bridge (class 0680), which it leaves alone" in found.verdict
+    assert found.to_do.startswith("name it in a rule")
+
+
+def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
+    free = host(function(driver=None))
+    kept = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
+    for here, bind in ((free, True), (kept, False)):
+        found = explain.explain(A, turn.first(snapshot(here, Desired())))
+        assert found is not None
+        assert ("vfio-pci" in found.to_do) is bind
+        assert ("firmware's setup" in found.to_do) is not bind
+
+
+def test_a_vf_of_a_pf_on_vfio_is_not_to_be_bound_but_its_pf_is_to_be_looked_at() -> None:
+    found = told(function(driver=None, physfn=B, pf_driver="vfio-pci"), wish=Desired())
+    assert found.to_do.startswith(f"give the PF {B} to virtual machines as a whole; or, when nobody uses it")
+
+
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
     assert found.verdict == (
@@ -164,7 +185,13 @@ def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     ],
 )
 def test_each_member_of_a_group_has_a_role(found: PciFunction, role: str) -> None:
-    assert explain.role(found) == role
+    assert explain.role(found, (found,)) == role
+
+
+def test_the_pf_of_vgpus_in_its_group_is_no_hindrance() -> None:
+    maker = function(driver="nvidia", sriov_capable=True)
+    assert explain.role(maker, (maker, vgpu(group=1))) == "friendly"
+    assert explain.role(maker, (maker, function(B))) == "blocks"
 
 
 def test_the_holder_is_named() -> None:

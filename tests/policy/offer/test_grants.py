@@ -163,3 +163,17 @@ def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation)
         decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
     )
     assert grants.contended(held.resources[ResourceName(GPU)], [A], held)
+
+
+def test_the_memory_of_a_socket_goes_with_all_of_its_gpus_and_once() -> None:
+    one, two, other = (function(f"000{number}:01:00.0", number) for number in (8, 9, 10))
+    sockets = (("/dev/egm4", (one.address, two.address)), ("/dev/egm5", (other.address,)))
+    here = host(one, two, other, egm=sockets)
+    for given, nodes in (
+        ((one,), []),
+        ((one, two), ["/dev/egm4"]),
+        ((two, other, one), ["/dev/egm4", "/dev/egm5"]),
+        ((other,), ["/dev/egm5"]),
+    ):
+        found = grants.device_nodes(given, Iommufd.NEVER, here)
+        assert [path for path in found if "egm" in path] == nodes

@@ -10,15 +10,17 @@ import pytest
 
 from nodeagent.model.allocation import Holder, unnamed
 from nodeagent.model.host import Group, PciFunction, Recovery
-from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import health
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from tests.policy.samples import GPU, NODES, function, holders
 
 A, B = "0000:65:00.0", "0000:65:00.1"
+VF_OR_PF = PciAddress("0000:65:02.0")
 CARD = function(A)
 SIBLING = function(B)
+VF = function(VF_OR_PF, 2, physfn=PciAddress(A))
 GROUP = Group(GroupNumber(1), (A, B), node=True)
 FINE = Unit(GROUP, (CARD, SIBLING), (CARD, SIBLING), complete=True, nodes=NODES)
 CDEV = CARD._replace(cdev=True, vfio_device="vfio3")
@@ -47,10 +49,28 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("no group", ReasonCode.NO_GROUP, CARD, {"group": None}, "no IOMMU group"),
     ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "iommu": False}, "no active IOMMU"),
     ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": GROUP._replace(name="vfio-noiommu")}, "vfio-noiommu"),
+    ("firmware", ReasonCode.FIRMWARE_MAPPED, CARD, {"firmware": True}, "memory mapped 1:1 for IOMMU group 1"),
     ("domain", ReasonCode.EXCLUDED, function("10000:65:00.0"), {}, "more than four digits"),
+    (
+        "token",
+        ReasonCode.NEEDS_TOKEN,
+        CARD._replace(physfn=VF_OR_PF, pf_driver="vfio-pci"),
+        {},
+        "its PF 0000:65:02.0 is on vfio-pci: so it opens with a VF token",
+    ),
     ("driver", ReasonCode.DRIVER_CHANGED, function(A, driver="nvidia"), {}, "its driver is nvidia"),
     ("unbound", ReasonCode.DRIVER_CHANGED, function(A, driver=None), {}, "it has no driver"),
+    (
+        "unfinished VF",
+        ReasonCode.MDEV_TYPE_CHANGED,
+        function(A, driver="nvidia", vfio=True, physfn=VF_OR_PF),
+        {},
+        "it is a VF on NVIDIA's driver, and no vGPU by itself",
+    ),
     ("failed", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.FAILED), {}, "could not recover"),
+    ("unheard", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.UNHEARD), {}, "was not heard"),
+    ("fallen", ReasonCode.GONE, CARD._replace(recovery=Recovery.FALLEN), {}, "all ones"),
+    ("dead in a pod", ReasonCode.GONE, CARD._replace(answers=False), {}, "all ones"),
     ("recovering", ReasonCode.RECOVERY_FAILED, CARD._replace(recovery=Recovery.RUNNING), {}, "is recovering"),
     (
         "blocked",
@@ -65,6 +85,21 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ("held by number", ReasonCode.GROUP_HELD, CARD, {"holders": holders("1")}, "which has 1"),
     ("outside", ReasonCode.HELD_OUTSIDE, CARD._replace(enable=1), {}, "it is open, and no pod"),
     ("sibling", ReasonCode.HELD_OUTSIDE, CARD, beside(enable=2), f"{B} of its group is open"),
+    (
+        "held VF",
+        ReasonCode.GROUP_HELD,
+        CARD,
+        {"vfs": (VF,), "vf_holders": holders(VF.address)},
+        f"its VF {VF_OR_PF} is held by ns/vm",
+    ),
+    ("open VF", ReasonCode.HELD_OUTSIDE, CARD, {"vfs": (VF._replace(enable=1),)}, "is open, and no pod"),
+    (
+        "open VF of whomever",
+        ReasonCode.GROUP_HELD,
+        CARD,
+        {"vfs": (VF._replace(enable=1),), "complete": False},
+        f"its VF {VF_OR_PF} is open, and the kubelet does not say yet",
+    ),
     (
         "unknown holder",
         ReasonCode.GROUP_HELD,
@@ -95,7 +130,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
-    elsewhere = {ReasonCode.MDEV_TYPE_CHANGED, ReasonCode.APPLY_FAILED}
+    elsewhere = {ReasonCode.APPLY_FAILED, ReasonCode.TYPE_NAME_UNKNOWN}
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
 
 
@@ -107,6 +142,7 @@ def test_the_nearest_cause_is_told_first() -> None:
         (worst, {}, ReasonCode.UNREADABLE),
         (worst._replace(unreadable=None), {}, ReasonCode.GOING_AWAY),
         (worst._replace(unreadable=None, enable=0), {"group": None}, ReasonCode.NO_GROUP),
+        (worst._replace(unreadable=None, enable=0), {"firmware": True}, ReasonCode.FIRMWARE_MAPPED),
         (worst._replace(unreadable=None, enable=0), {}, ReasonCode.DRIVER_CHANGED),
         (CARD._replace(recovery=Recovery.FAILED, enable=1), {}, ReasonCode.RECOVERY_FAILED),
         (CARD._replace(enable=1), {}, ReasonCode.GROUP_NOT_VIABLE),
@@ -243,3 +279,15 @@ def test_what_was_refused_since_the_pod_of_its_record_has_more_of_the_group_is_h
     assert told.code is ReasonCode.GROUP_HELD
     assert f"held by ns/vm, which has {B}" in told.what
     assert reason(CARD, holders=holders(A), refused=frozenset({A})) is None
+
+
+def test_a_vf_of_another_pf_is_nothing_to_a_function_and_a_pod_keeps_the_pf_that_it_has() -> None:
+    opened = VF._replace(enable=1)
+    assert reason(CARD, vfs=(opened._replace(physfn=PciAddress(B)),)) is None
+    assert reason(CARD, vfs=(VF,)) is None
+    assert reason(CARD, vfs=(opened,), holders=holders(A)) is None
+
+
+@pytest.mark.parametrize("driver", ["mlx5_core", "nvidia", "mlx5_vfio_pci", None])
+def test_a_vf_that_vfio_pci_has_not_made_needs_no_token(driver: str | None) -> None:
+    assert reason(CARD._replace(physfn=VF_OR_PF, pf_driver=driver)) is None

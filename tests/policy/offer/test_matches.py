@@ -44,6 +44,21 @@ def test_discovery_takes_display_3d_nvswitch_and_accelerators(pci_class: str) ->
     assert resource(function(pci_class=pci_class), Desired()) == T4
 
 
+@pytest.mark.parametrize("vendor", ["8086", "1022", None])
+def test_a_bridge_of_the_class_of_an_nvswitch_is_discovered_for_nvidia_alone(vendor: str | None) -> None:
+    """Class 0680 is any other bridge: chipsets have some that a node lives on."""
+    other = function(vendor=vendor, pci_class="068000")
+    for classes in (("0680",), ("06",), ("068000",)):
+        desired = Desired(Discovery(classes=classes))
+        assert resource(other, desired) is None
+        assert matches.discoverable(other, GROUP, desired) == (
+            "it is a bridge (class 0680), of which discovery takes the NVSwitches of NVIDIA alone"
+        )
+        assert resource(function(pci_class="068000"), desired) == T4
+    named = PciRule("example.com/bridge", (PciSelector(classes=("0680",)),))
+    assert resource(other, Desired(rules=(named,))) == "example.com/bridge"
+
+
 @pytest.mark.parametrize("pci_class", ["040300", "0c0330", "0c8000", "020000", "010802", "060000", None])
 def test_audio_usb_and_other_classes_ride_along_unoffered(pci_class: str | None) -> None:
     assert resource(function(pci_class=pci_class), Desired()) is None

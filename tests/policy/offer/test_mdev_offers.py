@@ -241,10 +241,21 @@ VF = "0000:65:00.4"
 
 def test_a_vf_with_a_vgpu_type_is_a_pci_device_named_after_the_type() -> None:
     found = decided(vgpu(), vgpu("0000:65:00.5", 21, vgpu_type="1148"))
-    assert reasons(found) == {VGPU: {VF: None}, "nvidia.com/nvidia-1148": {"0000:65:00.5": None}}
+    assert reasons(found) == {
+        VGPU: {VF: None},
+        "nvidia.com/vgpu-without-name": {"0000:65:00.5": ReasonCode.TYPE_NAME_UNKNOWN},
+    }
     given = grants.grant(found.resources[ResourceName(VGPU)], [VF], found)
     assert given.envs == (("PCI_RESOURCE_NVIDIA_COM_NVIDIA_A40-1B", VF),)
     assert [node.path for node in given.nodes] == ["/dev/vfio/vfio", "/dev/vfio/20"]
+
+
+def test_named_by_ids_or_by_a_rule_a_type_without_a_name_is_given() -> None:
+    other = vgpu(vgpu_type="1148")
+    by_id = decided(other, wish=Desired(Discovery(naming="id")))
+    assert reasons(by_id) == {"nvidia.com/nvidia-1148": {VF: None}}
+    rule = PciRule("a.b/vf", (PciSelector(vgpu_types=("1148",)),))
+    assert reasons(decided(other, wish=Desired(rules=(rule,)))) == {"a.b/vf": {VF: None}}
 
 
 @pytest.mark.parametrize(

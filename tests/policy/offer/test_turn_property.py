@@ -61,6 +61,8 @@ functions = st.builds(
     recovery=st.sampled_from([None, None, Recovery.FAILED]),
     vgpu=st.booleans(),
     vgpu_type=st.sampled_from([None, "1147", "1148"]),
+    physfn=st.sampled_from([None, None, ADDRESSES[0]]),
+    vfs=st.sampled_from([(), ADDRESSES[1:3]]),
 )
 mdevs = st.builds(
     mdev,
@@ -86,14 +88,20 @@ wishes = st.builds(
 def grouped(
     host_devices: Iterable[HostDevice], bare: int | None, leaving: Mapping[str, GroupNumber]
 ) -> dict[GroupNumber, Group]:
-    """The groups of these parts; ``bare`` has lost its node, ``leaving`` are mdevs off their bus."""
+    """The groups of these parts; ``bare`` has lost its node, ``leaving`` are mdevs off their bus.
+
+    For group 3 firmware has memory mapped 1:1.
+    """
     members: dict[GroupNumber, list[str]] = {}
     for host_device in host_devices:
         if host_device.group is not None:
             members.setdefault(host_device.group, []).append(host_device.id)
     for uuid, number in leaving.items():
         members.setdefault(number, []).append(uuid)
-    return {number: Group(number, tuple(found), node=number != bare) for number, found in members.items()}
+    return {
+        number: Group(number, tuple(found), node=number != bare, direct=number == 3)
+        for number, found in members.items()
+    }
 
 
 def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
@@ -118,7 +126,7 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
         return replace(
             before, host=replace(host, groups={n: g for n, g in host.groups.items() if n != value})
         )
-    if what in ("nodes", "iommu", "numa_nodes"):
+    if what in ("nodes", "iommu", "vtd", "numa_nodes"):
         return replace(before, host=replace(host, **{what: value}))
     if what in ("holders", "knowledge"):
         return replace(before, allocations=replace(before.allocations, **{what: value}))
@@ -175,6 +183,7 @@ steps = st.one_of(
     st.tuples(st.just("nodes"), st.sampled_from([NODES, NODES | {"/dev/kvm"}, frozenset()])),
     st.tuples(st.just("lost"), st.integers(1, 3)),
     st.tuples(st.just("iommu"), st.booleans()),
+    st.tuples(st.just("vtd"), st.booleans()),
     st.tuples(st.just("numa_nodes"), st.frozensets(st.integers(0, 1))),
     st.tuples(st.just("holders"), holdings),
     st.tuples(
@@ -190,7 +199,7 @@ steps = st.one_of(
     st.tuples(st.just("names"), st.sampled_from([{}, {"10de": "NVIDIA Corporation"}])),
 )
 START = Snapshot(
-    Host(nodes=NODES, iommu=True, numa_nodes=frozenset({0, 1})),
+    Host(nodes=NODES, iommu=True, numa_nodes=frozenset({0, 1}), release="6.1.0"),
     Desired(rules=RULES),
     allocations=Allocations(knowledge=Knowledge.COMPLETE),
 )

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
-from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName
+from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
-from nodeagent.policy.offer import orphans, units
-from tests.policy.samples import GPU, RULE, function, holders, host, ids, snapshot
+from nodeagent.policy.offer import orphans, releases, turn, units
+from tests.policy.samples import GPU, RULE, function, holders, host, ids, reserved, snapshot
 
 ONE = GroupNumber(1)
 PAIR = (function("0000:65:00.0"), function("0000:66:00.0"))
@@ -108,3 +108,40 @@ def test_a_share_of_a_node_that_no_rule_names_is_excluded_and_not_called_gone() 
 def test_lists_are_in_address_order_with_long_domains_last() -> None:
     devices = [Device(DeviceId(each)) for each in ("10000:01:00.0", "0000:66:00.0", "0000:65:00.0")]
     assert ids(units.in_order([*devices, devices[0]])) == ["0000:65:00.0", "0000:66:00.0", "10000:01:00.0"]
+
+
+def test_another_iommu_or_kernel_is_another_verdict_on_what_firmware_has_mapped() -> None:
+    free = host(function(), release="6.1.0")
+    old = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
+    decision = turn.first(snapshot(old))
+    for other, kept in (({"vtd": True}, True), ({}, False), ({"release": "6.12.95"}, True)):
+        decision = turn.following(decision, snapshot(replace(old, **other)))
+        (device,) = decision.resources[ResourceName(GPU)].devices
+        assert device.healthy is not kept
+
+
+PHYSICAL, VIRTUAL = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.4")
+
+
+def test_a_pf_waits_while_one_of_its_vfs_in_another_group_is_held_or_open() -> None:
+    physical = function(PHYSICAL, vfs=(VIRTUAL,))
+    virtual = function(VIRTUAL, 2, physfn=PHYSICAL, pf_driver="vfio-pci")
+    idle, opened = host(physical, virtual), host(physical, virtual._replace(enable=1))
+    steps = (
+        (snapshot(idle), None),
+        (snapshot(idle, holders=holders(VIRTUAL)), ReasonCode.GROUP_HELD),
+        (snapshot(idle), None),
+        (snapshot(idle, reservations=reserved([VIRTUAL])), ReasonCode.GROUP_HELD),
+        (snapshot(opened), ReasonCode.HELD_OUTSIDE),
+        (snapshot(opened, knowledge=Knowledge.PARTIAL), ReasonCode.GROUP_HELD),
+        (snapshot(opened), ReasonCode.HELD_OUTSIDE),
+        (snapshot(idle), None),
+    )
+    decision = turn.first(steps[0][0])
+    for now, code in steps:
+        decision = turn.following(decision, now)
+        offer = decision.offer_of(PHYSICAL)
+        assert offer is not None
+        assert (offer.device.reason and offer.device.reason.code) == code
+        assert decision.offers == turn.first(now).offers
+        assert (VIRTUAL in releases.awaited(decision)) or code is None

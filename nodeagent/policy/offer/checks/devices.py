@@ -61,12 +61,33 @@ def domain(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     )
 
 
+def token(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """vfio-pci has made the VF: whoever opens that has to show that its PF belongs to him as well."""
+    if not groups.needs_token(function):
+        return None
+    return Reason(
+        ReasonCode.NEEDS_TOKEN,
+        f"its PF {function.physfn} is on vfio-pci: so it opens with a VF token, which libvirt does not send",
+        token_hint(function),
+    )
+
+
+def token_hint(function: PciFunction) -> str:
+    """What to do for such a VF, or for its PF."""
+    return (
+        f"give the PF {function.physfn} to virtual machines as a whole; or, when nobody uses it or its VFs, "
+        "set their number to 0, bind it to the driver of its vendor, and let that make the VFs"
+    )
+
+
 def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
     """Only a VFIO driver, or the vendor driver with a vGPU type set, can give the function to a VM."""
     if groups.ready(function):
         return None
     if groups.takes_vgpu(function):
         return _no_vgpu(function, use)
+    if groups.unfinished(function):
+        return _no_types(function)
     shown = f"its driver is {function.driver}" if function.driver else "it has no driver"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
@@ -81,6 +102,15 @@ def _no_vgpu(function: PciFunction, use: Use) -> Reason:
         ReasonCode.MDEV_TYPE_CHANGED,
         f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
         f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
+    )
+
+
+def _no_types(function: PciFunction) -> Reason:
+    return Reason(
+        ReasonCode.MDEV_TYPE_CHANGED,
+        "it is a VF on NVIDIA's driver, and no vGPU by itself: it has no nvidia/current_vgpu_type to read",
+        "that comes a moment after the driver has taken the VF; if it does not, the driver may be the wrong "
+        f"one: only the build for KVM hosts makes vGPUs, and {function.address} as it is goes to no VM",
     )
 
 
@@ -105,6 +135,19 @@ def vgpu_type_changed(function: PciFunction, _: Unit, use: Use) -> Reason | None
     return _type_changed(groups.vgpu_of(function), use.type_id)
 
 
+def unnamed(function: PciFunction, _: Unit, use: Use) -> Reason | None:
+    """Discovery knows the type of a vGPU by its number only: pods would ask by a name that changes."""
+    if not use.unnamed:
+        return None
+    number = groups.vgpu_of(function)
+    return Reason(
+        ReasonCode.TYPE_NAME_UNKNOWN,
+        f"the name of its vGPU type {number} is not known yet, and it is not given under a number",
+        "let the vGPU manager's vgpuConfig.xml be seen here, or name the type in a rule: "
+        f'pci: [{{vgpuTypes: ["{number}"]}}]',
+    )
+
+
 def _type_changed(now: str | None, before: str | None) -> Reason | None:
     if before is None or now == before:
         return None
@@ -115,18 +158,35 @@ def _type_changed(now: str | None, before: str | None) -> Reason | None:
     )
 
 
+def fallen(function: PciFunction, _: Unit, __: Use) -> Reason | None:
+    """The function does not answer on the bus any more."""
+    if function.answers is not False and function.recovery is not Recovery.FALLEN:
+        return None
+    return Reason(
+        ReasonCode.GONE,
+        "fallen off the bus: its configuration space reads all ones",
+        "look at the kernel log and at the card's slot and power; once nobody uses it, re-plug it, or unbind "
+        "it and bind it again when it answers",
+    )
+
+
 def recovery(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     """The kernel's AER recovery is at work on the function, or has failed."""
-    if function.recovery is None:
+    if function.recovery in (None, Recovery.FALLEN):
         return None
     if function.recovery is Recovery.RUNNING:
         return Reason(
             ReasonCode.RECOVERY_FAILED,
             "the kernel is recovering it from a PCIe error",
-            "wait; if it stays so, look at the kernel log for AER messages",
+            "wait: that takes seconds, or is taken for failed after two minutes",
         )
+    failed = function.recovery is Recovery.FAILED
     return Reason(
         ReasonCode.RECOVERY_FAILED,
-        "the kernel could not recover it from a fatal PCIe error",
-        "reset or re-plug the card, or unbind and bind it again; the kernel log has the AER messages",
+        "the kernel could not recover it from a fatal PCIe error"
+        if failed
+        else "the kernel began to recover it from a PCIe error, and its end was not heard",
+        # a reset by hand raises no event, so it would leave the device as it is here
+        "once nobody uses it, unbind it and bind it again, or re-plug the card; the kernel log has the AER "
+        "messages",
     )

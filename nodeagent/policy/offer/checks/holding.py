@@ -63,10 +63,43 @@ def _held_as_another(holder: Holder) -> Reason:
     )
 
 
+def through_vfs(function: PciFunction, unit: Unit, _: Use) -> Reason | None:
+    """Either a PF is open, or VFs of it are: vfio-pci refuses the PF while a VF token is in use.
+
+    A PF that a pod has already stays as it is; its VFs are never given (``devices.token``).
+    """
+    if function.address in unit.holders:
+        return None
+    for vf in unit.vfs:
+        if vf.physfn != function.address:
+            continue
+        if vf.address in unit.vf_holders:
+            return _held_through(vf, unit.vf_holders[vf.address])
+        if groups.opened(vf):
+            return _open_through(vf) if unit.complete else _holder_unknown(vf, "VF")
+    return None
+
+
+def _held_through(vf: PciFunction, holder: Holder) -> Reason:
+    return Reason(
+        ReasonCode.GROUP_HELD,
+        f"its VF {vf.address} is held by {holder}: either it is given, or its VFs are",
+        "it becomes available when that pod ends",
+    )
+
+
+def _open_through(vf: PciFunction) -> Reason:
+    return Reason(
+        ReasonCode.HELD_OUTSIDE,
+        f"its VF {vf.address} is open, and no pod of this node has it: either it is given, or its VFs are",
+        "find the process with: fuser -v /dev/vfio/*",
+    )
+
+
 def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Something is open in the group, and no pod of this node has it."""
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
-    opened = [member for member in watched if groups.in_use(member)]
+    opened = [member for member in watched if groups.opened(member)]
     if not opened or _accounted(function, unit, use):
         return None
     for member in opened:
@@ -87,14 +120,20 @@ def _held_outside(member: PciFunction, function: PciFunction) -> Reason:
     itself = "it is" if member is function else f"{member.address} of its group is"
     return Reason(
         ReasonCode.HELD_OUTSIDE,
-        f"{itself} open, and no pod of this node has it",
+        f"{itself} open, and no pod of this node has it{_by(member)}",
         "find the process with: fuser -v /dev/vfio/*",
     )
 
 
-def _holder_unknown(member: PciFunction) -> Reason:
+def _by(member: PciFunction) -> str:
+    seen = member.sight.process if member.sight is not None else None
+    return f": see {seen}" if seen else ""
+
+
+def _holder_unknown(member: PciFunction, what: str = "") -> Reason:
+    named = f"its {what} {member.address}" if what else f"{member.address} of its IOMMU group"
     return Reason(
         ReasonCode.GROUP_HELD,
-        f"{member.address} of its IOMMU group is open, and the kubelet does not say yet who has it",
+        f"{named} is open, and the kubelet does not say yet who has it",
         "it is decided as soon as the kubelet's pod-resources socket answers",
     )

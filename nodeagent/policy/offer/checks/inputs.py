@@ -18,7 +18,9 @@ from nodeagent.model.resource import Iommufd, Isolation
 class Unit(NamedTuple):
     """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
 
-    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone.
+    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
+    that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those of the functions
+    that are PFs on a VFIO driver, and who has them.
     """
 
     group: Group | None
@@ -28,8 +30,11 @@ class Unit(NamedTuple):
     complete: bool = False  # False: the absence of a holder proves nothing
     settling: frozenset[str] = frozenset()  # given to the pod that is being admitted: it may take more
     refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
+    vfs: tuple[PciFunction, ...] = ()
+    vf_holders: Mapping[str, Holder] = MappingProxyType({})
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
+    firmware: bool = False
 
     @property
     def number(self) -> str:
@@ -41,7 +46,7 @@ class Use(NamedTuple):
     """How a device is offered: this decides which nodes and which conflicts matter.
 
     ``host_devices`` are those that the Device stands for, if not the asked one alone; the first gives its id.
-    ``type_id`` is the type of mdev or vGPU under which it was taken.
+    ``type_id`` is the type of mdev or vGPU under which it was taken; ``unnamed``: it has no name yet.
     """
 
     isolation: Isolation = Isolation.GROUP
@@ -49,6 +54,7 @@ class Use(NamedTuple):
     resource: str = ""  # under which it is offered; "": any, whoever holds it
     host_devices: tuple[str, ...] = ()
     type_id: str | None = None
+    unnamed: bool = False
 
     def device_id(self, host_device: HostDevice) -> str:
         """The id of the Device that stands for the host device."""

@@ -34,6 +34,25 @@ def no_group(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     return None
 
 
+FIRMWARE_SETUP = (
+    "nothing in the kernel helps; when the node is drained, look in the firmware's setup for what shares "
+    'memory with this slot: on HPE ProLiant "Shared Memory features", on AMD boards "Pre-Boot DMA '
+    'Protection"; or for a newer firmware'
+)
+
+
+def firmware(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
+    """Firmware uses memory through a member of the group, whoever has that; VFIO would take it away."""
+    if not unit.firmware:
+        return None
+    return Reason(
+        ReasonCode.FIRMWARE_MAPPED,
+        f"firmware has memory mapped 1:1 for IOMMU group {unit.number} (its reserved_regions say direct): "
+        "Linux gives no such group to a virtual machine",
+        FIRMWARE_SETUP,
+    )
+
+
 def no_mdev_group(_: Mdev, unit: Unit, __: Use) -> Reason | None:
     """Without an IOMMU group VFIO cannot open the mdev."""
     if unit.group is not None:

@@ -7,8 +7,11 @@ Each is written whole. Knows nothing of what is in them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ def look(path: str) -> dict[str, Any] | None:
     :raises Broken: if it is not what was written.
     """
     try:
-        text = Path(path).read_bytes()
+        text = _bytes(path)
     except OSError:
         return None
     try:
@@ -39,6 +42,15 @@ def look(path: str) -> dict[str, Any] | None:
         return dict(json.loads(body))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Broken(f"{path} is damaged; it is kept as {path}{ASIDE}") from error
+
+
+def _bytes(path: str) -> bytes:
+    """:raises OSError: if it is no file that can be read; a pipe without a writer must not be waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return file.read()
 
 
 def set_aside(path: str) -> None:

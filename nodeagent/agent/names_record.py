@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that were in force, on disk: after an update, or a reboot, one is not another in silence.
+
+Texts, not names of resources: what the operator changes in the settings is nothing to tell of. What is not
+on the host any more stays on record, for it may come back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from typing import Any
+
+from nodeagent.base import log, sealed, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.model.snapshot import Names
+
+PATH = "/var/lib/nodeagent/names.json"
+MOST = 1024  # texts; a host has some dozens
+_HINT = "without it a name that an update changes is not told; make its directory writable"
+
+
+class Record:
+    """The one reader and writer of the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._on_disk: dict[str, str | None] | None = None  # None: not read yet
+        self._keys: dict[str, None] = {}  # of what was looked up in this life
+        self._saved: Names | None = None
+        self._refused = False
+
+    async def before(self, keys: Collection[str]) -> dict[str, str | None]:
+        """What was in force in the life before for those of the keys that are on record."""
+        if self._on_disk is None:
+            self._on_disk = await threads.call(_read, self._path)
+        self._keys |= dict.fromkeys(keys)
+        return {key: self._on_disk[key] for key in keys if key in self._on_disk}
+
+    async def save(self, names: Names) -> None:
+        """Put on disk what is in force, unless it is there; a refusal is told once."""
+        if names is self._saved or self._on_disk is None:
+            return
+        self._saved = names
+        fresh = {key: names.get(key) for key in self._keys}
+        others = ((key, text) for key, text in self._on_disk.items() if key not in fresh)
+        texts = dict(itertools.islice((*fresh.items(), *others), MOST))
+        if texts == self._on_disk:
+            return
+        try:
+            await threads.call(sealed.write, self._path, {"names": texts}, _HINT)
+        except KernelRefused as error:
+            self._tell(error)
+        else:
+            self._on_disk, self._refused = texts, False
+
+    def _tell(self, error: KernelRefused) -> None:
+        if not self._refused:
+            log.event(log.NAMES_UNRECORDED, error=error.what, hint=error.hint)
+        self._refused = True
+
+
+def _read(path: str) -> dict[str, str | None]:
+    """What is on record; nothing, and a line in the log, if that is damaged. Blocks."""
+    try:
+        content = sealed.look(path)
+        return {} if content is None else _texts(content.get("names"), path)
+    except sealed.Broken as error:
+        sealed.set_aside(path)
+        log.event(log.NAMES_RECORD_BROKEN, error=str(error))
+        return {}
+
+
+def _texts(found: Any, path: str) -> dict[str, str | None]:
+    """:raises Broken: if it is of other types than what is written."""
+    if not isinstance(found, dict) or not all(isinstance(text, str | None) for text in found.values()):
+        raise sealed.Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}")
+    return found

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts after PCI errors: a recovery that does not end has failed, and a restart forgets none.
+
+Events of the kernel are all that tells of them, so each is put on disk when it comes, and read before the
+first scan. Who gives and takes a verdict is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from nodeagent.base import threads
+from nodeagent.kernel import recoveries
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.host import Recovery
+from nodeagent.model.ids import PciAddress
+
+PATIENCE = 120.0  # seconds; after a reset the kernel waits 60 for a device (PCIE_RESET_READY_POLL_MS)
+
+Verdicts = Mapping[PciAddress, Recovery]
+
+
+async def restore(root: Root, wakes: Wakes) -> None:
+    """Take over what the daemon before this one knew. :raises KernelRefused: if nothing can be read."""
+    for address, verdict in (await threads.call(recoveries.load, root)).items():
+        wakes.recovery(address, verdict)
+
+
+class Recoveries:
+    """The component that keeps the record, and ends a recovery whose end was not heard."""
+
+    name = "recoveries"
+
+    def __init__(self, root: Root, wakes: Wakes, patience: float = PATIENCE) -> None:
+        """``patience``: seconds that a recovery may take."""
+        self._root = root
+        self._wakes = wakes
+        self._patience = patience
+        self._saved: Verdicts | None = None
+        self._since: dict[PciAddress, float] = {}  # when recoveries began, as far as they run
+
+    async def run(self) -> None:
+        """Keep the record, for ever. :raises KernelRefused: if it cannot be written."""
+        while True:
+            seen = self._wakes.verdicts.version
+            self._end(self._overdue())
+            await self._save(self._wakes.recoveries)
+            with anyio.move_on_after(self._rest()):
+                await self._wakes.verdicts.newer(seen)
+
+    def _overdue(self) -> list[PciAddress]:
+        now = anyio.current_time()
+        running = [each for each, verdict in self._wakes.recoveries.items() if verdict is Recovery.RUNNING]
+        self._since = {each: self._since.get(each, now) for each in running}
+        return [each for each, since in self._since.items() if now - since >= self._patience]
+
+    def _end(self, overdue: list[PciAddress]) -> None:
+        for address in overdue:
+            del self._since[address]
+            self._wakes.recovery(address, Recovery.UNHEARD)
+
+    def _rest(self) -> float | None:
+        """Seconds until the next recovery has taken too long; None if none runs."""
+        if not self._since:
+            return None
+        return max(0.0, min(self._since.values()) + self._patience - anyio.current_time())
+
+    async def _save(self, verdicts: Verdicts) -> None:
+        if verdicts != self._saved:
+            await threads.call(recoveries.save, self._root, verdicts)
+            self._saved = verdicts

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has read again soon what a driver has taken and is not done with: nobody tells when it is.
+
+Asks a few times, ever more rarely; after that the slow timer is enough. Does not read anything itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.host import Host
+from nodeagent.policy import groups
+
+PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)  # seconds from one look to the next
+
+
+class SecondLooks:
+    """Follows each scan. Used on the event loop only."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self._wakes = wakes
+        self._unfinished: frozenset[str] = frozenset()
+        self._pauses: Iterator[float] = iter(())
+        self._timer: asyncio.TimerHandle | None = None
+
+    def after(self, host: Host) -> None:
+        """A scan has ended with this Host: begin anew with what was not unfinished before it."""
+        before = self._unfinished
+        self._unfinished = frozenset(
+            function.address for function in host.functions.values() if groups.unfinished(function)
+        )
+        if self._unfinished - before:
+            self._pauses = iter(PAUSES)
+        if self._unfinished and self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        pause = next(self._pauses, None)
+        if pause is not None:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for address in self._unfinished:
+            self._wakes.wake(address)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last good settings on disk: with them a start goes on where a file is wrong.
+
+What the files gave is kept, value by value, and what files of other tools said; flags and variables are
+those of the new start. A key that this version does not know any more is left out, with a warning: an update
+must not empty a node. A value that it refuses refuses all, for nobody knows what was meant instead. There
+are no secrets among settings; the file is for root alone all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nodeagent.base import sealed
+from nodeagent.base.errors import ConfigError
+from nodeagent.config import loading, table
+from nodeagent.config.problems import ConfigErrors
+from nodeagent.config.reader import sources
+from nodeagent.config.records import Value
+from nodeagent.model.configuration import Imported
+
+if TYPE_CHECKING:
+    from nodeagent.config.reader.sources import Sources
+    from nodeagent.config.records import Settings
+
+PATH = "/var/lib/nodeagent/settings.json"
+PLACE = "the last good settings"
+_HINT = "without it a daemon does not start while a file is wrong; make its directory writable"
+
+
+def keep(prefix: str, settings: Settings) -> None:
+    """Put settings that are in force on disk, if they are not there. Blocks.
+
+    :raises KernelRefused: if they cannot be written.
+    """
+    path, content = sources.below(prefix, PATH), _content(settings)
+    try:
+        if sealed.look(path) == content:
+            return
+    except sealed.Broken:
+        pass  # it is replaced
+    sealed.write(path, content, _HINT)
+
+
+def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, ConfigError | None]:
+    """The settings to start with; if these are the last good ones, also what is wrong with the present.
+
+    Blocks. ``strict``: never the last good ones. :raises ConfigError: if there are none that can be used.
+    """
+    try:
+        return loading.load(origin), None
+    except ConfigError as error:
+        if strict:
+            raise
+        return _recalled(origin, error), error
+
+
+def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
+    path = sources.below(origin.prefix, PATH)
+    try:
+        content = sealed.look(path)
+        if content is not None:
+            return _settings(origin, content)
+    except (sealed.Broken, TypeError, ValueError, LookupError, AttributeError):
+        lost = ConfigError(f"{path}: is damaged, so the last good settings are lost", "mend the files")
+        raise ConfigErrors((*_all(wrong), lost)) from wrong
+    except ConfigError as error:
+        said = {each.what for each in _all(wrong)}  # flags and variables count for both
+        others = [each for each in _all(error) if each.what not in said]
+        useless = (ConfigError(f"{path}: is of no use instead: {each.what}", each.hint) for each in others)
+        raise ConfigErrors((*_all(wrong), *useless)) from wrong
+    raise wrong
+
+
+def _all(error: ConfigError) -> tuple[ConfigError, ...]:
+    return error.errors if isinstance(error, ConfigErrors) else (error,)
+
+
+def _settings(origin: Sources, content: dict[str, Any]) -> Settings:
+    values = tuple(Value(key, value, PLACE) for key, value in content["values"].items())
+    imported = Imported()
+    if content["imported"] is not None:
+        from nodeagent.model import plain  # here: few nodes have files of other tools
+
+        imported = plain.load(Imported, content["imported"])
+    warnings = [
+        f"{value.key} is in {PLACE}, and this version does not know it: it counts for nothing"
+        for value in values
+        if value.key not in table.BY_KEY
+    ]
+    settings = loading.recall(origin, values, PLACE, imported, warnings)
+    line = f"{PLACE}:1"  # that is nothing to people
+    shown = (value._replace(source=value.source.replace(line, PLACE)) for value in settings.values)
+    return replace(settings, values=tuple(shown))
+
+
+def _content(settings: Settings) -> dict[str, Any]:
+    imported = settings.configuration.imported
+    told = None
+    if imported != Imported():
+        from nodeagent.model import plain  # here: as above
+
+        told = plain.dump(imported)
+    return {"values": {value.key: value.value for value in settings.filed}, "imported": told}

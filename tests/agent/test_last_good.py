@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings in force are put on disk; that they cannot be is told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nodeagent import config
+from nodeagent.agent.last_good import LastGood
+from nodeagent.base import log
+from nodeagent.base.latest import Latest
+from nodeagent.config import Sources, last_good
+from nodeagent.kernel.root import Root
+from tests.conftest import Said
+
+
+async def test_a_refusal_is_told_once_until_it_has_ended(tmp_path: Path, said: Said) -> None:
+    settings = config.load(Sources(str(tmp_path), {}, {}))
+    keeper, state = LastGood(Root(tmp_path), Latest(settings)), tmp_path / "var/lib/nodeagent"
+    in_the_way(state)
+    for _ in range(2):
+        await keeper.one_turn(settings)
+    (line,) = said(log.SETTINGS_NOT_KEPT)
+    assert str(state) in str(line["error"])
+    remove(state)
+    await keeper.one_turn(settings)
+    assert is_kept(tmp_path)
+    remove(Path(str(tmp_path) + last_good.PATH))
+    state.rmdir()
+    in_the_way(state)
+    await keeper.one_turn(settings)
+    assert len(said(log.SETTINGS_NOT_KEPT)) == 2
+
+
+def in_the_way(directory: Path) -> None:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.write_text("")
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def is_kept(root: Path) -> bool:
+    return Path(str(root) + last_good.PATH).is_file()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that may open no file any more: what it could not look at is not gone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nodeagent.sim import cards
+from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.blackbox.harness import T4, Node, eventually, health, healths, until_health
+from tests.exhausted import no_descriptors
+from tests.sim.vfs import vf_addresses
+
+CARD, VGPU = "0000:3b:00.0", "nvidia.com/NVIDIA_A40-12Q"
+
+
+async def test_a_look_that_fails_takes_no_device_away(node: Node) -> None:
+    one, two = node.add_gpus(2)
+    async with node.kubelet() as kubelet, node.daemon("--timing-resync", "1s") as daemon:
+        await kubelet.until_listed(T4, 2)
+        with no_descriptors(daemon.pid):
+            node.host.unplug(two)
+            await daemon.logged("host-not-read")
+            for number in range(5):
+                node.host.write(one, "power_state", f"D{number}")
+            assert health(kubelet, T4) == {one: "Healthy", two: "Healthy"}
+        await until_health(kubelet, T4, two, None)
+        assert healths(kubelet.statistics.lists[T4]) == [
+            {one: "Healthy", two: "Healthy"},
+            {one: "Healthy"},
+        ]
+        await daemon.logged("host-read-back")
+        assert len(daemon.lines("host-not-read")) == 1, "once, not at each look"
+
+
+async def test_what_is_ours_is_still_ours_after_looks_that_failed(node: Node) -> None:
+    card = Card(CARD, (Type("1", 4, "NVIDIA A40-12Q"),), vfs=vf_addresses(CARD, 4), vgpu=True)
+    node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: ['1']}\n")
+    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    cards.add_card(node.host, card, 10)
+    simulated = cards.simulated(node.host, MdevKernel([card]))
+    async with simulated as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "1s") as daemon:
+        await kubelet.until_listed(VGPU, 4)
+        await eventually(lambda: len(on_record(node)["types"]) == 4)
+        before = on_record(node)
+        with no_descriptors(daemon.pid):
+            await daemon.logged("host-not-read")
+        await daemon.logged("host-read-back")
+        node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: []}\n")
+        await eventually(lambda: not on_record(node)["types"])
+        assert before["types"] == dict.fromkeys(card.vfs, "1")
+        assert made.types_on(CARD) == [], "only what is ours is cleared"
+
+
+def on_record(node: Node) -> dict[str, Any]:
+    """The record of what is ours."""
+    path = node.root / "run/nodeagent/vgpu-types.json"
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"types": {}}
+    return document
