@@ -16,7 +16,7 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import hints
+from nodeagent.kernel.scan import hints, uses
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
@@ -74,7 +74,8 @@ async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snap
 async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
     """The same with the costly facts of one function read in addition, as far as they come in time.
 
-    Its name is one of them: a daemon searches for the names of what may be offered only.
+    Its name is one of them: a daemon searches for the names of what may be offered only. What the host uses
+    of it and of its group is seen as it is now: addresses and mounts come without an event.
     """
     function = before.host.functions.get(address)
     if function is None:
@@ -83,6 +84,9 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
     with anyio.move_on_after(HINTS_LIMIT):
         function = function._replace(hints=await threads.call(hints.read, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
+    with anyio.move_on_after(HINTS_LIMIT):
+        wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]
+        host = host.with_uses(await threads.call(uses.look, root, wanted, closely=True), before.host)
     return replace(before, host=host, names={**names, **before.names})
 
 

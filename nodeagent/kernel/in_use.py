@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
@@ -60,9 +60,31 @@ def look(root: Root, ids: Iterable[str]) -> tuple[dict[str, str], bool]:
             asked |= dict.fromkeys(_nodes(root, f"{pci.DEVICES}/{each}"), each)
         elif isinstance(nodes := _mdev(root, each), tuple):
             asked |= dict.fromkeys(nodes, each)
+    return _processes_with(root, asked)
+
+
+def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """Which of these block devices are open, and by which process; False if not all processes are seen."""
+    asked: dict[Node, str] = {}
+    for name in names:
+        node = _node(root.path(f"/dev/{name}")) or _block(root.text(f"/sys/class/block/{name}/dev") or "")
+        asked |= {} if node is None else {node: name}
+    return _processes_with(root, asked)
+
+
+def _block(number: str) -> Node | None:
+    """The node of a block device ``259:1``, which a container may have without showing it below /dev."""
+    major, _, minor = number.partition(":")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return None
+    return stat.S_IFBLK, os.makedev(int(major), int(minor)), 0
+
+
+def _processes_with(root: Root, asked: Mapping[Node, str]) -> tuple[dict[str, str], bool]:
+    """The names of the nodes that are open, with the process; whether all processes let that be seen."""
     result: dict[str, str] = {}
     processes = [name for name in root.names("/proc") if name.isdecimal()] if asked else []
-    whole = bool(processes) and _sees_all(root)
+    whole = bool(processes) and sees_all_processes(root)
     for process in processes:
         opened = _opened_by(root, process)
         whole = whole and opened is not None
@@ -72,8 +94,8 @@ def look(root: Root, ids: Iterable[str]) -> tuple[dict[str, str], bool]:
     return result, whole
 
 
-def _sees_all(root: Root) -> bool:
-    """False in a namespace of processes that is not the host's."""
+def sees_all_processes(root: Root) -> bool:
+    """False in a namespace of processes that is not the host's: there process 1 is not, either."""
     return not root.is_host or root.target("/proc/self/ns/pid") == _HOST_PIDS
 
 
@@ -143,7 +165,7 @@ def _node(path: str) -> Node | None:
 
 def _open_nodes(root: Root) -> frozenset[Node] | None:
     """All nodes that any process has open; None if not every process of the host can be seen."""
-    if not _sees_all(root):
+    if not sees_all_processes(root):
         return None
     opened: set[Node] = set()
     for process in root.names("/proc"):

@@ -9,7 +9,7 @@ a comparison of two Hosts is cheap: identity tells what changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -55,6 +55,38 @@ class Sight(NamedTuple):
     whole: bool = False
 
 
+class UseKind(StrEnum):
+    """In which way a host uses one of its own devices."""
+
+    NETWORK = "network"  # an interface that is up with an address, carries a route, or is part of another
+    MOUNTED = "mounted"
+    SWAP = "swap"
+    STACKED = "stacked"  # below md, LVM or another device mapper
+    OPEN = "open"  # a process has the disk itself open
+    DISPLAY = "display"  # the firmware shows its messages there
+
+
+class HostUse(NamedTuple):
+    """One use that a host makes of a function: ``eth0``, ``default route``."""
+
+    kind: UseKind
+    what: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.how}"
+
+
+class HostUses(NamedTuple):
+    """What a host was seen to use of a function, and what of that could not be seen, in words.
+
+    Both empty: everything was seen, and it uses nothing.
+    """
+
+    found: tuple[HostUse, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+
 class PciFunction(NamedTuple):
     """One PCI function as sysfs shows it (kernel Documentation/ABI/testing/sysfs-bus-pci)."""
 
@@ -87,6 +119,7 @@ class PciFunction(NamedTuple):
     inode: int | None = None  # of the device directory: another number means another device
     recovery: Recovery | None = None
     hints: Hints | None = None
+    uses: HostUses | None = None  # by the host itself; None: not looked at
     unreadable: str | None = None  # why nothing more is known of it
     answers: bool | None = None  # False: its configuration space is all ones; looked at while open and awake
     vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
@@ -102,6 +135,12 @@ class PciFunction(NamedTuple):
     def bridge(self) -> bool:
         """True for PCI bridges (class 0604): they never hinder a group, nor are they given away."""
         return self.pci_class is not None and self.pci_class.startswith("0604")
+
+    @property
+    def usable(self) -> bool:
+        """True if the host itself may use it: a driver of its own has it, or the firmware shows on it."""
+        display = self.pci_class is not None and self.pci_class.startswith("03")
+        return not self.vfio and not self.bridge and (self.driver is not None or display)
 
     @property
     def pcie_root(self) -> str:
@@ -217,6 +256,26 @@ class Host:
             frozenset(differing(before.functions, self.functions)),
             frozenset(differing(before.groups, self.groups)),
             frozenset(differing(before.mdevs, self.mdevs)),
+        )
+
+    def with_uses(self, uses: Mapping[PciAddress, HostUses | None], before: Host) -> Host:
+        """The same with the uses of these functions; ``before`` is the Host just before this one.
+
+        The same object if all of them are known to be so.
+        """
+        changed = {
+            address: self.functions[address]._replace(uses=found)
+            for address, found in uses.items()
+            if address in self.functions and self.functions[address].uses != found
+        }
+        if not changed:
+            return self
+        changes = self.changes_since(before)
+        return replace(
+            self,
+            functions={**self.functions, **changed},
+            generation=before.generation + 1,
+            changes=changes._replace(functions=changes.functions | changed.keys()),
         )
 
     @cached_property

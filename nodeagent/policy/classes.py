@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the class code of a PCI function says to people, and how a host is advised to lose one. Pure.
+"""What the class code of a PCI function says to people, and whether a host is advised to lose one. Pure.
 
 The codes are those of the "PCI Code and ID Assignment Specification" (pci.ids has them under "C"). Knows
 neither rules nor groups.
@@ -27,6 +27,7 @@ _WORDS = {
 }
 """The beginning of a code → what such a function is; a longer one goes before a shorter one."""
 
+_SHOWN = 3  # uses that are named; of more there is a number
 _MISSED_BY_NOBODY = ("04",)  # no host lives on one of these, nor computes on it
 _DISPLAY, _AUDIO = "03", "0403"
 
@@ -38,13 +39,28 @@ def words(function: PciFunction) -> str:
     return next((each for each in found if each), "a device of an unknown class")
 
 
-def bind(function: PciFunction, also: str = "", mdevs: int = 0) -> str:
+def in_use(function: PciFunction) -> str:
+    """That the host itself uses the function, and for what; "" if nothing of that was seen."""
+    found = () if function.uses is None else function.uses.found
+    if not found:
+        return ""
+    named = "; ".join(map(str, found[:_SHOWN]))
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"in use by the host ({named}{more})"
+
+
+def bind(
+    function: PciFunction, also: str = "", mdevs: int = 0, leave: str = "leave it out of the rule"
+) -> str:
     """The advice to give the function to VFIO: ``also`` ends it, ``mdevs`` is how many it carries.
 
-    A node may live on a network, storage or USB controller, and on what we do not know; it may show or
+    What the host was seen to use is never bound: ``leave`` says what to do instead. A node may live on a
+    network, storage or USB controller in ways that are not seen, and on what we do not know; it may show or
     compute on a GPU that its own driver has: there is an "if". And with its driver a function loses its
     mdevs and VFs, whoever uses them: they have to go first.
     """
+    if used := in_use(function):
+        return f"{used}: {leave}"
     if parts := carried(function, mdevs):
         return (
             f"remove its {parts} first, once nobody uses them: binding {function.address} to "
@@ -54,9 +70,15 @@ def bind(function: PciFunction, also: str = "", mdevs: int = 0) -> str:
     if unused or (function.pci_class or "").startswith(_MISSED_BY_NOBODY):
         return f"bind {function.address} to vfio-pci{also}"
     return (
-        f"if this host can do without {function.address} ({words(function)}), "
+        f"{_unseen(function)}if this host can do without {function.address} ({words(function)}), "
         f"bind it to vfio-pci{also}; otherwise leave it as it is"
     )
+
+
+def _unseen(function: PciFunction) -> str:
+    """What of its use cannot be seen, to begin a sentence with."""
+    unseen = () if function.uses is None else function.uses.unseen
+    return f"cannot be seen from here: {'; '.join(unseen)}; " if unseen else ""
 
 
 def card_of(audio: PciFunction, host: Host) -> PciFunction | None:

@@ -67,13 +67,15 @@ class Notices:
             return []
         standing, self._standing = self._standing, {}
         present = facts.facts(status)
-        return [notice for key, notice in standing.items() if present.get(key) == notice]
+        still = ((notice, present.get(key)) for key, notice in standing.items())
+        return [now for before, now in still if now is not None and now.fact == before.fact]
 
 
 def notices(before: Status, now: Status) -> list[Notice]:
     """What stands now and did not, or says something else; what is over; what has gone."""
     old, new = facts.facts(before), facts.facts(now)
-    begun = [notice for key, notice in new.items() if old.get(key) != notice]
+    told = {key: notice.fact for key, notice in old.items()}
+    begun = [notice for key, notice in new.items() if told.get(key) != notice.fact]
     over = (notice for key in old if key not in new for notice in _over(key, now))
     return [*begun, *over, *_gone(before, now), *_taken(before, now)]
 

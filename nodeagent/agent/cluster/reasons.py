@@ -34,6 +34,11 @@ class Notice(NamedTuple):
     pod: str = ""
 
     @property
+    def fact(self) -> tuple[EventReason, str, str]:
+        """All but what to do: another advice on the same is no news."""
+        return self.reason, self.what, self.pod
+
+    @property
     def message(self) -> str:
         """Both parts."""
         return f"{self.what}; {self.do}" if self.do else self.what

@@ -14,7 +14,7 @@ from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, PciAddress, pci_address
-from nodeagent.model.resource import Device, Reason, Resource, waits
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.turn import Decision
 
@@ -55,8 +55,8 @@ def _changed(
     old: dict[DeviceId, Device] = {device.id: device for device in before.devices} if before else {}
     for device in now.devices:
         known = old.pop(device.id, None)
-        if known is not None and known.reason == device.reason:
-            continue
+        if known is not None and _fact(known.reason) == _fact(device.reason):
+            continue  # another advice on the same is no news
         if device.reason is not None:
             yield device.id, _unhealthy(now.name, device.id, device.reason, decision.snapshot)
         elif known is not None:
@@ -102,6 +102,11 @@ def _shares_unhealthy(resource: str, ids: Sequence[str], reason: Reason, snapsho
 
 def _one_or_all(ids: Sequence[str]) -> str | tuple[str, ...]:
     return ids[0] if len(ids) == 1 else tuple(ids)
+
+
+def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
+    """All of a Reason but what to do."""
+    return None if reason is None else (reason.code, reason.what)
 
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:

@@ -21,12 +21,12 @@ from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import scanner
+from nodeagent.kernel.scan import scanner, uses
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
 from nodeagent.kernel.wakes import Wakes
-from nodeagent.model.host import Host, Recovery
+from nodeagent.model.host import Host, HostUses, Recovery
 from nodeagent.model.ids import PciAddress
 
 _PATIENCE = 0.05  # seconds without any progress after which another thread goes on
@@ -46,6 +46,7 @@ class ScanRunner:
         self._deadline = deadline
         self._stuck: Counter[Item] = Counter()
         self._listing: threads.Call[scanner.ReadList] | None = None
+        self._uses = Looks(root, deadline)
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ class ScanRunner:
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
         host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
-        return await self._sights.added(host)
+        return await self._uses.add(await self._sights.added(host), previous, plan.whole)
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.
@@ -144,6 +145,33 @@ class ScanRunner:
         if self._stuck[item] <= 0:
             del self._stuck[item]
             self._wakes.wake(item.key)
+
+
+class Looks:
+    """Looks at what the host itself uses of its functions, after each scan of what may be used."""
+
+    def __init__(self, root: Root, deadline: float) -> None:
+        self._root = root
+        self._deadline = deadline
+        self._look: threads.Call[dict[PciAddress, HostUses]] | None = None
+
+    async def add(self, host: Host, before: Host, whole: bool) -> Host:
+        """The host with the uses of all functions, or of those that changed; without, if no answer comes."""
+        read = host.functions if whole else host.changes_since(before).functions
+        scope = [host.functions[address] for address in read if address in host.functions]
+        wanted = [each.address for each in scope if each.usable and each.unreadable is None]
+        found = await self._found(wanted) if wanted else {}
+        kept = {each.address: each.uses for each in scope if each.usable}
+        return host.with_uses(dict.fromkeys(each.address for each in scope) | kept | found, before)
+
+    async def _found(self, wanted: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
+        """At most one look hangs: while it does, nothing new is known."""
+        if self._look is not None and not self._look.ended:
+            return {}
+        self._look = threads.start(uses.look, self._root, wanted)
+        with anyio.move_on_after(self._deadline):
+            return await self._look.result()
+        return {}
 
 
 async def _still_running(calls: list[threads.Call[None]]) -> list[threads.Call[None]]:

@@ -78,6 +78,18 @@ def recover(
             functions[address] = function._replace(recovery=recovery)
 
 
+def keep_uses(
+    functions: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]
+) -> None:
+    """Complete the functions with what the host was seen to use of them, while they are as they were then."""
+    for address, function in functions.items():
+        before = known.get(address)
+        if function is None or before is None or before.uses is None or not function.usable:
+            continue
+        if (function.driver, function.inode) == (before.driver, before.inode):
+            functions[address] = function._replace(uses=before.uses)
+
+
 def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
     """Complete functions on a VFIO driver with what was seen of them before, as long as that holds."""
     for address, function in functions.items():
@@ -270,6 +282,7 @@ def assemble(
         for table, values in findings.tables.items()
     }
     recover(read["functions"], recoveries)
+    keep_uses(read["functions"], previous.functions)
     pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
     carry(read["functions"], previous)
     tables: dict[str, Any] = {

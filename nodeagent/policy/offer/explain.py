@@ -161,6 +161,8 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
         return _nobody(why), "name its type in a rule"
+    if (used := classes.in_use(host_device)) and not groups.ready(host_device):
+        return f"{_nobody(_leaves_alone(host_device, why, snapshot))}; it is {used}", ""
     if hint := _in_vain(host_device, group, snapshot.host):
         return _nobody(why), hint
     mdevs = sum(mdev.parent == host_device.address for mdev in snapshot.host.mdevs.values())
@@ -174,12 +176,16 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     steps = []
     if not _discoverable_class(host_device, snapshot):
         steps = [f'name it in a rule: pci: [{{addresses: ["{host_device.address}"]}}]']
-        if snapshot.desired.discovery.enabled:
-            code = (host_device.pci_class or "?")[:4]
-            why = f"it is {classes.words(host_device)} (class {code}), which it leaves alone"
     if not (groups.ready(host_device) or groups.takes_vgpu(host_device) or groups.unfinished(host_device)):
         steps.append(classes.bind(host_device))
-    return _nobody(why), "; and ".join(steps)
+    return _nobody(_leaves_alone(host_device, why, snapshot)), "; and ".join(steps)
+
+
+def _leaves_alone(function: PciFunction, why: str, snapshot: Snapshot) -> str:
+    """Why discovery does; a class that it is not for is said in words."""
+    if not snapshot.desired.discovery.enabled or _discoverable_class(function, snapshot):
+        return why
+    return f"it is {classes.words(function)} (class {(function.pci_class or '?')[:4]}), which it leaves alone"
 
 
 def _in_vain(function: PciFunction, group: Group | None, host: Host) -> str:

@@ -60,6 +60,11 @@ CASES = {
         status(bad(code=ReasonCode.GONE)),
         [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is fallen-off-the-bus; mend {GPU_AT}")],
     ),
+    "and there is other advice on it": (
+        status(bad()),
+        status(bad()._replace(hint="leave it")),
+        [],
+    ),
     "it is whole again": (
         status(bad()),
         status(good()),

@@ -82,6 +82,12 @@ def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) 
     assert event["why"] == f"{CARD}: no", "the line begins with the resource"
 
 
+def test_another_advice_on_the_same_device_is_no_news(said: Said) -> None:
+    now = resource(Device(DeviceId(CARD), HELD._replace(hint="wait longer")))
+    devices.changes(resource(Device(DeviceId(CARD), HELD)), now, Decision(snapshot()))
+    assert said(log.DEVICE_UNHEALTHY) == said(log.DEVICE_WAITS) == []
+
+
 def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> None:
     devices.changes(resource(), resource(healthy("kvm-0")), Decision(snapshot()))
     assert said(log.DEVICE_ADDED) == [{"resource": GPU, "device": "kvm-0"}]

@@ -69,11 +69,20 @@ def viability(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     blocking = groups.blockers(unit.functions)
     if not blocking:
         return None
+    used = next((blocker for blocker in blocking if classes.in_use(blocker)), blocking[0])
     named = ", ".join(f"{blocker.address} ({blocker.driver})" for blocker in blocking)
     return Reason(
         ReasonCode.GROUP_NOT_VIABLE,
         f"IOMMU group {unit.number} is not viable: {named} has a host driver",
-        classes.bind(blocking[0], " as well, or unbind it"),
+        _lose(used),
+    )
+
+
+def _lose(blocker: PciFunction) -> str:
+    """What to do about the function that blocks a group: nothing, while the host uses that one."""
+    named = f"{blocker.address} is " if classes.in_use(blocker) else ""
+    return named + classes.bind(
+        blocker, " as well, or unbind it", leave="leave all of its IOMMU group out of the rules"
     )
 
 

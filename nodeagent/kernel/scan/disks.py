@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which block devices this host uses: mounted, swapped on, or below md, LVM and other device mappers.
+
+Mounts are those of the process 1 of the host, by device number, and by name where a file system has numbers
+of its own (btrfs). A container sees others: what it sees mounted is mounted, and of the rest nothing is known
+but what some file systems show in ``/sys/fs`` whichever namespace they are mounted in. Swap is the same for
+all. Whether a process has a disk open is asked of all processes, so on demand only. A pool of ZFS does not
+show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from nodeagent.kernel import in_use
+from nodeagent.kernel.root import Root
+from nodeagent.model.host import HostUse, HostUses, UseKind
+
+BLOCKS = "/sys/class/block"
+MOUNTS = "/proc/1/mountinfo"
+_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")  # /sys/fs/<name>/<block device> while one is mounted
+_BTRFS = "/sys/fs/btrfs"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_PATH_OF_HEAD = re.compile(r"(nvme\d+)c\d+(n\d+)")
+
+
+class Storage(NamedTuple):
+    """Device number or name → where it is mounted; names that are swap; whether all mounts are seen."""
+
+    mounted: Mapping[str, str]
+    swaps: frozenset[str]
+    whole: bool
+
+
+def storage(root: Root) -> Storage:
+    """What is mounted, and what is swapped on."""
+    text = root.text(MOUNTS)
+    mounted = {key: point for keys, point in _mounts(text or "") for key in keys if key}
+    btrfs = (name for each in root.names(_BTRFS) for name in root.names(f"{_BTRFS}/{each}/devices"))
+    somewhere = [*btrfs, *(name for each in _FILE_SYSTEMS for name in root.names(f"/sys/fs/{each}"))]
+    lines = (root.text("/proc/swaps") or "").splitlines()[1:]
+    swaps = frozenset(_base(line.split()[0]) for line in lines if line.startswith("/dev/"))
+    return Storage(
+        {**dict.fromkeys(somewhere, ""), **mounted},
+        swaps,
+        text is not None and in_use.sees_all_processes(root),
+    )
+
+
+def uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
+    """What the host does with these block devices."""
+    names = tuple(names)
+    found = tuple(use for name in names for use in _of_one(root, name, seen))
+    if not names or found or seen.whole:
+        return HostUses(found)
+    return HostUses((), (f"what is mounted: {MOUNTS} is not that of the host, or cannot be read",))
+
+
+def opened(root: Root, names: Iterable[str]) -> HostUses:
+    """Which of these block devices a process has open, a virtual machine's for example. Costly."""
+    names = tuple(names)
+    holders, seen = in_use.disks_open(root, names) if names else ({}, True)
+    found = tuple(HostUse(UseKind.OPEN, name, f"open by {holder}") for name, holder in holders.items())
+    return HostUses(found, () if found or seen else ("which processes have it open",))
+
+
+def with_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
+    """The names, and for a path of a multipath NVMe namespace its disk, with the partitions of that."""
+    result = dict.fromkeys(names)
+    for match in [match for name in result if (match := _PATH_OF_HEAD.fullmatch(name))]:
+        head = match[1] + match[2]
+        result |= {name: None for name, target in targets.items() if head in target.split("/")}
+    return tuple(result)
+
+
+def _of_one(root: Root, name: str, seen: Storage) -> Iterator[HostUse]:
+    how = _direct(root, name, seen)
+    if how is not None:
+        yield HostUse(how[0], name, how[1])
+    for holder in root.names(f"{BLOCKS}/{name}/holders"):
+        carried = next(
+            (deeper for each in _above(root, holder) if (deeper := _direct(root, each, seen))), None
+        )
+        yield HostUse(UseKind.STACKED, name, f"part of {holder}" + (f", {carried[1]}" if carried else ""))
+
+
+def _direct(root: Root, name: str, seen: Storage) -> tuple[UseKind, str] | None:
+    if name in seen.swaps:
+        return UseKind.SWAP, "swap"
+    keys = (root.text(f"{BLOCKS}/{name}/dev") or "", name)
+    points = [seen.mounted[key] for key in keys if key in seen.mounted]
+    if not points:
+        return None
+    point = next(filter(None, points), "")
+    return UseKind.MOUNTED, f"mounted on {point}" if point else "mounted"
+
+
+def _above(root: Root, name: str, depth: int = 8) -> Iterator[str]:
+    """The device and what is stacked on it."""
+    yield name
+    if depth:
+        for holder in root.names(f"{BLOCKS}/{name}/holders"):
+            yield from _above(root, holder, depth - 1)
+
+
+def _mounts(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Of mountinfo(5): device number and name of the source, and the mount point. The first one counts."""
+    for line in reversed(text.splitlines()):
+        words, _, rest = line.partition(" - ")
+        fields, source = words.split(), rest.split()
+        if len(fields) > 4 and len(source) > 1:
+            name = _base(source[1]) if source[1].startswith("/dev/") else ""
+            yield (fields[2], name), _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which network interfaces this host uses: up with an address, with a route, or part of another interface.
+
+Interfaces are those of ``/sys/class/net``, which shows one network namespace: the one in which that sysfs was
+mounted. Addresses and routes are those of ``/proc/1/net``, and count only if it names the same interfaces: in
+a pod it may be another namespace's. The state of the link (``operstate``) says nothing of use. Of IPv4 the
+kernel shows there what routes lead to an interface, and which addresses there are, but not on which one
+each is; an address brings a route along, so an interface without any has none, but for the addresses that
+no route explains.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+from nodeagent.kernel.root import Root
+from nodeagent.model.host import HostUse, HostUses, UseKind
+
+T = TypeVar("T")
+
+INTERFACES = "/sys/class/net"
+NET = "/proc/1/net"
+DEFAULT = "default route"
+_UP = 1  # IFF_UP in include/uapi/linux/if.h
+_REJECT, _LOCAL = 0x200, 0x80000000  # RTF_REJECT, RTF_LOCAL in include/uapi/linux/route.h, ipv6_route.h
+_LINK_LOCAL, _MULTICAST = IPv6Network("fe80::/10"), IPv6Network("ff00::/8")
+_LOOPBACK = IPv4Network("127.0.0.0/8")
+_OWN_ADDRESS = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
+
+
+class Networks(NamedTuple):
+    """Interface → what leads to it, in words; IPv4 addresses of which that cannot be told."""
+
+    used: Mapping[str, str]
+    astray: tuple[str, ...]
+
+
+def networks(root: Root) -> Networks | None:
+    """Who has addresses and routes; None if that cannot be told of the interfaces in sysfs."""
+    if not any(_same_namespace(root) for _ in range(2)):  # interfaces of pods come and go between two reads
+        return None
+    routes = tuple(_ipv4_routes(root.text(f"{NET}/route") or ""))
+    used: dict[str, str] = {}
+    leading: Iterable[tuple[str, IPv4Network | IPv6Network]] = chain(
+        routes, _ipv6_routes(root.text(f"{NET}/ipv6_route") or "")
+    )
+    for name, network in leading:
+        if network.prefixlen == 0 or name not in used:
+            used[name] = DEFAULT if network.prefixlen == 0 else f"route to {network}"
+    for name, address in _ipv6_addresses(root.text(f"{NET}/if_inet6") or ""):
+        used.setdefault(name, f"address {address}")
+    own = {IPv4Address(text) for text in _OWN_ADDRESS.findall(root.text(f"{NET}/fib_trie") or "")}
+    reached = [network for _, network in routes if network.prefixlen] + [_LOOPBACK]
+    astray = sorted(address for address in own if not any(address in each for each in reached))
+    return Networks(used, tuple(map(str, astray)))
+
+
+def uses(root: Root, names: Iterable[str], seen: Networks | None) -> HostUses:
+    """What the host does with these interfaces."""
+    found: list[HostUse] = []
+    unseen: list[str] = []
+    for name in names:
+        how = _how(root, name, seen)
+        if how is not None:
+            found.append(HostUse(UseKind.NETWORK, name, how))
+        elif not _up(root, name):
+            continue
+        elif seen is None:
+            unseen.append(f"addresses and routes of {name}: {NET} is not that of its network namespace")
+        elif seen.astray:
+            unseen.append(f"which interface has the address {seen.astray[0]}")
+    return HostUses(tuple(found), tuple(dict.fromkeys(unseen)))
+
+
+def hidden(root: Root, function: str) -> bool:
+    """True if the function has an interface that this sysfs does not show: it is in another namespace."""
+    places = [function, *(f"{function}/{name}" for name in root.names(function) if name.startswith("virtio"))]
+    return any(root.exists(f"{place}/net") and not root.names(f"{place}/net") for place in places)
+
+
+def _how(root: Root, name: str, seen: Networks | None) -> str | None:
+    """What an interface is used for; first what carries it, since bridges and bonds take its addresses."""
+    used = seen.used if seen is not None else {}
+    above = [each[6:] for each in root.names(f"{INTERFACES}/{name}") if each.startswith("upper_")]
+    master = root.link(f"{INTERFACES}/{name}/master")
+    for upper in dict.fromkeys([*([master] if master else []), *above]):
+        return f"part of {upper}" + (f", {used[upper]}" if upper in used else "")
+    return used.get(name) if _up(root, name) else None
+
+
+def _up(root: Root, name: str) -> bool:
+    flags = root.text(f"{INTERFACES}/{name}/flags")
+    try:
+        return flags is None or bool(int(flags, 16) & _UP)
+    except ValueError:
+        return True
+
+
+def _same_namespace(root: Root) -> bool:
+    lines = (root.text(f"{NET}/dev") or "").splitlines()[2:]
+    named = {line.partition(":")[0].strip() for line in lines}
+    shown = {name for name in root.names(INTERFACES) if root.target(f"{INTERFACES}/{name}") is not None}
+    return bool(named) and named == shown
+
+
+def _ipv4_routes(text: str) -> Iterator[tuple[str, IPv4Network]]:
+    """Of /proc/net/route: name, destination, gateway, flags, …, the mask in place 7; hex, as in memory."""
+
+    def route(words: Sequence[str]) -> tuple[str, IPv4Network] | None:
+        network = IPv4Network((_ipv4(words[1]), str(IPv4Address(_ipv4(words[7])))), strict=False)
+        return None if int(words[3], 16) & _REJECT else (words[0], network)
+
+    return _parsed(text.splitlines()[1:], route)
+
+
+def _ipv4(text: str) -> bytes:
+    return int(text, 16).to_bytes(4, sys.byteorder)
+
+
+def _ipv6_routes(text: str) -> Iterator[tuple[str, IPv6Network]]:
+    """Of /proc/net/ipv6_route: destination and its length come first, flags and name last."""
+
+    def route(words: Sequence[str]) -> tuple[str, IPv6Network] | None:
+        network = IPv6Network((bytes.fromhex(words[0]), int(words[1], 16)), strict=False)
+        nobodys = network.subnet_of(_LINK_LOCAL) or network.subnet_of(_MULTICAST)
+        return None if nobodys or int(words[8], 16) & (_REJECT | _LOCAL) else (words[9], network)
+
+    return _parsed(text.splitlines(), route)
+
+
+def _ipv6_addresses(text: str) -> Iterator[tuple[str, IPv6Address]]:
+    """Of /proc/net/if_inet6; every interface that is up has a link-local one, so that says nothing."""
+
+    def own(words: Sequence[str]) -> tuple[str, IPv6Address] | None:
+        address = IPv6Address(bytes.fromhex(words[0]))
+        return None if address in _LINK_LOCAL else (words[5], address)
+
+    return _parsed(text.splitlines(), own)
+
+
+def _parsed(lines: Iterable[str], parse: Callable[[Sequence[str]], T | None]) -> Iterator[T]:
+    """What the words of each line say; a line of another form says nothing."""
+    for line in lines:
+        try:
+            said = parse(line.split())
+        except (ValueError, IndexError, OverflowError):
+            continue
+        if said is not None:
+            yield said
