@@ -266,7 +266,7 @@ def test_the_level_holds_back_what_is_below_it() -> None:
     stream = io.StringIO()
     setup("text", stream, level="warning")
     say()
-    log.event(log.NO_VFIO)
+    log.event(log.NO_VFIO, text="the driver vfio-pci is not loaded")
     assert stream.getvalue().count("\n") == 1
 
 

@@ -21,7 +21,7 @@ from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import scanner, uses
+from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
@@ -168,7 +168,7 @@ class Looks:
         """At most one look hangs: while it does, nothing new is known."""
         if self._look is not None and not self._look.ended:
             return {}
-        self._look = threads.start(uses.look, self._root, wanted)
+        self._look = threads.start(_uses, self._root, wanted)
         with anyio.move_on_after(self._deadline):
             return await self._look.result()
         return {}
@@ -188,3 +188,9 @@ def _no_list() -> KernelRefused:
         "look for blocked tasks in the kernel's log (dmesg)",
         path="/sys",
     )
+
+
+def _uses(root: Root, addresses: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
+    from nodeagent.kernel.scan import uses  # here: a node whose devices are all on VFIO has no use for it
+
+    return uses.look(root, addresses)
