@@ -52,6 +52,7 @@ async def test_a_device_that_fails_and_recovers_costs_one_list_each_way(node: No
         await until_health(kubelet, T4, second, "Healthy")
         good, bad = {first: "Healthy", second: "Healthy"}, {first: "Healthy", second: "Unhealthy"}
         assert healths(list(kubelet.statistics.lists[T4])) == [good, bad, good]
+        await daemon.logged("device-healthy")
         assert len(daemon.lines("device-unhealthy")) == 1
         assert len(daemon.lines("device-healthy")) == 1
 
@@ -291,6 +292,7 @@ async def test_devices_that_come_go_and_change_are_told_on_the_open_stream(node:
         node.host.unplug(first)
         await until_health(kubelet, T4, first, None)
         node.add_gpu("0000:20:00.0", 20, sriov=4)
+        node.host.bind("0000:20:00.0", "nouveau")  # with one on vfio-pci its VFs want a token
         node.add_gpu("0000:20:00.4", 21, physfn="0000:20:00.0")
         await until_health(kubelet, T4, "0000:20:00.4", "Healthy")
         assert len(kubelet.statistics.registrations) == 1
