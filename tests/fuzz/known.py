@@ -6,14 +6,7 @@ It is counted and told, and is no failure. Whoever mends it takes it out, so tha
 
 from __future__ import annotations
 
-_FRAMES = ("UnknownFrameReceived", "frames of types that HTTP/2 does not know end a connection")
-
 KNOWN: dict[str, tuple[tuple[str, str], ...]] = {
     "configuration": (("no line for people", "an error quotes a long value whole"),),
-    "server-frames": (_FRAMES,),
-    "client-frames": (
-        _FRAMES,
-        (r"grpclib_client\.py:70$", "an answer without a message is no error of ours"),
-    ),
     "ledger": (("without a word", "a damaged file below /run is taken for an empty one"),),
 }

@@ -154,7 +154,7 @@ function showDevices(status, devices) {
 
 function showTrouble(status, devices) {
   const byLine = new Map();
-  const told = new Set(status.problems), remarks = status.remarks || [];
+  const told = new Set(status.problems), remarks = status.remarks || [], remedies = status.changes.remedies || {};
   let waiting = 0;
   for (const device of devices.values()) {
     if (device.healthy) continue;
@@ -166,7 +166,7 @@ function showTrouble(status, devices) {
   for (const line of status.problems) {
     const device = byLine.get(line);
     const failing = status.changes.failing.find((each) => line === `${each.card}: ${each.what}`);
-    const hint = (device && device.hint) || (failing && failing.hint) || status.changes.remedies[line] || (line === status.http.error && status.http.hint) || (remarks.find((each) => each.what === line) || {}).hint;
+    const hint = (device && device.hint) || (failing && failing.hint) || remedies[line] || (line === status.http.error && status.http.hint) || (remarks.find((each) => each.what === line) || {}).hint;
     urgent.push(el("div", "problem", el("strong", "", line), hint ? el("div", "hint", hint) : null,
       device && device.resource && /^[0-9a-f-]+[:-]/.test(device.id)
         ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null));
