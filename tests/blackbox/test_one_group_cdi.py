@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextlib
 import json
 import resource as limits
 
@@ -75,8 +76,12 @@ async def test_a_container_can_start_again_after_its_resource_needs_no_cdi_any_m
 async def until_released(node: Node, kubelet: Kubelet, vm: Pod) -> None:
     """The name that the pod has can be found for as long as it is there, and no longer.
 
-    While it moves from one file to the other both have it, for a moment: a runtime asks again.
+    While it moves from one file to the other both have it, for a moment: a runtime asks again. That moment
+    may come soon after a start, since files are written beside the lists.
     """
+    await eventually(lambda: resolved(node) == vm.result.cdi)
+    with contextlib.suppress(AssertionError):
+        await stays(kubelet, lambda: resolved(node) == vm.result.cdi, 1.0)
     await eventually(lambda: resolved(node) == vm.result.cdi)
     await stays(kubelet, lambda: resolved(node) == vm.result.cdi, 1.0)
     kubelet.delete(vm)
