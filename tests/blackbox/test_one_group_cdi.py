@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextlib
 import json
 import resource as limits
 
