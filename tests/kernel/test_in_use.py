@@ -233,6 +233,6 @@ async def test_a_file_that_only_its_owner_may_look_at_is_no_device(
     assert as_anybody(lambda: used(cards, ONE, TWO)) == {ONE}
 
 
-def test_who_may_open_nothing_does_not_know_what_is_open(cards: SimulatedCards) -> None:
+async def test_who_may_open_nothing_does_not_know_what_is_open(cards: SimulatedCards) -> None:
     with exhausted.no_descriptors(), pytest.raises(KernelRefused):
         used(cards, ONE)

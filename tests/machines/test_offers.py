@@ -16,7 +16,7 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
-from nodeagent.model.host import Host, Kind, Recovery
+from nodeagent.model.host import Host, Kind, Recovery, Sight
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, ReasonCode
 from nodeagent.model.snapshot import Snapshot
@@ -86,7 +86,17 @@ def test_groups_with_a_driverless_member_or_a_root_port_are_viable() -> None:
 
 @pytest.mark.parametrize("name", ["6.12-held", "6.12-iommufd-held"])
 def test_what_a_process_holds_is_open_outside_and_so_is_its_group(name: str) -> None:
-    every = devices(decided(name, EVERYTHING))
+    """Where it can be seen: a count of opens alone may be what a former driver has left."""
+    doubted = devices(decided(name, EVERYTHING))
+    assert doubted["01:00.0"] is doubted["03:00.0"] is None
+    decision = decided(name, EVERYTHING)
+    host = decision.snapshot.host
+    seen = {
+        address: each._replace(sight=Sight("process 7 (qemu)")) if each.vfio and each.enable else each
+        for address, each in host.functions.items()
+    }
+    snapshot = replace(decision.snapshot, host=replace(host, functions=seen))
+    every = devices(turn.first(snapshot))
     assert every["01:00.0"] is every["03:00.0"] is ReasonCode.HELD_OUTSIDE
     assert every["03:00.1"] is ReasonCode.DRIVER_CHANGED
 
