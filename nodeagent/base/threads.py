@@ -7,17 +7,15 @@ any time, and the process can exit while the thread still sleeps. (``anyio.to_th
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
 
-A process that is killed lives on as long as one of its threads sleeps so, with all that this thread can
-reach. So the threads here have tables of descriptors of their own (close_range(2)): the lock of the node and
-the kubelet's streams end with the others. A call must not use a descriptor that it did not open, nor leave
-one open.
+A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors.
+Threads with tables of their own would end that, but Python's collector closes what it finds in whichever
+thread it runs, by numbers that mean something else there. A call must not leave a descriptor open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import queue
 import threading
 from collections import Counter, deque
@@ -31,22 +29,6 @@ P = ParamSpec("P")
 
 
 PARKED = "nodeagent: parked"
-
-_STANDARD = 3  # stdin, stdout and stderr: a thread that has none would take their numbers for its files
-_ALL = ctypes.c_uint(0xFFFFFFFF)
-_UNSHARE = (
-    2  # CLOSE_RANGE_UNSHARE: a copy of the table first. containerd's seccomp profile refuses unshare(2)
-)
-
-
-def _part_with_descriptors() -> None:
-    """From now on this thread has only the standard descriptors.
-
-    A C library without the call leaves it as it is.
-    """
-    close_range = getattr(ctypes.CDLL(None), "close_range", None)
-    if close_range is not None:
-        close_range(_STANDARD, _ALL, _UNSHARE)
 
 
 class _Herald:
@@ -108,7 +90,6 @@ class _Worker:
         self._calls.put(call)
 
     def _work(self) -> None:
-        _part_with_descriptors()
         while True:
             self._calls.get()()
             if len(self._parked) == self._parked.maxlen:

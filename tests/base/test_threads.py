@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import anyio
 import pytest
@@ -53,13 +51,6 @@ async def test_the_end_of_an_abandoned_call_is_noticed() -> None:
     await heard.until_told("ended")
     call.when_ended(lambda: heard("at once"))
     assert heard.all == ["ended", "at once"]
-
-
-async def test_a_call_has_no_descriptor_of_the_process_and_the_process_keeps_its_own(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w") as file:
-        seen = await threads.call(os.listdir, "/proc/thread-self/fd")
-        assert len(seen) == 4, "the standard three, and the directory that was listed"
-        assert os.fstat(file.fileno()).st_nlink == 1
 
 
 async def test_many_calls_at_once_keep_their_own_results() -> None:

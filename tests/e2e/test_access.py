@@ -49,7 +49,7 @@ def test_a_right_that_rbac_does_not_give_is_named_with_its_rule(running: Cluster
         told = checked(running, 3)
     finally:
         running.api.patch(ROLE, {"rules": RULES})
-    missing = {what for what, each in told["by"].items() if not each["well"] and each["required"]}
+    missing = {what for what, each in told["by"].items() if not each["well"] and each.get("required", True)}
     assert missing == {"watch nodes"}
     assert '{apiGroups: [""], resources: ["nodes"], verbs: ["watch"]}' in told["by"]["watch nodes"]["hint"]
     kubevirt.delete(running.api)
