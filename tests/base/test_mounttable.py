@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -15,18 +11,7 @@ import pytest
 from nodeagent.base import mounttable
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-
-
-@contextmanager
-def mounted(path: Path) -> Iterator[None]:
-    """A file system of its own over the directory."""
-    subprocess.run(["mount", "-t", "tmpfs", "nodeagent-test", str(path)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+from tests.mounts import mounted, needs_root
 
 
 @needs_root

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import anyio
 import pytest
 
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, pod
+from tests.mounts import mounted, needs_root
 
 A, B = "example.com/a", "example.com/b"
 AT_ONCE = 15.0  # seconds: nearly always well below one; the slow poll of ten is the net
@@ -66,7 +62,7 @@ async def test_a_tree_that_is_made_anew_is_found_at_once(two: Node, tree: str, w
         assert anyio.current_time() - began < AT_ONCE
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@needs_root
 @pytest.mark.parametrize("tree", ["var/lib/kubelet", "var/lib/kubelet/device-plugins"])
 async def test_a_file_system_that_is_mounted_over_the_tree_is_found_at_once(two: Node, tree: str) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
@@ -114,13 +110,3 @@ async def test_the_first_list_for_a_kubelet_that_came_later_waits_for_its_answer
             await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
             first = kubelet.statistics.lists[T4][seen].health
             assert first == {gone: "Unhealthy", other: "Healthy"}
-
-
-@contextmanager
-def mounted(path: Path) -> Iterator[None]:
-    """A file system of its own over the directory."""
-    subprocess.run(["mount", "-t", "tmpfs", "nodeagent-test", str(path)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)

@@ -206,21 +206,7 @@ def _dumped(document: Any) -> bytes:
 
 def targets() -> list[Target]:
     """All of this module."""
-    words = (
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b'"',
-        b":",
-        b",",
-        b"null",
-        b"-1",
-        b"1e999",
-        b"9" * 5000,
-        b"\\ud800",
-        b"\xff",
-    )
+    words = (*mutations.JSON_TOKENS, b"-1", b"9" * 5000, b"\\ud800")
     documents = mutations.misshapen(_checkpoint()).map(_dumped)
     return [
         Target("pod-resources", mutations.damaged([answer()], _TOKENS), _heard),

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+JSON_TOKENS = (b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"\xff", b"1e999")
 LARGEST = 1 << 18  # bytes that damage may make of a small input
 _REPEATS = (2, 3, 17, 300, 5000)
 

@@ -18,21 +18,7 @@ from nodeagent.model.ledger import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
 
-_TOKENS = (
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b'"',
-    b":",
-    b",",
-    b"null",
-    b"\\u",
-    b"\xff",
-    b"0000:3b:00.4",
-    b"1e999",
-    b"sha256",
-)
+_TOKENS = (*mutations.JSON_TOKENS, b"\\u", b"0000:3b:00.4", b"sha256")
 _LEDGER = Ledger(
     {"0000:3b:00.4": "1147", "0000:3b:00.5": "1148"}, {"1147": "NVIDIA A16-1B"}, {"0000:3b:00.4": ("1147",)}
 )

@@ -9,6 +9,8 @@ from nodeagent.model.resource import Isolation, Reason, ReasonCode
 from nodeagent.policy import groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 
+_WITH_ITS_POD = "it becomes available when that pod ends"
+
 
 def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     """A pod has the device under another resource, or another device of the group.
@@ -40,7 +42,7 @@ def _held_by(holder: Holder, device_id: str) -> Reason:
     return Reason(
         ReasonCode.GROUP_HELD,
         f"IOMMU group held by {holder}, which has {device_id}",
-        "it becomes available when that pod ends",
+        _WITH_ITS_POD,
     )
 
 
@@ -59,7 +61,7 @@ def _held_as_another(holder: Holder) -> Reason:
     return Reason(
         ReasonCode.GROUP_HELD,
         f"held by {holder}, which got it as {holder.resource}{of}",
-        "it becomes available when that pod ends",
+        _WITH_ITS_POD,
     )
 
 
@@ -84,7 +86,7 @@ def _held_through(vf: PciFunction, holder: Holder) -> Reason:
     return Reason(
         ReasonCode.GROUP_HELD,
         f"its VF {vf.address} is held by {holder}: either it is given, or its VFs are",
-        "it becomes available when that pod ends",
+        _WITH_ITS_POD,
     )
 
 
