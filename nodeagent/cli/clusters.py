@@ -18,7 +18,7 @@ from nodeagent.cli import asking, output
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
 from nodeagent.render import access as rendering
-from nodeagent.render import answers
+from nodeagent.render import documents
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +40,7 @@ def check(options: argparse.Namespace) -> int:
         report = ask(credentials, lambda session: inspection.inspect(session, settings, place.node))
     if options.output != output.TEXT:
         answer = rendering.answer(report, str(credentials))
-        text = output.formed(options.output, answers.document(answer))
+        text = output.formed(options.output, documents.document(answer))
     elif report is None:
         text = rendering.nothing(settings.configuration.kubevirt.enabled)
     else:

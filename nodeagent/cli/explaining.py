@@ -25,8 +25,8 @@ from nodeagent.policy.explaining import cards, groups, pods, possibilities, reso
 from nodeagent.policy.offer import explain as devices
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.render import answers, holding
 from nodeagent.render import cards as card_rendering
+from nodeagent.render import documents, holding
 from nodeagent.render import explain as device_rendering
 from nodeagent.render import resources as resource_rendering
 from nodeagent.render import rules as rule_rendering
@@ -70,7 +70,7 @@ def explain(options: argparse.Namespace) -> int:
     story = _story(_with_status(name, options, turn.first(snapshot, basis.matched)))
     if options.output == output.TEXT:
         return output.answer(story.text, first_line, story.message)
-    document = answers.document(story.record)
+    document = documents.document(story.record)
     return output.answer(output.formed(options.output, document), first_line, story.message)
 
 

@@ -21,7 +21,7 @@ from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
 from nodeagent.policy.offer import machines as judging
 from nodeagent.policy.offer import turn
-from nodeagent.render import answers
+from nodeagent.render import documents
 from nodeagent.render import machine as rendering
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def explain(options: argparse.Namespace) -> int:
     if options.output == output.TEXT:
         text = rendering.text(told, used)
     else:
-        text = output.formed(options.output, answers.document(rendering.answer(told, used)))
+        text = output.formed(options.output, documents.document(rendering.answer(told, used)))
     return output.answer(text, first_line, asked.message)
 
 

@@ -17,7 +17,7 @@ from nodeagent.cli import output, parser
 from nodeagent.model import host_json, schemas
 from nodeagent.model.remark import Remark
 from nodeagent.policy.offer.fates import Fate
-from nodeagent.render import answers
+from nodeagent.render import documents
 
 PAGE, FOLDER = "commands.md", "schemas"
 _MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
@@ -25,7 +25,7 @@ _MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
 
 def page(text: str) -> str:
     """The page ``text`` with its tables renewed. :raises ValueError: if a mark is missing."""
-    return pages.renewed(pages.renewed(text, "verbs", verbs()), "documents", documents())
+    return pages.renewed(pages.renewed(text, "verbs", verbs()), "documents", kinds())
 
 
 def verbs() -> str:
@@ -39,7 +39,7 @@ def verbs() -> str:
     return "".join((head, *rows))
 
 
-def documents() -> str:
+def kinds() -> str:
     """All documents as a Markdown table."""
     rows = (f"| `{kind}` | {_first(schema)} | [schema]({_file(kind)}) |\n" for kind, schema in _schemas())
     return "".join(("| kind | what it is | |\n|---|---|---|\n", *rows))
@@ -59,8 +59,8 @@ def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host["properties"]["fates"] = schemas.part(tuple[Fate, ...], host["$defs"])
     host["properties"]["remarks"] = schemas.part(tuple[Remark, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
-    for kind, record in answers.KINDS.items():
-        yield kind, schemas.of(record, answers.heading(record))
+    for kind, record in documents.KINDS.items():
+        yield kind, schemas.of(record, documents.heading(record))
 
 
 def files() -> Mapping[str, str]:

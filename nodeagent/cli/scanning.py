@@ -14,7 +14,7 @@ from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import pci_address
 from nodeagent.policy.offer import fates, remarks, turn
 from nodeagent.policy.offer.fates import Fate
-from nodeagent.render import answers, scan
+from nodeagent.render import documents, scan
 from nodeagent.render import remarks as rendering
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def show(options: argparse.Namespace) -> int:
     found = tuple(fates.fates(decision))
     remarked = (*remarks.remarks(decision), *shares.of_settings(basis.warnings))
     if options.output not in _SHOWN:
-        document = host_json.dump(host) | answers.beside_host(found, remarked)
+        document = host_json.dump(host) | documents.beside_host(found, remarked)
         return output.answer(output.formed(options.output, document), first_line)
     shown = tuple(_chosen(found, host, options))
     if options.output == output.NAME:

@@ -12,7 +12,7 @@ from nodeagent.base.errors import NodeagentError
 from nodeagent.cli import asking, output
 from nodeagent.model import plain
 from nodeagent.model.status import Status
-from nodeagent.render import answers, status
+from nodeagent.render import documents, status
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +53,7 @@ def _lasting(document: Any) -> str:
 
 def _formed(options: argparse.Namespace, document: Any) -> str:
     if options.output in ("json", "yaml") and isinstance(document, dict) and document:
-        return output.formed(options.output, {**answers.heading(Status), **document})
+        return output.formed(options.output, {**documents.heading(Status), **document})
     value = _read(document)
     if options.output == output.NAME:
         return status.names(value)

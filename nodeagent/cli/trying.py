@@ -21,7 +21,7 @@ from nodeagent.model.cluster import ClusterWishes
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan as changes
 from nodeagent.policy.offer import comparison, turn
-from nodeagent.render import answers, dryrun
+from nodeagent.render import documents, dryrun
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +61,7 @@ def show(options: argparse.Namespace) -> int:
     if options.output == output.TEXT:
         text = dryrun.text(told)
     else:
-        text = output.formed(options.output, answers.document(dryrun.answer(told)))
+        text = output.formed(options.output, documents.document(dryrun.answer(told)))
     return output.answer(text, *messages, unknown)
 
 

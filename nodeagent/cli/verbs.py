@@ -73,7 +73,7 @@ def plan(options: argparse.Namespace) -> int:
         return trying.show(options)
     from nodeagent.cli import bases, planning
     from nodeagent.policy.change import plan as changes
-    from nodeagent.render import answers, plan
+    from nodeagent.render import documents, plan
 
     basis, first_line = bases.chosen(options)
     snapshot, unknown = planning.complete(basis.snapshot, options)
@@ -81,7 +81,7 @@ def plan(options: argparse.Namespace) -> int:
     if options.output == output.TEXT:
         text = plan.text(planned, manage)
     else:
-        text = output.formed(options.output, answers.document(plan.answer(planned, manage)))
+        text = output.formed(options.output, documents.document(plan.answer(planned, manage)))
     return output.answer(text, first_line, *basis.warnings, unknown)
 
 
@@ -144,10 +144,10 @@ def _checked(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace, effective: config.Settings | Basis) -> str:
-    from nodeagent.render import answers, settings
+    from nodeagent.render import documents, settings
 
     answer = settings.answer(effective.values, effective.warnings)
-    return output.formed(options.output, answers.document(answer))
+    return output.formed(options.output, documents.document(answer))
 
 
 def demo(options: argparse.Namespace) -> int:

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs answer to programs, as records: their plain form (``model.plain``) is a contract.
+"""What the verbs answer to programs about what there is, as records; their plain form is a contract.
 
-Each document says its ``apiVersion`` and ``kind``; docs/schemas has the schema of each. Keys may be added,
-with a default, and none is renamed. What an answer means stands with what it was made of, not here.
+Keys may be added, with a default, and none is renamed. What an answer means stands with what it was made of,
+not here. What would change is told by ``plan_answers``, which documents there are by ``documents``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nodeagent.model import plain
 from nodeagent.model.access import Check
-from nodeagent.model.desired import API_VERSION
-from nodeagent.model.remark import Remark
-from nodeagent.model.status import Status
-from nodeagent.policy.offer.fates import Fate
 
 
 class ReasonAnswer(NamedTuple):
@@ -243,106 +238,6 @@ class MachineAnswer(NamedTuple):
     cr: CRAnswer | None
 
 
-class ExistingAnswer(NamedTuple):
-    """What exists on a card; ``own``: nodeagent may remove it."""
-
-    id: str
-    parent: str
-    type: str | None
-    own: bool
-    holder: str | None
-    leaving: bool
-
-
-class CardAnswer(NamedTuple):
-    """A card: the type that it is for, and what exists on it."""
-
-    address: str
-    type: str | None
-    exists: tuple[ExistingAnswer, ...]
-    notes: tuple[str, ...]
-
-
-class StepAnswer(NamedTuple):
-    """A change of the host: ``details`` are what it is about, ``undo`` is what would reverse it."""
-
-    card: str
-    kind: str
-    what: str
-    why: str
-    undo: str | None
-    details: Mapping[str, Any]
-
-
-class PlanAnswer(NamedTuple):
-    """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed.
-
-    ``remedies`` are what to do about a problem, by the problem. ``notes`` are on wishes for other cards.
-    """
-
-    manage: bool
-    cards: tuple[CardAnswer, ...]
-    steps: tuple[StepAnswer, ...]
-    waiting: tuple[StepAnswer, ...]
-    problems: tuple[str, ...]
-    remedies: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-
-
-class CountedAnswer(NamedTuple):
-    """How many devices a resource has, and how many of them are Healthy."""
-
-    devices: int
-    healthy: int
-
-
-class ResourceChangeAnswer(NamedTuple):
-    """A resource whose numbers differ; null: there is no such resource."""
-
-    name: str
-    before: CountedAnswer | None
-    after: CountedAnswer | None
-
-
-class ListingAnswer(NamedTuple):
-    """Under which resource a device is listed, and why it is Unhealthy, if it is."""
-
-    resource: str
-    reason: ReasonAnswer | None
-
-
-class DeviceChangeAnswer(NamedTuple):
-    """A device that is listed otherwise; null: it is not listed. ``holder`` is the pod that has it now."""
-
-    id: str
-    before: ListingAnswer | None
-    after: ListingAnswer | None
-    holder: str | None
-
-
-class SettingChangeAnswer(NamedTuple):
-    """A setting of another value; ``note`` says what a person may not expect of it."""
-
-    key: str
-    before: Any
-    after: Any
-    note: str
-
-
-class DryRunAnswer(NamedTuple):
-    """What another configuration file would change; ``pods`` have devices that are listed otherwise then.
-
-    ``plan`` is what would be done to the host with it.
-    """
-
-    file: str
-    settings: tuple[SettingChangeAnswer, ...]
-    resources: tuple[ResourceChangeAnswer, ...]
-    devices: tuple[DeviceChangeAnswer, ...]
-    pods: Mapping[str, tuple[str, ...]]
-    plan: PlanAnswer
-
-
 class SettingAnswer(NamedTuple):
     """A setting in force, and where it comes from."""
 
@@ -365,36 +260,3 @@ class AccessAnswer(NamedTuple):
     credentials: str
     well: bool
     checks: tuple[Check, ...]
-
-
-KINDS: Mapping[str, type] = {
-    "Status": Status,
-    "Plan": PlanAnswer,
-    "DryRun": DryRunAnswer,
-    "DeviceExplanation": DeviceAnswer,
-    "CardExplanation": SplitAnswer,
-    "ResourceExplanation": ResourceAnswer,
-    "RuleExplanation": TakingAnswer,
-    "GroupExplanation": GroupAnswer,
-    "PodExplanation": PodAnswer,
-    "MachineExplanation": MachineAnswer,
-    "Settings": SettingsAnswer,
-    "ClusterCheck": AccessAnswer,
-}
-"""Each kind of document but Host, which ``model.host_json`` writes."""
-_NAMES = {record: name for name, record in KINDS.items()}
-
-
-def heading(record: type) -> dict[str, str]:
-    """What the document of such a record begins with."""
-    return {"apiVersion": API_VERSION, "kind": _NAMES[record]}
-
-
-def beside_host(fates: Iterable[Fate], remarks: Iterable[Remark]) -> dict[str, Any]:
-    """What ``scan`` adds to a saved host, for which it means nothing: what became of the devices there."""
-    return {"fates": list(map(plain.dump, fates)), "remarks": list(map(plain.dump, remarks))}
-
-
-def document(answer: Any) -> dict[str, Any]:
-    """The plain data of one of these records, with its version and kind."""
-    return heading(type(answer)) | plain.dump(answer)

@@ -10,12 +10,12 @@ from nodeagent.config import table
 from nodeagent.model.plan import Plan
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed
 from nodeagent.render import plan as plans
-from nodeagent.render.answers import (
+from nodeagent.render.answers import ReasonAnswer
+from nodeagent.render.plan_answers import (
     CountedAnswer,
     DeviceChangeAnswer,
     DryRunAnswer,
     ListingAnswer,
-    ReasonAnswer,
     ResourceChangeAnswer,
     SettingChangeAnswer,
 )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from nodeagent.model import plain
 from nodeagent.model.action import RunSriovManage, SetNumVfs, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
-from nodeagent.render.answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
+from nodeagent.render.plan_answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 

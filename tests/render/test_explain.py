@@ -11,7 +11,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.policy.offer import explain as policy
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.explain import Explanation
-from nodeagent.render import answers, explain
+from nodeagent.render import documents, explain
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
 
 A = PciAddress("0000:65:00.0")
@@ -78,7 +78,7 @@ def test_a_device_of_which_nothing_is_known_has_a_story_too() -> None:
 
 
 def test_the_data_say_the_same_as_the_text() -> None:
-    document = json.loads(json.dumps(answers.document(explain.answer(told(function(A, driver=None))))))
+    document = json.loads(json.dumps(documents.document(explain.answer(told(function(A, driver=None))))))
     assert document["verdict"] == f"offered as {GPU}, Unhealthy: it has no driver, not a VFIO driver"
     assert document["reason"] == {
         "code": "driver-changed",

@@ -9,7 +9,7 @@ from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.configuration import Finding
 from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
-from nodeagent.render import answers, machine
+from nodeagent.render import documents, machine
 from nodeagent.render.answers import CRAnswer
 
 GPU = VmDevice(DeviceList.GPUS, "gpu1", "a.b/gpu")
@@ -60,7 +60,7 @@ def test_a_machine_that_asks_for_nothing_or_cannot_be_meant_says_so() -> None:
 
 
 def test_the_same_is_there_for_programs() -> None:
-    document = json.loads(json.dumps(answers.document(machine.answer(TOLD))))
+    document = json.loads(json.dumps(documents.document(machine.answer(TOLD))))
     assert document["machine"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
     assert (document["prospect"], document["notes"]) == ("later", ["nobody knows"])
     assert document["resources"][0] == {

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from nodeagent import config
-from nodeagent.render import answers, settings
+from nodeagent.render import documents, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def test_text_has_a_line_for_each_setting_in_aligned_columns(tmp_path: Path) -> 
 
 
 def test_programs_get_plain_values_with_their_sources(tmp_path: Path) -> None:
-    shown = json.loads(json.dumps(answers.document(settings.answer(loaded(tmp_path).values, ()))))
+    shown = json.loads(json.dumps(documents.document(settings.answer(loaded(tmp_path).values, ()))))
     assert shown["settings"]["timing.settle"] == {"value": "2s", "source": "config.yaml:1"}
     assert shown["settings"]["resources"]["value"] == [{"name": "a.b/c", "pci": [{"vendors": ["10de"]}]}]
     assert shown["warnings"] == []

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents that verbs answer with: which there are, and what each begins with.
+
+Each says its ``apiVersion`` and ``kind``, and is the plain form (``model.plain``) of a record; docs/schemas
+has the schema of each. What is in them is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nodeagent.model import plain
+from nodeagent.model.desired import API_VERSION
+from nodeagent.model.remark import Remark
+from nodeagent.model.status import Status
+from nodeagent.policy.offer.fates import Fate
+from nodeagent.render.answers import (
+    AccessAnswer,
+    DeviceAnswer,
+    GroupAnswer,
+    MachineAnswer,
+    PodAnswer,
+    ResourceAnswer,
+    SettingsAnswer,
+    SplitAnswer,
+    TakingAnswer,
+)
+from nodeagent.render.plan_answers import DryRunAnswer, PlanAnswer
+
+KINDS: Mapping[str, type] = {
+    "Status": Status,
+    "Plan": PlanAnswer,
+    "DryRun": DryRunAnswer,
+    "DeviceExplanation": DeviceAnswer,
+    "CardExplanation": SplitAnswer,
+    "ResourceExplanation": ResourceAnswer,
+    "RuleExplanation": TakingAnswer,
+    "GroupExplanation": GroupAnswer,
+    "PodExplanation": PodAnswer,
+    "MachineExplanation": MachineAnswer,
+    "Settings": SettingsAnswer,
+    "ClusterCheck": AccessAnswer,
+}
+"""Each kind of document but Host, which ``model.host_json`` writes."""
+_NAMES = {record: name for name, record in KINDS.items()}
+
+
+def heading(record: type) -> dict[str, str]:
+    """What the document of such a record begins with."""
+    return {"apiVersion": API_VERSION, "kind": _NAMES[record]}
+
+
+def beside_host(fates: Iterable[Fate], remarks: Iterable[Remark]) -> dict[str, Any]:
+    """What ``scan`` adds to a saved host, for which it means nothing: what became of the devices there."""
+    return {"fates": list(map(plain.dump, fates)), "remarks": list(map(plain.dump, remarks))}
+
+
+def document(answer: Any) -> dict[str, Any]:
+    """The plain data of one of these records, with its version and kind."""
+    return heading(type(answer)) | plain.dump(answer)
