@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import time
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -118,7 +119,7 @@ def _at_once(write: Callable[[], None]) -> None:
     write()
 
 
-class _Sink(logging.Handler):
+class _Sink(logging.Handler, ABC):
     """Marks the handlers that ``setup`` made; ``put`` calls what writes a line, now or in its turn."""
 
     guard: _Guard
@@ -128,9 +129,9 @@ class _Sink(logging.Handler):
         """Have the record written."""
         self.put(self.line(record))
 
+    @abstractmethod
     def line(self, record: logging.LogRecord) -> Callable[[], None]:
         """What writes the record; it may block."""
-        raise NotImplementedError
 
 
 class _Text(_Sink):
