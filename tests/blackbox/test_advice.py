@@ -67,4 +67,5 @@ async def test_what_the_host_has_given_up_may_be_bound_after_the_next_look(node:
         await node.until_told(
             lambda told: [each["hint"] for each in told["resources"][0]["devices"]] == [FREE]
         )
+        await daemon.logged("device-unhealthy", device=NIC)
         assert len(daemon.lines("device-unhealthy", device=NIC)) == 1

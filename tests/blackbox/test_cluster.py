@@ -170,6 +170,7 @@ async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
         assert of(told, "heard") is None
         put(server, ENTRY | {"resourceName": OTHER})
         await kubelet.until_listed(OTHER, 1, SOON)
+        await daemon.logged("cluster-not-kept")
         assert len(daemon.lines("cluster-not-kept")) == 1
         (node.root / "var/lib/nodeagent").unlink()
         put(server, ENTRY)
@@ -194,6 +195,7 @@ async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiSer
     kept.parent.mkdir(parents=True)
     kept.write_text("{")
     async with followed(node) as (daemon, _):
+        await daemon.logged("cluster-record-broken")
         assert daemon.lines("cluster-record-broken")
         assert (kept.parent / "cluster.json.broken").read_text() == "{"
 

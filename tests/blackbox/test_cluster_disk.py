@@ -55,4 +55,5 @@ async def test_a_record_of_another_shape_is_set_aside(node: Node, server: ApiSer
     await server.stop()
     async with node.kubelet() as kubelet, node.daemon(*FLAGS) as daemon:
         await kubelet.until_listed(T4, 1, PATIENCE)
+        await daemon.logged("cluster-record-broken")
         assert daemon.lines("cluster-record-broken")

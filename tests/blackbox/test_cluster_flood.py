@@ -30,6 +30,7 @@ async def test_thousands_of_refused_entries_are_told_in_the_status_and_not_each_
         await kubelet.until_listed(GPU, 1, PATIENCE)
         told = await node.until_told(lambda told: of(told, "refused"))
         assert len(of(told, "refused")) == MANY
+        await daemon.logged("config-warning")
         lines = daemon.lines("config-warning")
         assert 1 < len(lines) < 40
         assert "more" in lines[-1]["message"]

@@ -31,6 +31,7 @@ async def test_a_look_that_fails_takes_no_device_away(node: Node) -> None:
             {one: "Healthy"},
         ]
         await daemon.logged("host-read-back")
+        await daemon.logged("host-not-read")
         assert len(daemon.lines("host-not-read")) == 1, "once, not at each look"
 
 

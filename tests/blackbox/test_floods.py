@@ -34,6 +34,7 @@ async def test_a_node_that_goes_with_a_thousand_shares_is_few_lines(node: Node) 
         before = len(daemon.raw)
         files.remove(node.host.path("/dev/kvm"))
         await kubelet.until(lambda: set(health(kubelet, KVM).values()) == {"Unhealthy"}, PATIENCE)
+        await daemon.logged("device-unhealthy", resource=KVM)
         (gone,) = daemon.lines("device-unhealthy", resource=KVM)
         assert f"each of {SHARES} shares" in gone["message"]
         node.host.node("/dev/kvm")

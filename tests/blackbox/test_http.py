@@ -99,6 +99,7 @@ async def test_a_busy_address_ends_nothing_and_is_taken_when_the_settings_name_a
             assert busy in refused["error"]
             told = await node.until_told(lambda told: bool(told["problems"]))
             assert told["problems"] == [f"the address {busy} cannot be served: Address already in use"]
+            await daemon.logged("http-refused")
             assert len(daemon.lines("http-refused")) == 1
 
 

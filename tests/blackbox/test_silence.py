@@ -57,6 +57,7 @@ async def test_an_iommu_that_is_off_is_a_problem_where_there_is_a_gpu(node: Node
         assert code == 3
         assert "no active IOMMU" in text
         assert "to do: switch it on" in text
+        await daemon.logged("no-iommu")
         (line,) = daemon.lines("no-iommu")
         assert line["level"] == "warning"
         assert CARD in line["message"]
@@ -89,6 +90,7 @@ async def test_vfio_pci_that_is_absent_is_a_problem_where_a_rule_wants_a_functio
         assert code == 3
         assert "vfio-pci is not loaded" in text
         assert "modprobe vfio-pci" in text
+        await daemon.logged("no-vfio", level="warning")
         assert len(daemon.lines("no-vfio", level="warning")) == 1
         assert "vfio-pci is not loaded" in (await told(node, "scan"))[1]
 
@@ -125,6 +127,7 @@ async def test_what_takes_nothing_is_a_note_that_names_what_comes_nearest(
         assert code == 0
         notes = text.partition("notes:")[2]
         assert [word for word in says if word not in notes] == []
+        await daemon.logged("note")
         (line,) = daemon.lines("note")
         assert line["level"] == "info"
         _, scan = await told(node, "scan")
@@ -146,6 +149,7 @@ async def test_gpus_on_a_host_driver_are_one_line_also_after_a_restart(node: Nod
             (note,) = [line for line in text.partition("notes:")[2].splitlines() if "nouveau" in line]
             assert (code, note.split()[0]) == (0, "2")
             assert first in note
+            await again.logged("note", level="info")
             assert len(again.lines("note", level="info")) == 1
 
 
@@ -194,6 +198,7 @@ async def test_types_for_other_cards_are_a_note_as_long_as_one_is_for_a_card_her
         assert code == 0
         assert "NVIDIA A40-1B" in text.partition("notes:")[2]
         assert daemon.lines("plan-problem") == []
+        await daemon.logged("note")
         assert [line["level"] for line in daemon.lines("note")] == ["info"]
 
 

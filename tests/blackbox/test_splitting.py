@@ -139,6 +139,7 @@ async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
             refusals.mend(made.host, FIRST, "nvidia-228")
             await kubelet.until_listed(LARGE, 4, 15)
             told = await node.until_told(lambda document: not document["changes"]["failing"])
+            await daemon.logged("action-failed")
             assert len(daemon.lines("action-failed")) == 1
 
 

@@ -79,6 +79,7 @@ async def test_what_nobody_gives_any_more_is_told_once_the_kubelet_has_forgotten
         assert shown.returncode == 0, "it is no fault"
         put(server, ENTRY)
         await node.until_told(lambda told: stale(told) == {})
+        await daemon.logged("stale-resource")
         assert len(daemon.lines("stale-resource")) == 1
         assert patches(server) == 0
 

@@ -49,9 +49,9 @@ async def test_a_daemon_whose_code_is_gone_ends_when_it_wants_more_of_it(node: N
 async def test_a_daemon_whose_code_is_gone_serves_on_while_it_wants_no_more_of_it(
     node: Node, code: Path
 ) -> None:
-    address = node.add_gpus(1)[0]
+    node.add_gpus(1)
     async with node.daemon(environ=installed(code)) as daemon:
         shutil.rmtree(code)
-        node.host.bind(address, None)
+        node.host.remove_node("/dev/vfio/10")
         await daemon.logged("device-unhealthy")
         assert await daemon.end() == 0

@@ -38,4 +38,5 @@ async def test_without_an_instance_of_inotify_it_starts_says_so_and_finds_change
         assert "fs.inotify.max_user_instances" in problem
         node.host.unplug(two)
         await until_health(kubelet, T4, two, None)
+        await daemon.logged("events-unavailable", source="inotify")
         assert len(daemon.lines("events-unavailable", source="inotify")) == 1
