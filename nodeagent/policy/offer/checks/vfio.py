@@ -60,7 +60,8 @@ def no_mdev_group(_: Mdev, unit: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.NO_GROUP,
         "no IOMMU group: its driver gives it none",
-        "look for messages of the parent's driver in the kernel log; remove it and create it anew",
+        "look for messages of the parent's driver in the kernel log; once nobody uses it, remove it and "
+        "create it anew",
     )
 
 
