@@ -8,7 +8,6 @@ from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 
-
 WAITS_HINT = "stop the virtual machine that has it; the removal then completes"
 
 
@@ -90,7 +89,7 @@ def token_hint(function: PciFunction) -> str:
     )
 
 
-def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
+def driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Only a VFIO driver, or the vendor driver with a vGPU type set, can give the function to a VM."""
     if groups.ready(function):
         return None
@@ -102,7 +101,7 @@ def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{shown}, not a VFIO driver",
-        classes.bind(function),
+        classes.bind(function, mdevs=unit.mdevs.get(function.address, 0)),
     )
 
 

@@ -75,15 +75,15 @@ def viability(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.GROUP_NOT_VIABLE,
         f"IOMMU group {unit.number} is not viable: {named} has a host driver",
-        _lose(used),
+        _lose(used, unit.mdevs.get(used.address, 0)),
     )
 
 
-def _lose(blocker: PciFunction) -> str:
+def _lose(blocker: PciFunction, mdevs: int) -> str:
     """What to do about the function that blocks a group: nothing, while the host uses that one."""
     named = f"{blocker.address} is " if classes.in_use(blocker) else ""
     return named + classes.bind(
-        blocker, " as well, or unbind it", leave="leave all of its IOMMU group out of the rules"
+        blocker, " as well, or unbind it", mdevs, leave="leave all of its IOMMU group out of the rules"
     )
 
 
