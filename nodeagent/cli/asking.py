@@ -66,6 +66,8 @@ def status(options: argparse.Namespace, root: Root) -> Any:
     path = socket_path(options, root)
     try:
         return sockets.ask(path)
+    except PermissionError as error:
+        raise NodeagentError(_not_for_all(path), "ask again as root") from error
     except (OSError, ValueError) as error:
         raise NodeagentError(
             f"no daemon answers at {path}: {_why(error)}", _how_to_start(options, root)
@@ -78,6 +80,8 @@ def _how_to_start(options: argparse.Namespace, root: Root) -> str:
         settings(options, root)
     except ConfigError as error:
         return f"mend the configuration first: {error.what}: {error.hint}"
+    if not root.is_host:  # the service of this machine is for another host
+        return f"start one for that host with: nodeagent run --root {root.prefix}"
     return "start it with: systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
 
 
@@ -118,10 +122,9 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
     try:
         basis = _basis(path)
     except (OSError, ValueError, ConfigError) as error:
-        return None, (
-            f"no daemon answers at {path} ({_why(error)}): "
-            "this is what one with the settings of this shell would do"
-        )
+        denied = isinstance(error, PermissionError)
+        why = _not_for_all(path) if denied else f"no daemon answers at {path} ({_why(error)})"
+        return None, f"{why}: this is what one with the settings of this shell would do"
     return basis, _unused(config.flags_from(options))
 
 
@@ -147,6 +150,11 @@ def _basis(path: str) -> Basis:
 
 def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+def _not_for_all(path: str) -> str:
+    """There may well be a daemon."""
+    return f"only root may ask whether a daemon answers at {path}"
 
 
 def _unused(flags: Mapping[str, str]) -> str:

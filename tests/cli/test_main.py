@@ -128,7 +128,7 @@ def test_explain_tells_the_same_to_people_and_programs(run: Run, host: Simulated
         (("explain", "banana"), 2, "banana is no PCI address, UUID, ", "known here: "),
         (("explain", "0000:ff:1f.7"), 1, "there is no device 0000:ff:1f.7", "nodeagent scan lists all"),
         (("explain", ONE, "--host", "/no/such.json"), 2, "/no/such.json: ", "nodeagent scan -o json"),
-        (("status",), 1, "no daemon answers at ", "systemctl start nodeagent"),
+        (("status",), 1, "no daemon answers at ", "start one for that host with: nodeagent run --root /"),
         (("scan", "--timing-settle", "soon"), 2, "timing.settle", ""),
         (("config", "--check", "/no/such.yaml"), 2, "/no/such.yaml: no such file", "give the path"),
     ],

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,31 @@ from tests.render.statuses import GPU, ONE, TWO, WELL
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
     return nodes.many(tmp_path / "host", 1)
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """This process may not do what only root may."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+@pytest.mark.parametrize("verb", ["status", "config"])
+@pytest.mark.usefixtures("nobody")
+def test_who_may_not_ask_is_told_that_and_not_to_start_a_daemon(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "x").mkdir(mode=0)
+        main.main([verb, "--root", "/", "--status-socket", f"{directory}/x/status.sock"])
+    told = capsys.readouterr().err
+    assert told.startswith(
+        f"nodeagent: only root may ask whether a daemon answers at {directory}/x/status.sock"
+    )
+    assert "start" not in told
 
 
 class Daemon:
@@ -98,3 +125,10 @@ def test_a_watch_ends_when_the_daemon_is_away(
 ) -> None:
     assert main.main(["--root", host.directory, "status", "-w"]) == 1
     assert capsys.readouterr().err.startswith("nodeagent: no daemon answers at ")
+
+
+def test_on_the_machine_itself_its_service_is_to_be_started(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main.main(["status", "--root", "/", "--status-socket", f"{tmp_path}/status.sock"]) == 1
+    assert "\nstart it with: systemctl start nodeagent" in capsys.readouterr().err

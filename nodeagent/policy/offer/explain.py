@@ -190,6 +190,10 @@ def _leaves_alone(function: PciFunction, why: str, snapshot: Snapshot) -> str:
 
 def _in_vain(function: PciFunction, group: Group | None, host: Host) -> str:
     """What to do before anything else, if the kernel would give the function to nobody; else ""."""
+    if function.left_behind:
+        return devices.lost_hint(function)
+    if groups.going_away(function, group):
+        return devices.WAITS_HINT
     if groups.kept_by_firmware(group, host):
         return f"firmware has memory mapped 1:1 for its IOMMU group: {vfio.FIRMWARE_SETUP}"
     return devices.token_hint(function) if groups.needs_token(function) else ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
-from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, pci_order
+from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
@@ -95,6 +95,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         refused=reservations.refused.intersection(ids),
         vfs=vfs,
         vf_holders=_holders((each.address for each in vfs), snapshot),
+        mdevs=_mdevs(functions, host),
         nodes=host.nodes,
         iommu=host.iommu,
         firmware=groups.kept_by_firmware(group, host),
@@ -107,9 +108,24 @@ def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...
     return tuple([host.functions[address] for address in addresses if address in host.functions])
 
 
+def _mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, int]:
+    """Of functions on a driver of the host: with that they would lose their mdevs."""
+    splitting = [each.address for each in functions if _carries(each)] if host.mdevs else []
+    counts = ((parent, sum(mdev.parent == parent for mdev in host.mdevs.values())) for parent in splitting)
+    return {parent: count for parent, count in counts if count}
+
+
+def _carries(function: PciFunction) -> bool:
+    return function.driver is not None and not groups.vfio_bound(function)
+
+
 def depending(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
-    """The units whose verdicts depend on a device: its own, and that of its PF on a VFIO driver."""
+    """The units whose verdicts depend on a device: its own, that of its parent, that of its PF on VFIO."""
     yield unit_of(host_device)
+    if isinstance(host_device, Mdev):
+        parent = host.functions.get(PciAddress(host_device.parent or ""))
+        if parent is not None and _carries(parent):
+            yield unit_of(parent)
     if isinstance(host_device, PciFunction) and host_device.physfn is not None:
         physical = host.functions.get(host_device.physfn)
         if physical is not None and groups.vfio_bound(physical):

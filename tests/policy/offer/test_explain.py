@@ -128,6 +128,22 @@ def test_a_vf_of_a_pf_on_vfio_is_not_to_be_bound_but_its_pf_is_to_be_looked_at()
     assert found.to_do.startswith(f"give the PF {B} to virtual machines as a whole; or, when nobody uses it")
 
 
+@pytest.mark.parametrize("pf_driver", ["vfio-pci", "nvme"])
+def test_a_vf_that_was_left_behind_comes_with_the_warning_whoever_takes_it(pf_driver: str) -> None:
+    found = told(function(driver=None, physfn=B, pf_driver=pf_driver, left_behind=True), wish=Desired())
+    assert found.to_do == told(function(physfn=B, left_behind=True)).to_do
+    assert found.to_do.startswith("reboot the node when it is drained, and write no number of VFs")
+
+
+def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
+    leaving = host(function(driver=None, enable=1, pci_class="010802"))
+    number, group = next(iter(leaving.groups.items()))
+    leaving = replace(leaving, groups={number: group._replace(node=True)})
+    found = explain.explain(A, turn.first(snapshot(leaving, Desired())))
+    assert found is not None
+    assert found.to_do == "stop the virtual machine that has it; the removal then completes"
+
+
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
     assert found.verdict == (

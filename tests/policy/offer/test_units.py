@@ -12,7 +12,7 @@ from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
 from nodeagent.policy.offer import orphans, releases, turn, units
-from tests.policy.samples import GPU, RULE, function, holders, host, ids, reserved, snapshot
+from tests.policy.samples import GPU, RULE, UUID, function, holders, host, ids, mdev, reserved, snapshot
 
 ONE = GroupNumber(1)
 PAIR = (function("0000:65:00.0"), function("0000:66:00.0"))
@@ -145,3 +145,22 @@ def test_a_pf_waits_while_one_of_its_vfs_in_another_group_is_held_or_open() -> N
         assert (offer.device.reason and offer.device.reason.code) == code
         assert decision.offers == turn.first(now).offers
         assert (VIRTUAL in releases.awaited(decision)) or code is None
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_whoever_is_told_to_bind_a_function_hears_of_the_mdevs_that_it_carries_now(blocking: bool) -> None:
+    card = function(driver="nvidia")
+    functions = (card, function("0000:65:00.1")) if blocking else (card,)
+    rule = replace(RULE, selectors=(PciSelector(addresses=(functions[-1].address,)),))
+    desired = Desired(Discovery(enabled=False), rules=(rule,))
+    empty = host(*functions)
+    full = replace(empty, mdevs={UUID: mdev(group=None)})  # nothing else is another object
+    first = turn.first(snapshot(empty, desired))
+    then = turn.following(first, replace(first.snapshot, host=full))
+    last = turn.following(then, first.snapshot)
+    hints = [
+        offer.device.reason.hint
+        for decision in (first, then, last)
+        if (offer := decision.offer_of(functions[-1].address)) is not None and offer.device.reason is not None
+    ]
+    assert [hint.startswith("remove its 1 mdev first") for hint in hints] == [False, True, False]

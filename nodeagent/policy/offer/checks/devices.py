@@ -8,6 +8,8 @@ from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 
+WAITS_HINT = "stop the virtual machine that has it; the removal then completes"
+
 
 def unreadable(host_device: HostDevice, _: Unit, __: Use) -> Reason | None:
     """Nothing is known of a device whose attributes cannot be read."""
@@ -27,8 +29,15 @@ def left_behind(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.GONE,
         f"its physical function {function.physfn} was removed and left it behind: nothing answers there",
+        lost_hint(function),
+    )
+
+
+def lost_hint(function: PciFunction) -> str:
+    """What to do for such a VF, and what never to do."""
+    return (
         f"reboot the node when it is drained, and write no number of VFs to {function.physfn} before: "
-        "that can crash the kernel",
+        "that can crash the kernel"
     )
 
 
@@ -46,7 +55,7 @@ def _waits_for_holder() -> Reason:
     return Reason(
         ReasonCode.GOING_AWAY,
         "going away, still in use: an unbind or removal waits for its holder",
-        "stop the virtual machine that has it; the removal then completes",
+        WAITS_HINT,
     )
 
 
@@ -80,7 +89,7 @@ def token_hint(function: PciFunction) -> str:
     )
 
 
-def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
+def driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Only a VFIO driver, or the vendor driver with a vGPU type set, can give the function to a VM."""
     if groups.ready(function):
         return None
@@ -92,7 +101,7 @@ def driver(function: PciFunction, _: Unit, use: Use) -> Reason | None:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{shown}, not a VFIO driver",
-        classes.bind(function),
+        classes.bind(function, mdevs=unit.mdevs.get(function.address, 0)),
     )
 
 
@@ -115,13 +124,17 @@ def _no_types(function: PciFunction) -> Reason:
 
 
 def dead(mdev: Mdev, _: Unit, __: Use) -> Reason | None:
-    """An instance whose driver has let go is not taken back: binding it again fails with ENODEV (6.12)."""
+    """An instance whose driver has let go is not taken back: binding it again fails with ENODEV (6.12).
+
+    While somebody has it open the driver still waits, and a removal would hang behind it.
+    """
     if mdev.driver is not None:
         return None
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         "it has no driver any more: nobody can use this instance",
-        f"remove it (echo 1 > /sys/bus/mdev/devices/{mdev.uuid}/remove) and create it anew",
+        f"once nobody has it open any more, remove it (echo 1 > /sys/bus/mdev/devices/{mdev.uuid}/remove) "
+        "and create it anew",
     )
 
 

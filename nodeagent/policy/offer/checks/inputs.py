@@ -20,7 +20,8 @@ class Unit(NamedTuple):
 
     ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
     that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those of the functions
-    that are PFs on a VFIO driver, and who has them.
+    that are PFs on a VFIO driver, and who has them. ``mdevs``: how many a function on a driver of
+    the host carries.
     """
 
     group: Group | None
@@ -32,6 +33,7 @@ class Unit(NamedTuple):
     refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
     vfs: tuple[PciFunction, ...] = ()
     vf_holders: Mapping[str, Holder] = MappingProxyType({})
+    mdevs: Mapping[str, int] = MappingProxyType({})
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
     firmware: bool = False

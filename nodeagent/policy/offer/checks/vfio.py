@@ -60,7 +60,8 @@ def no_mdev_group(_: Mdev, unit: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.NO_GROUP,
         "no IOMMU group: its driver gives it none",
-        "look for messages of the parent's driver in the kernel log; remove it and create it anew",
+        "look for messages of the parent's driver in the kernel log; once nobody uses it, remove it and "
+        "create it anew",
     )
 
 
@@ -74,15 +75,15 @@ def viability(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.GROUP_NOT_VIABLE,
         f"IOMMU group {unit.number} is not viable: {named} has a host driver",
-        _lose(used),
+        _lose(used, unit.mdevs.get(used.address, 0)),
     )
 
 
-def _lose(blocker: PciFunction) -> str:
+def _lose(blocker: PciFunction, mdevs: int) -> str:
     """What to do about the function that blocks a group: nothing, while the host uses that one."""
     named = f"{blocker.address} is " if classes.in_use(blocker) else ""
     return named + classes.bind(
-        blocker, " as well, or unbind it", leave="leave all of its IOMMU group out of the rules"
+        blocker, " as well, or unbind it", mdevs, leave="leave all of its IOMMU group out of the rules"
     )
 
 
