@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import anyio
+
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, last_good
 from nodeagent.kernel.root import Root
+
+AGAIN = 60.0  # seconds until what could not be written is written again
 
 
 class LastGood:
@@ -15,17 +19,20 @@ class LastGood:
 
     name = "last good settings"
 
-    def __init__(self, root: Root, settings: Latest[Settings]) -> None:
+    def __init__(self, root: Root, settings: Latest[Settings], again: float = AGAIN) -> None:
+        """``again``: seconds from a refusal to the next try."""
         self._root = root
         self._settings = settings
+        self._again = again
         self._refused = False
 
     async def run(self) -> None:
-        """Write whenever other settings are in force, for ever."""
-        seen = -1
+        """Write whenever other settings are in force, and again after a refusal, for ever."""
         while True:
-            seen, settings = await self._settings.newer(seen)
-            await self.one_turn(settings)
+            seen = self._settings.version
+            await self.one_turn(self._settings.get())
+            with anyio.move_on_after(self._again if self._refused else None):
+                await self._settings.newer(seen)
 
     async def one_turn(self, settings: Settings) -> None:
         """Put them on disk, if they are not there; a refusal is told once."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import anyio
+
 from nodeagent.agent import names_record
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
@@ -23,6 +25,7 @@ from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.shares import NamesShare
 from nodeagent.model.snapshot import Names, Snapshot
 
+AGAIN = 60.0  # seconds until what could not be put on disk is written again
 _KEEP = "to keep the old one, write: aliases: {%s}"
 
 
@@ -31,11 +34,12 @@ class NameKeeper:
 
     name = "names"
 
-    def __init__(self, root: Root, snapshots: Snapshots, chosen: str = "") -> None:
-        """``chosen``: the operator's own pci.ids, "" for none."""
+    def __init__(self, root: Root, snapshots: Snapshots, chosen: str = "", again: float = AGAIN) -> None:
+        """``chosen``: the operator's own pci.ids, "" for none; ``again``: seconds from a refusal to a try."""
         self._root = root
         self._snapshots = snapshots
         self._chosen = chosen
+        self._again = again
         self._searched: frozenset[tuple[str, str]] = frozenset()
         self._types = TypeNames(root)
         self._record = names_record.Record(root.path(names_record.PATH))
@@ -48,16 +52,18 @@ class NameKeeper:
         return NamesShare(self._status)
 
     async def run(self) -> None:
-        """Put on disk what is in force, whenever that has changed, for ever."""
+        """Put on disk what is in force, whenever that has changed, and again after a refusal, for ever."""
         self._status = self._status._replace(bundled=await threads.call(pciids.bundled_date))
         while True:
             seen = self._snapshots.version
-            await self.one_turn()
-            await self._snapshots.newer(seen)
+            if await self.one_turn():
+                await self._snapshots.newer(seen)
+            else:
+                await anyio.sleep(self._again)
 
-    async def one_turn(self) -> None:
-        """Put on disk what is in force, if it is not there."""
-        await self._record.save(self._snapshots.now.names)
+    async def one_turn(self) -> bool:
+        """Put on disk what is in force, if it is not there; False if that is refused."""
+        return await self._record.save(self._snapshots.now.names)
 
     async def names(self, host: Host, present: Names) -> Names:
         """All names for the host; ``present`` itself if there is no new id.

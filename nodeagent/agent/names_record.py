@@ -37,22 +37,21 @@ class Record:
         self._keys |= dict.fromkeys(keys)
         return {key: self._on_disk[key] for key in keys if key in self._on_disk}
 
-    async def save(self, names: Names) -> None:
-        """Put on disk what is in force, unless it is there; a refusal is told once."""
+    async def save(self, names: Names) -> bool:
+        """Put on disk what is in force, unless it is there; False if that is refused, which is told once."""
         if names is self._saved or self._on_disk is None:
-            return
-        self._saved = names
+            return True
         fresh = {key: names.get(key) for key in self._keys}
         others = ((key, text) for key, text in self._on_disk.items() if key not in fresh)
         texts = dict(itertools.islice((*fresh.items(), *others), MOST))
-        if texts == self._on_disk:
-            return
-        try:
-            await threads.call(sealed.write, self._path, {"names": texts}, _HINT)
-        except KernelRefused as error:
-            self._tell(error)
-        else:
-            self._on_disk, self._refused = texts, False
+        if texts != self._on_disk:
+            try:
+                await threads.call(sealed.write, self._path, {"names": texts}, _HINT)
+            except KernelRefused as error:
+                self._tell(error)
+                return False
+        self._saved, self._on_disk, self._refused = names, texts, False
+        return True
 
     def _tell(self, error: KernelRefused) -> None:
         if not self._refused:

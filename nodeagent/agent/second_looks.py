@@ -33,6 +33,7 @@ class SecondLooks:
         )
         if self._unfinished - before:
             self._pauses = iter(PAUSES)
+            self._wait_no_more()  # the next look may be far away by now
         if self._unfinished and self._timer is None:
             self._wait()
 
@@ -40,6 +41,11 @@ class SecondLooks:
         pause = next(self._pauses, None)
         if pause is not None:
             self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _wait_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         self._timer = None

@@ -2,7 +2,8 @@
 """Log lines on their way to a reader that may be slow, or never read again: a pipe, a terminal, journald.
 
 Whoever logs never waits for it: a thread writes one line after the other, and may sleep for as long as it
-likes. What does not fit any more is lost, and counted. Knows nothing of what a line is.
+likes. What does not fit any more, or cannot be written, is lost, and counted. Knows nothing of what a line
+is.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class LogQueue:
 
     def put(self, write: Callable[[], object]) -> None:
         """Have this called when its turn has come, or never, if too many wait before it."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="nodeagent: log", daemon=True)
-            self._thread.start()
         with self._moved:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="nodeagent: log", daemon=True)
+                self._thread.start()
             if len(self._waiting) >= self._most:
                 self._lost += 1
                 return
@@ -52,7 +53,12 @@ class LogQueue:
 
     def _run(self) -> None:
         while True:
-            self._next()()
+            write = self._next()
+            try:
+                write()
+            except Exception:  # noqa: BLE001 - there is no place to say it, and the others are to be read
+                with self._moved:
+                    self._lost += 1
 
     def _next(self) -> Callable[[], object]:
         with self._moved:

@@ -5,10 +5,15 @@ inotify tells nothing of a file system that is mounted over a directory which is
 /proc/self/mountinfo as exceptional then (proc_pid_mountinfo(5)), and always as readable: hence an epoll
 instance that asks for the mark alone, and is itself what the event loop waits for. Where there is no such
 file, nobody is told, and slow polls are the net. Knows nothing of what is mounted.
+
+Each look at the file takes the mark away (``mounts_poll`` in fs/proc_namespace.c), and so does the look at
+the epoll instance when the event loop begins to wait for it: then the mark is gone, and nobody has heard of
+it. So the loop waits for it all the time, and not anew after each change.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
@@ -16,17 +21,23 @@ from collections.abc import Callable, Iterator
 
 import anyio
 
+from nodeagent.base.latest import Latest
+
 MOUNTS = "/proc/self/mountinfo"
 PAUSE = 0.2  # seconds between two looks: each pod that starts makes dozens of mounts
 
 
 async def follow(changed: Callable[[], None], path: str = MOUNTS) -> None:
-    """Call ``changed`` soon after each change, and once for many that come together; for ever."""
+    """Call ``changed`` now, and soon after each change, once for many that come together; for ever.
+
+    What changed before this was called may be told by nothing else.
+    """
+    marked: Latest[None] = Latest(None)
     try:
-        with _marks(path) as marks:
+        with _marks(path) as marks, _called(marks, marked.touch):
+            seen = -1
             while True:
-                await anyio.wait_readable(marks.fileno())
-                marks.poll(0)  # takes the mark away
+                seen, _ = await marked.newer(seen)
                 changed()
                 await anyio.sleep(PAUSE)
     except FileNotFoundError:
@@ -43,3 +54,19 @@ def _marks(path: str) -> Iterator[select.epoll]:
             yield marks
     finally:
         os.close(file)
+
+
+@contextlib.contextmanager
+def _called(marks: select.epoll, marked: Callable[[], None]) -> Iterator[None]:
+    """Each mark is taken away and told, also while nobody waits for it."""
+
+    def take() -> None:
+        marks.poll(0)
+        marked()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(marks.fileno(), take)
+    try:
+        yield
+    finally:
+        loop.remove_reader(marks.fileno())

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+import anyio
 
 from nodeagent import config
 from nodeagent.agent.last_good import LastGood
@@ -30,6 +33,23 @@ async def test_a_refusal_is_told_once_until_it_has_ended(tmp_path: Path, said: S
     in_the_way(state)
     await keeper.one_turn(settings)
     assert len(said(log.SETTINGS_NOT_KEPT)) == 2
+
+
+async def test_what_could_not_be_written_is_written_when_it_can_be(tmp_path: Path, said: Said) -> None:
+    settings, state = config.load(Sources(str(tmp_path), {}, {})), tmp_path / "var/lib/nodeagent"
+    in_the_way(state)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(LastGood(Root(tmp_path), Latest(settings), again=0.01).run)
+        await until(lambda: said(log.SETTINGS_NOT_KEPT))
+        remove(state)
+        await until(lambda: is_kept(tmp_path))
+        tasks.cancel_scope.cancel()
+
+
+async def until(seen: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not seen():  # noqa: ASYNC110 - lines and files tell nobody
+            await anyio.sleep(0.01)
 
 
 def in_the_way(directory: Path) -> None:

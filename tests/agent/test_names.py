@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
-from nodeagent.agent import names_record
+from nodeagent.agent import names, names_record
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
@@ -30,10 +32,10 @@ CONFIG = '<vgpuType id="1147" name="NVIDIA A40-1B">\n'
 class Life:
     """One life of a keeper, on a host."""
 
-    def __init__(self, host: SimulatedHost) -> None:
+    def __init__(self, host: SimulatedHost, again: float = names.AGAIN) -> None:
         nobody = Allocations(knowledge=Knowledge.COMPLETE)
         self.snapshots = Snapshots(Snapshot(allocations=nobody))
-        self.keeper = NameKeeper(Root(host.directory), self.snapshots)
+        self.keeper = NameKeeper(Root(host.directory), self.snapshots, again=again)
 
     async def sees(self, *functions: PciFunction) -> dict[str, str]:
         """The names after a scan that shows these."""
@@ -42,6 +44,12 @@ class Life:
         snapshot = self.snapshots.now
         self.snapshots.publish(Snapshot(host, names=names, allocations=snapshot.allocations))
         return dict(names)
+
+
+async def until(seen: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not seen():  # noqa: ASYNC110 - lines and files tell nobody
+            await anyio.sleep(0.01)
 
 
 @pytest.fixture
@@ -166,6 +174,20 @@ async def test_a_record_that_cannot_be_written_is_told_once(host: SimulatedHost,
         await life.sees(*functions)
         await life.keeper.one_turn()
     assert len(said(log.NAMES_UNRECORDED)) == 1
+
+
+async def test_a_record_that_could_not_be_written_is_written_when_it_can_be(
+    host: SimulatedHost, said: Said
+) -> None:
+    host.write_file("/var/lib/nodeagent", "a file in the way")
+    life, record = Life(host, again=0.01), Path(host.path(names_record.PATH))
+    await life.sees(card(FIRST))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(life.keeper.run)
+        await until(lambda: said(log.NAMES_UNRECORDED))
+        host.remove_node("/var/lib/nodeagent")
+        await until(record.is_file)
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_type_without_a_name_is_looked_up_again_when_the_files_are_others(

@@ -56,6 +56,17 @@ async def test_what_is_unfinished_anew_is_looked_at_soon_again() -> None:
 
 
 @virtual.TIME
+async def test_what_comes_while_another_is_looked_at_rarely_is_looked_at_soon() -> None:
+    looked, other = Looked(), "0000:65:00.5"
+    looked.looks.after(UNFINISHED)
+    await looked.times(sum(PAUSES[:-1]) + 1.0)
+    looked.looks.after(host(*(vgpu(each, vgpu=False, vgpu_type=None) for each in (VF, other))))
+    with anyio.fail_after(2 * PAUSES[0]):
+        await looked.wakes.newer(looked.wakes.version)
+    assert looked.wakes.take() == frozenset({VF, other})
+
+
+@virtual.TIME
 async def test_a_host_on_which_all_is_done_is_left_alone() -> None:
     looked = Looked()
     looked.looks.after(DONE)

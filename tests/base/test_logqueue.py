@@ -42,6 +42,14 @@ def test_lines_are_written_in_their_order_by_a_thread_of_their_own(gate: threadi
     assert written == [(number, "nodeagent: log") for number in range(100)]
 
 
+def test_a_line_that_cannot_be_written_is_lost_and_no_other_is() -> None:
+    lines, written = logqueue.LogQueue(), list[int]()
+    lines.put(partial(os.stat, "no such file"))
+    lines.put(partial(written.append, 1))
+    assert lines.finish(5)
+    assert (written, lines.take_lost()) == ([1], 1)
+
+
 def test_who_ends_does_not_wait_for_a_reader_that_hangs(gate: threading.Event) -> None:
     lines = logqueue.LogQueue()
     lines.put(gate.wait)

@@ -19,11 +19,26 @@ async def test_a_mount_and_its_end_are_told(tmp_path: Path, loop_may_block: None
     told: Latest[None] = Latest(None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mounttable.follow, told.touch)
-        await anyio.wait_all_tasks_blocked()
-        with mounted(tmp_path), anyio.fail_after(5):
-            before = (await told.newer(-1))[0]
         with anyio.fail_after(5):
-            await told.newer(before)
+            first = (await told.newer(0))[0]  # what was mounted before anybody listened
+        with mounted(tmp_path), anyio.fail_after(5):
+            second = (await told.newer(first))[0]
+        with anyio.fail_after(5):
+            await told.newer(second)
+        tasks.cancel_scope.cancel()
+
+
+@needs_root
+async def test_a_mount_that_follows_another_one_at_once_is_told_too(
+    tmp_path: Path, loop_may_block: None
+) -> None:
+    told: Latest[None] = Latest(None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mounttable.follow, told.touch)
+        with anyio.fail_after(5):
+            seen = (await told.newer(0))[0]
+        with mounted(tmp_path), anyio.fail_after(5):  # in the pause
+            await told.newer(seen)
         tasks.cancel_scope.cancel()
 
 

@@ -3,10 +3,14 @@
 
 It takes the GPU from its driver, makes all VFs or removes them, and gives it back; what was set up on it for
 MIG or for vGPUs of several sizes is lost (read from the tool; not seen on hardware). It refuses a GPU that is
-open. It is never ended half-way, for then the GPU would have no driver: it may take as long as it likes.
+open. It is never ended half-way, for then the GPU would have no driver: it may take as long as it likes, and
+outlives a daemon that ends meanwhile. So what it says goes to memory of its own: a pipe that nobody reads any
+more would end it at its next word.
 """
 
 from __future__ import annotations
+
+import os
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
@@ -25,31 +29,40 @@ def run(root: Root, address: str, *, make: bool) -> None:
 
     :raises KernelRefused: if it cannot be run, or says that it failed; at once if MIG is set up on the GPU.
     """
-    import subprocess  # rarely needed
-
     if _has_gpu_instances(root, address):
         raise KernelRefused(
             f"{pci.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would take away",
             "remove them first if nobody needs them, or make the VFs by hand before MIG is set up",
             path=pci.SRIOV_MANAGE,
         )
-    command = [root.path(pci.SRIOV_MANAGE), "-e" if make else "-d", address]
+    order = "-e" if make else "-d"
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_ENVIRONMENT,
-            check=False,
-        )
+        code, said = _ended([root.path(pci.SRIOV_MANAGE), order, address])
     except OSError as error:
         what = f"{pci.SRIOV_MANAGE} cannot be run: {error.strerror}"
         raise KernelRefused(what, _HINT, path=pci.SRIOV_MANAGE) from error
-    if done.returncode:
-        said = done.stdout.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        what = f"{pci.SRIOV_MANAGE} {command[1]} {address} ended with {done.returncode}: {said or 'no word'}"
+    if code:
+        last = said.strip().rpartition("\n")[2][:200]
+        what = f"{pci.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"
         raise KernelRefused(what, _HINT, path=pci.SRIOV_MANAGE)
+
+
+def _ended(command: list[str]) -> tuple[int, str]:
+    """The exit code of a command, and what it said. :raises OSError: if it cannot be run."""
+    import subprocess  # rarely needed
+
+    with os.fdopen(os.memfd_create("sriov-manage"), "w+b") as said:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=_ENVIRONMENT,
+            start_new_session=True,  # Ctrl-C is meant for the daemon
+            check=False,
+        )
+        said.seek(0)
+        return done.returncode, said.read().decode(errors="replace")
 
 
 def _has_gpu_instances(root: Root, address: str) -> bool:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +23,18 @@ from nodeagent.sim.host import SimulatedHost
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 
 GPU = "0000:3b:00.0"
+RUN = """
+import sys
+from nodeagent.kernel.apply import sriov_manage
+from nodeagent.kernel.root import Root
+sriov_manage.run(Root(sys.argv[1]), sys.argv[2], make=True)
+"""
+SLOW_TOOL = """#!/bin/sh
+exec 3> {root}/under-way
+read word < {root}/go
+echo "it is being made"
+echo made > {root}/made
+"""
 MAKE, REMOVE = RunSriovManage(GPU, 4), RunSriovManage(GPU, 0)
 
 
@@ -89,3 +105,23 @@ async def test_it_is_not_run_where_mig_is_set_up_or_vfs_were_left_behind(
     vfs.host.plug(GPU)
     assert "left behind" in (await refusal(tmp_path, MAKE)).what
     assert asked(tmp_path) is None
+
+
+def test_a_tool_that_is_under_way_outlives_whoever_runs_it(tmp_path: Path) -> None:
+    tool = tmp_path / "usr/lib/nvidia/sriov-manage"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(SLOW_TOOL.format(root=tmp_path))
+    tool.chmod(0o755)
+    for name in ("under-way", "go"):
+        os.mkfifo(tmp_path / name)
+    command = [sys.executable, "-c", RUN, str(tmp_path), GPU]
+    with (
+        subprocess.Popen(command, start_new_session=True) as daemon,
+        (tmp_path / "under-way").open() as under_way,
+        (tmp_path / "go").open("r+b", buffering=0) as go,
+    ):
+        os.killpg(daemon.pid, signal.SIGKILL)
+        daemon.wait()
+        go.write(b"on\n")
+        assert under_way.read() == "", "it has ended"
+    assert (tmp_path / "made").exists()
