@@ -112,6 +112,7 @@ class PciFunction(NamedTuple):
     total_vfs: int | None = None  # how many it can have, as its driver lets it
     vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
     vfio_device: str | None = None  # "vfio3", the name in vfio-dev
+    vfio_inode: int | None = None  # of vfio-dev/vfioN: another number means that it was bound once more
     cdev: bool = False  # vfio-dev/vfioN/dev and /dev/vfio/devices/vfioN both exist
     ports: tuple[
         str, ...

@@ -125,8 +125,11 @@ def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | No
 
 
 def in_use(function: PciFunction) -> bool:
-    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
-    return vfio_bound(function) and bool(function.enable)
+    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it.
+
+    Where a driver before has left it below zero, it may be zero then.
+    """
+    return vfio_bound(function) and (bool(function.enable) or (function.idle or 0) < 0)
 
 
 def opened(function: PciFunction) -> bool | None:

@@ -96,11 +96,16 @@ def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> No
         if function is None or not function.vfio or function.enable is None:
             continue
         before = previous.functions.get(address)
-        if before is None or (before.inode, before.driver) != (function.inode, function.driver):
+        if before is None or _binding(before) != _binding(function):
             before = function
         idle = function.enable if before.idle is None else min(before.idle, function.enable)
         sight = before.sight if before.enable == function.enable else None
         functions[address] = function._replace(idle=idle, sight=sight)
+
+
+def _binding(function: PciFunction) -> tuple[object, ...]:
+    """Differs when a driver has taken the function since, also if it is the same one again."""
+    return function.inode, function.driver, function.vfio_inode
 
 
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
