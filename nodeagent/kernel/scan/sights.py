@@ -2,12 +2,14 @@
 """Looks in /proc for who has those functions open whose count of opens is above zero.
 
 The count alone proves nothing: i915 and radeon leave it above zero when they let go of a card, for they never
-call pci_disable_device. One look is good for as long as the count stays what it is. It has a deadline: what
-was not found out in time is not known, and is not asked again.
+call pci_disable_device. One look is good for as long as the count stays what it is. But who was seen has the
+node of the group open, perhaps for another function of it: where the count may be one that was left, it is
+looked again whenever the function is read. A look has a deadline: what is not found out in time is not known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import anyio
@@ -20,6 +22,7 @@ from nodeagent.model.ids import PciAddress
 
 DEADLINE = 1.0  # seconds for one look at all processes
 UNKNOWN = Sight()
+_NOTHING = in_use.Seen({}, whole=False, closed=frozenset())
 
 
 class Sights:
@@ -27,30 +30,50 @@ class Sights:
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._left: threads.Call[dict[PciAddress, Sight]] | None = None
+        self._left: threads.Call[in_use.Seen] | None = None
 
-    async def added(self, host: Host) -> Host:
-        """The Host with what is seen of the functions that nobody has looked for; the same without any."""
-        wanted = [function.address for function in host.functions.values() if _unseen(function)]
+    async def added(self, host: Host, read: Collection[str]) -> Host:
+        """The Host with what is seen of the functions that nobody has looked for; the same without any.
+
+        ``read`` has the addresses of those that were read just now.
+        """
+        wanted = [each for each in host.functions.values() if _unseen(each)]
+        wanted += [each for each in host.functions.values() if each.address in read and _doubtful(each)]
         if not wanted:
             return host
-        sights = await self._looked(wanted)
-        seen = {each: host.functions[each]._replace(sight=sights.get(each, UNKNOWN)) for each in wanted}
-        return replace(host, functions={**host.functions, **seen}, changes=None)
+        seen = await self._looked([function.address for function in wanted])
+        changed = [
+            function._replace(sight=sight)
+            for function in wanted
+            if (sight := _sight(function, seen)) != function.sight
+        ]
+        if not changed:
+            return host
+        functions = {**host.functions, **{function.address: function for function in changed}}
+        return replace(host, functions=functions, changes=None)
 
-    async def _looked(self, wanted: list[PciAddress]) -> dict[PciAddress, Sight]:
+    async def _looked(self, wanted: list[PciAddress]) -> in_use.Seen:
         if self._left is not None and not self._left.ended:
-            return {}
-        self._left = threads.start(_look, self._root, wanted)
+            return _NOTHING
+        self._left = threads.start(in_use.look, self._root, wanted)
         with anyio.move_on_after(DEADLINE):
             return await self._left.result()
-        return {}
+        return _NOTHING
+
+
+def _sight(function: PciFunction, seen: in_use.Seen) -> Sight:
+    """What is seen now; what was seen before stands until the function is closed for sure."""
+    process = seen.openers.get(function.address)
+    if function.sight is None or process is not None:
+        return Sight(process, seen.whole)
+    return Sight(whole=True) if function.address in seen.closed else function.sight
 
 
 def _unseen(function: PciFunction) -> bool:
     return function.vfio and function.driver is not None and bool(function.enable) and function.sight is None
 
 
-def _look(root: Root, wanted: list[PciAddress]) -> dict[PciAddress, Sight]:
-    openers, whole = in_use.look(root, wanted)
-    return {each: Sight(openers.get(each), whole) for each in wanted}
+def _doubtful(function: PciFunction) -> bool:
+    """True if somebody was seen, and the count does not tell whether that is over."""
+    seen = function.sight is not None and function.sight.process is not None
+    return seen and function.enable == function.idle
