@@ -101,7 +101,7 @@ class PciFunction(NamedTuple):
     group: GroupNumber | None = None
     numa_node: int | None = None
     enable: int | None = None
-    idle: int | None = None  # the lowest that ``enable`` has been seen at since its VFIO driver has it
+    idle: int | None = None  # the lowest ``enable`` since its VFIO driver has it; what a host driver left
     sight: Sight | None = None  # None: nobody has looked
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF

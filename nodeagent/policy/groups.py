@@ -106,9 +106,10 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
     """True if an unbind, remove or unplug waits for the holder of the function.
 
     The driver link goes first, the group's node and the count of opens stay until the holder closes
-    (seen on Linux 6.1, 6.12 and 7.2).
+    (seen on Linux 6.1, 6.12 and 7.2). What a driver of the host has left of its count is nobody's.
     """
-    return function.driver is None and bool(function.enable) and group is not None and group.node
+    counted = function.driver is None and bool(function.enable) and function.enable != function.idle
+    return counted and group is not None and group.node
 
 
 def whole(number: GroupNumber) -> str:

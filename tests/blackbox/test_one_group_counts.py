@@ -191,3 +191,13 @@ async def test_a_count_below_zero_tells_as_well(node: Node) -> None:
         kubelet.delete(new)
         await node.until_told(lambda told: not told["holders"])
         assert await what(node, board.gpu) == ""
+
+
+async def test_a_card_that_a_driver_of_the_host_has_left_is_not_on_its_way_out(node: Node) -> None:
+    """The node of the group is its neighbour's, the count is nobody's: no machine is to be stopped for it."""
+    (board,) = boards = usb_boards(node, 1)
+    node.host.bind(board.gpu, "radeon")
+    async with started(node, listed=usb_lists(boards)):
+        node.host.bind(board.gpu, None)
+        await node.until_told(lambda told: "no driver" in str(told["resources"]))
+        assert "bind 0000:20:00.0 to vfio-pci" in (await node.command("explain", board.gpu)).stdout
