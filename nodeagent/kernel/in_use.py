@@ -30,7 +30,7 @@ Node = tuple[int, int, int]  # file type and device number, else file system and
 class Seen(NamedTuple):
     """What one look at all processes has shown of mdevs and functions."""
 
-    openers: Mapping[str, str]  # by id: the process that has it open
+    openers: Mapping[str, str]  # by id: the process that has it open, as "process 4711 (qemu-system-x86)"
     whole: bool  # every process could be seen
     closed: frozenset[str]  # these are closed for sure
 
@@ -83,6 +83,17 @@ def look(root: Root, ids: Iterable[str]) -> Seen:
     if whole and not ending:
         closed |= searched - found.keys()
     return Seen(found, whole, frozenset(closed))
+
+
+def still(root: Root, openers: Mapping[str, str]) -> frozenset[str]:
+    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick."""
+    return frozenset(each for each, opener in openers.items() if _has_still(root, each, opener.split()[1]))
+
+
+def _has_still(root: Root, address: str, process: str) -> bool:
+    opened = _opened_by(root, process)
+    nodes = _nodes(root, f"{pci.DEVICES}/{address}")
+    return opened is None or not opened.isdisjoint(nodes) or _is_ending(root, process)
 
 
 def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:

@@ -3,13 +3,14 @@
 
 The count alone proves nothing: i915 and radeon leave it above zero when they let go of a card, for they never
 call pci_disable_device. One look is good for as long as the count stays what it is. But who was seen has the
-node of the group open, perhaps for another function of it: where the count may be one that was left, it is
-looked again whenever the function is read. A look has a deadline: what is not found out in time is not known.
+node of the group open, perhaps for another function of it: where the count may be one that was left, that
+process is looked at whenever the function is read, and all of them when it has let go. A look has a deadline:
+what is not found out in time is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
@@ -22,7 +23,6 @@ from nodeagent.model.ids import PciAddress
 
 DEADLINE = 1.0  # seconds for one look at all processes
 UNKNOWN = Sight()
-_NOTHING = in_use.Seen({}, whole=False, closed=frozenset())
 
 
 class Sights:
@@ -30,7 +30,7 @@ class Sights:
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._left: threads.Call[in_use.Seen] | None = None
+        self._left: threads.Call[dict[PciAddress, Sight]] | None = None
 
     async def added(self, host: Host, read: Collection[str]) -> Host:
         """The Host with what is seen of the functions that nobody has looked for; the same without any.
@@ -39,34 +39,32 @@ class Sights:
         """
         wanted = [each for each in host.functions.values() if _unseen(each)]
         wanted += [each for each in host.functions.values() if each.address in read and _doubtful(each)]
-        if not wanted:
-            return host
-        seen = await self._looked([function.address for function in wanted])
-        changed = [
-            function._replace(sight=sight)
+        sights = await self._looked(wanted) if wanted else {}
+        changed = {
+            function.address: function._replace(sight=sight)
             for function in wanted
-            if (sight := _sight(function, seen)) != function.sight
-        ]
+            if (sight := sights.get(function.address, function.sight or UNKNOWN)) != function.sight
+        }
         if not changed:
             return host
-        functions = {**host.functions, **{function.address: function for function in changed}}
-        return replace(host, functions=functions, changes=None)
+        return replace(host, functions={**host.functions, **changed}, changes=None)
 
-    async def _looked(self, wanted: list[PciAddress]) -> in_use.Seen:
+    async def _looked(self, wanted: Sequence[PciFunction]) -> Mapping[PciAddress, Sight]:
         if self._left is not None and not self._left.ended:
-            return _NOTHING
-        self._left = threads.start(in_use.look, self._root, wanted)
+            return {}
+        self._left = threads.start(_look, self._root, wanted)
         with anyio.move_on_after(DEADLINE):
             return await self._left.result()
-        return _NOTHING
+        return {}
 
 
-def _sight(function: PciFunction, seen: in_use.Seen) -> Sight:
-    """What is seen now; what was seen before stands until the function is closed for sure."""
-    process = seen.openers.get(function.address)
-    if function.sight is None or process is not None:
-        return Sight(process, seen.whole)
-    return Sight(whole=True) if function.address in seen.closed else function.sight
+def _look(root: Root, wanted: Sequence[PciFunction]) -> dict[PciAddress, Sight]:
+    """What is seen now, but of those that whoever was seen has yet."""
+    seen = {each.address: each.sight.process for each in wanted if each.sight is not None}
+    same = in_use.still(root, {address: process for address, process in seen.items() if process})
+    searched = [each.address for each in wanted if each.address not in same]
+    found = in_use.look(root, searched)
+    return {each: Sight(found.openers.get(each), found.whole) for each in searched}
 
 
 def _unseen(function: PciFunction) -> bool:
