@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SIZE = 4 << 20  # bytes; ext4 wants no less
+_THAW = "percpu_rwsem_wait"  # sb_start_write in include/linux/fs.h, since Linux 5.6
 
 
 def possible() -> bool:
@@ -62,9 +63,12 @@ def frozen(directory: Path) -> Iterator[Frozen]:
 
 
 def sleeping(pid: int) -> bool:
-    """True if a thread of this process sleeps where no signal reaches it (state D of proc(5))."""
-    stats = (_text(task / "stat") for task in Path("/proc", str(pid), "task").iterdir())
-    return any(stat.rpartition(") ")[2].startswith("D") for stat in stats)
+    """True if a thread of this process waits for a frozen file system (wchan of proc(5)).
+
+    State D alone would not tell: a disk that is busy makes threads sleep so for a moment.
+    """
+    tasks = Path("/proc", str(pid), "task")
+    return tasks.exists() and any(_text(task / "wchan") == _THAW for task in tasks.iterdir())
 
 
 def leader(pid: int) -> str:

@@ -40,6 +40,12 @@ async def asleep(node: Node, frozen: Frozen, daemon: Daemon) -> AsyncIterator[No
         yield
 
 
+async def killed(daemon: Daemon) -> None:
+    """All of its threads have ended but the one that sleeps."""
+    daemon.send(signal.SIGKILL)
+    await eventually(lambda: freezing.leader(daemon.pid) == "Z")
+
+
 def two_cards(node: Node) -> None:
     """A GPU that is given away, and a network card that can have VFs."""
     node.add_gpus(1)
@@ -52,17 +58,21 @@ async def test_another_serves_at_once_after_one_was_killed_whose_write_sleeps_on
     node: Node, frozen: Frozen
 ) -> None:
     two_cards(node)
-    async with node.running(listed={T4: 1}) as (daemon, kubelet), asleep(node, frozen, daemon):
-        daemon.send(signal.SIGKILL)
-        await eventually(lambda: freezing.leader(daemon.pid) == "Z")
-        node.configure(NOTHING)  # else another sleeps there as well
-        seen = len(kubelet.statistics.lists[T4])
-        async with node.daemon() as successor:
+    async with node.running(listed={T4: 1}) as (daemon, kubelet), AsyncExitStack() as later:
+        async with asleep(node, frozen, daemon):
+            await killed(daemon)
+            seen = len(kubelet.statistics.lists[T4])
+            heir = await later.enter_async_context(node.daemon())
             await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
             assert (await kubelet.admit(pod("vm", {T4: 1}))).phase == "Running"
-            assert (await node.status())["pid"] == successor.pid
+            assert (await node.status())["pid"] == heir.pid
             assert freezing.sleeping(daemon.pid)
             assert daemon.alive
+        # The kubelet takes the end of the first one's stream for the end of the second, and forgets that.
+        await kubelet.until(lambda: len(kubelet.statistics.accepted(T4)) == 3, PATIENCE)
+        await kubelet.until_listed(T4, 1, PATIENCE)
+        await eventually(lambda: not freezing.sleeping(heir.pid))
+        assert (await node.status())["changes"]["problems"] == []
 
 
 async def test_one_that_lives_keeps_others_away_also_while_its_write_sleeps(
@@ -83,13 +93,12 @@ async def test_of_many_that_come_at_once_after_it_exactly_one_serves(
 ) -> None:
     two_cards(node)
     async with node.daemon() as daemon, asleep(node, frozen, daemon):
-        daemon.send(signal.SIGKILL)
-        await eventually(lambda: freezing.leader(daemon.pid) == "Z")
-        node.configure(NOTHING)
+        await killed(daemon)
+        node.configure(NOTHING)  # else each of them sleeps there as well
         async with AsyncExitStack() as stack:
             heirs = [await stack.enter_async_context(node.daemon(ready=False)) for _ in range(3)]
             await eventually(lambda: sum(heir.alive for heir in heirs) == 1)
             (one,) = (heir for heir in heirs if heir.alive)
             await one.logged("ready")
             assert (await node.status())["pid"] == one.pid
-            assert [heir.process.returncode for heir in heirs if heir is not one] == [1, 1]
+            assert {heir.process.returncode for heir in heirs if heir is not one} == {1}
