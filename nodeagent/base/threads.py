@@ -7,9 +7,10 @@ any time, and the process can exit while the thread still sleeps. (``anyio.to_th
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
 
-A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors.
-Threads with tables of their own would end that, but Python's collector closes what it finds in whichever
-thread it runs, by numbers that mean something else there. A call must not leave a descriptor open.
+A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors but
+those of a ``base.keeper``. Threads with tables of their own would end that, but Python's collector closes
+what it finds in whichever thread it runs, by numbers that mean something else there. A call must not leave a
+descriptor open.
 """
 
 from __future__ import annotations
