@@ -33,7 +33,7 @@ class Keeper:
         self._ready, self._over = threading.Lock(), threading.Lock()
         self._ready.acquire()
         self._over.acquire()
-        self._thread = threading.Thread(target=self._keep, name="nodeagent: keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="nodeagent, keeper", daemon=True)
         with memory.uncollected():
             self._thread.start()
             self._ready.acquire()  # the thread has released it on its way to sleep

@@ -29,7 +29,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-NAME = "nodeagent: "  # how the names of threads begin that are at a call
+NAME = "nodeagent: "  # how the names of threads begin that are at a call, and of no others
 PARKED = "nodeagent, parked"
 
 

@@ -42,7 +42,7 @@ def is_locked(file: Path) -> bool:
 
 def thread() -> Path:
     """The keeper's thread in proc(5)."""
-    (one,) = (each for each in threading.enumerate() if each.name == "nodeagent: keeper")
+    (one,) = (each for each in threading.enumerate() if each.name == "nodeagent, keeper")
     return Path("/proc/self/task", str(one.native_id))
 
 
