@@ -57,8 +57,8 @@ class Known:
         self._learn(answer, checkpoint)
         remembered = {
             device_id: holder
-            for device_id, holder in before.items()
-            if doubtful and holder.named and (holder.resource, device_id) not in self._named
+            for device_id, holder in (before.items() if doubtful else ())
+            if device_id not in answer and holder.named and (holder.resource, device_id) not in self._named
         }
         known = {device_id: _same(before.get(device_id), holder) for device_id, holder in answer.items()}
         hints = [
@@ -135,4 +135,4 @@ def _of_entry(entry: Entry, named: Holder | None) -> Holder:
 
 def _same(before: Holder | None, now: Holder) -> Holder:
     """The known object where it says the same: readers find by identity what has changed."""
-    return before if before is not None and before == now else now
+    return before if before is not None and (before is now or before == now) else now

@@ -20,7 +20,7 @@ from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile
 from nodeagent.kubelet.deviceplugin.life import Way
 from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT, SocketDir
-from nodeagent.kubelet.podresources import Birth, VirtHandler
+from nodeagent.kubelet.podresources import Birth, PodReader, VirtHandler
 from nodeagent.model.allocation import PodList
 from nodeagent.model.shares import DirectoryShare
 
@@ -36,6 +36,7 @@ class PodResources:
         self._birth: Birth | None = None
         self._snapshots = snapshots
         self._virt_handler = VirtHandler(plugins)
+        self._reader = PodReader(path, self._virt_handler)
         pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
         self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
 
@@ -45,7 +46,7 @@ class PodResources:
         What the KubeVirt CR leaves to virt-handler is known to be its own, whatever its sockets say.
         """
         self._virt_handler.learn(rule.name for rule in self._snapshots.now.desired.foreign.values())
-        return await podresources.pods(self._path, self._virt_handler)
+        return await self._reader.pods()
 
     def checkpoint(self) -> Checkpoint:
         """What the checkpoint says. Blocks on a file."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 LONGEST = 1000  # characters of a text that somebody else's words are part of
 
 
+_END = 200  # of them, what they end with: often that says what is wrong
+
+
 def bounded(text: str) -> str:
-    """The text, cut where it is longer than any person reads."""
+    """The text, cut in its middle where it is longer than any person reads."""
     more = len(text) - LONGEST
-    return text if more <= 0 else f"{text[:LONGEST]}… ({more} more characters)"
+    return text if more <= 0 else f"{text[: LONGEST - _END]}… ({more} more characters) …{text[-_END:]}"
 
 
 class NodeagentError(Exception):
@@ -30,7 +33,13 @@ class NodeagentError(Exception):
 
 
 class ConfigError(NodeagentError):
-    """Raised when what the operator wrote cannot be meant: a wrong key, type, selector, name or path."""
+    """Raised when what the operator wrote cannot be meant: a wrong key, type, selector, name or path.
+
+    What was written may be of any length, and stands in both lines.
+    """
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(bounded(what), bounded(hint))
 
 
 class KernelRefused(NodeagentError):

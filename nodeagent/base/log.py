@@ -290,6 +290,12 @@ HTTP_FAILED = Event(
     logging.ERROR,
     "HTTP: {path} cannot be answered: {error}",
 )
+VGPU_RECORD_BROKEN = Event(
+    "vgpu-record-broken",
+    "05064868b5d3442ea2eec0233d2611da",
+    logging.WARNING,
+    "which vGPU types nodeagent has set is lost: {error}",
+)
 CLUSTER_RECORD_BROKEN = Event(
     "cluster-record-broken",
     "b9509d0095444d01ae096e5a99e87fb5",

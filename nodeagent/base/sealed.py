@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of ours with a checksum, for root alone: what does not fit is set aside, and never believed.
+"""Files of ours with a checksum: what does not fit is set aside, and never believed.
 
 Each is written whole. Knows nothing of what is in them.
 """
@@ -31,9 +31,18 @@ def look(path: str) -> dict[str, Any] | None:
     :raises Broken: if it is not what was written.
     """
     try:
-        text = _bytes(path)
+        return content(path)
     except OSError:
         return None
+
+
+def content(path: str) -> dict[str, Any]:
+    """What is in it. Blocks.
+
+    :raises Broken: if it is not what was written.
+    :raises OSError: if it cannot be read.
+    """
+    text = _bytes(path)
     try:
         document = json.loads(text)
         body = document["body"]
@@ -59,10 +68,10 @@ def set_aside(path: str) -> None:
         Path(path).replace(path + ASIDE)
 
 
-def write(path: str, content: Mapping[str, Any], hint: str) -> None:
+def write(path: str, content: Mapping[str, Any], hint: str, *, mode: int = 0o600) -> None:
     """Replace the file. Blocks. :raises KernelRefused: if it cannot be written, with the hint."""
     body = json.dumps(content, sort_keys=True)
-    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), hint, mode=0o600)
+    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), hint, mode=mode)
 
 
 def _sum(body: str) -> str:

@@ -10,20 +10,29 @@ pkg/virt-handler/device-manager/pci_device.go, ``constructDPIdevicesFromMdev`` i
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from grpclib.const import Cardinality
+
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.slices import Slices
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc.channel import open_channel
-from nodeagent.model.allocation import Holder, PodList
+from nodeagent.kubelet.grpc import wire
+from nodeagent.kubelet.grpc.channel import SocketChannel, open_channel
+from nodeagent.model.allocation import Holder, PodList, Possession
 from nodeagent.model.ids import ResourceName
 
 LIST_LIMIT = 5.0  # seconds
+LIST = "/v1.PodResourcesLister/List"
+
+_PODS = 1  # the field of ListPodResourcesResponse
+_CODEC = wire.Codec()
 
 
 class VirtHandler:
@@ -88,41 +97,78 @@ def _process_age(path: str, proc: str) -> float | None:
     return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
 
 
-async def pods(path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT) -> PodList:
-    """Who holds what.
+class _Pod(NamedTuple):
+    """One pod of an answer."""
 
-    :raises KubeletUnavailable: without an answer within ``limit`` seconds.
+    namespace: str
+    name: str
+    devices: tuple[tuple[str, Holder], ...]
+    shown: frozenset[Possession]
+
+
+class PodReader:
+    """Asks the kubelet at one socket. A pod of which it says what it said before is not read again.
+
+    A long answer is read pod by pod, and the event loop goes on meanwhile.
     """
-    request = v1.ListPodResourcesRequest()
-    try:
-        async with open_channel(path) as channel:
-            answer = await v1.PodResourcesListerStub(channel).list(request, timeout=limit)
-    except KubeletUnavailable as error:
-        raise KubeletUnavailable(f"{path}: {error.what}") from error
-    if not all(map(_is_whole, answer.pod_resources)):
-        raise KubeletUnavailable(f"{path}: an answer with pods or devices that have no name")
-    return _pod_list(answer.pod_resources, virt_handler)
+
+    def __init__(self, path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT) -> None:
+        """``limit``: seconds for an answer."""
+        self._path = path
+        self._virt_handler = virt_handler
+        self._limit = limit
+        self._known: dict[bytes, _Pod] = {}  # those of the last answer, by what it said of them
+
+    async def pods(self) -> PodList:
+        """Who holds what.
+
+        :raises KubeletUnavailable: without an answer in time.
+        """
+        try:
+            async with open_channel(self._path) as channel:
+                return await self._pod_list(await _answer(channel, self._limit))
+        except KubeletUnavailable as error:
+            raise KubeletUnavailable(f"{self._path}: {error.what}") from error
+
+    async def _pod_list(self, answer: bytes) -> PodList:
+        """By the names of pods: they come in no order, and of two with one id the same is to be told."""
+        slices = Slices()
+        read: dict[bytes, _Pod] = {}
+        for message in wire.messages(answer, _PODS):
+            read[message] = self._known.get(message) or _pod(message)
+            await slices.rest()
+        self._known = read
+        serves = functools.cache(self._virt_handler.serves)  # one look at files for all ids of a resource
+        holders: dict[str, Holder] = {}
+        for pod in sorted(read.values(), key=_full_name):
+            holders.update(
+                each for each in pod.devices if not each[0].isdecimal() or serves(each[1].resource)
+            )
+            await slices.rest()
+        return PodList(holders, {_full_name(pod): pod.shown for pod in read.values()})
 
 
-def _is_whole(pod: v1.PodResources) -> bool:
-    """False for what no kubelet sends: whose devices these are would be guessed."""
-    devices = (each for container in pod.containers for each in container.devices)
-    return bool(pod.name and pod.namespace) and all(each.resource_name for each in devices)
+def _full_name(pod: _Pod) -> str:
+    return f"{pod.namespace}/{pod.name}"
 
 
-def _pod_list(answer: Iterable[v1.PodResources], virt_handler: VirtHandler) -> PodList:
-    """By the names of pods: the kubelet lists them in no order, and of two with one id one has to be told."""
-    holders: dict[str, Holder] = {}
-    named: dict[str, frozenset[tuple[ResourceName, str]]] = {}
-    for pod in sorted(answer, key=lambda pod: (pod.namespace, pod.name)):
-        found = list(_held(pod))
-        named[f"{pod.namespace}/{pod.name}"] = frozenset((each.resource, name) for name, each in found)
-        holders |= {
-            name: holder
-            for name, holder in found
-            if not name.isdecimal() or virt_handler.serves(holder.resource)
-        }
-    return PodList(holders, named)
+async def _answer(channel: SocketChannel, limit: float) -> bytes:
+    kinds = (Cardinality.UNARY_UNARY, v1.ListPodResourcesRequest, bytes)
+    async with channel.request(LIST, *kinds, timeout=limit) as stream:
+        await stream.send_message(v1.ListPodResourcesRequest(), end=True)
+        answer: bytes = await stream.recv_message()
+    return answer
+
+
+def _pod(message: bytes) -> _Pod:
+    """:raises KubeletUnavailable: for what no kubelet sends: whose devices these are would be guessed."""
+    pod: v1.PodResources = _CODEC.decode(message, v1.PodResources)
+    entries = (each for container in pod.containers for each in container.devices)
+    if not (pod.name and pod.namespace and all(each.resource_name for each in entries)):
+        raise KubeletUnavailable("an answer with pods or devices that have no name")
+    devices = tuple(_held(pod))
+    shown = frozenset((holder.resource, name) for name, holder in devices)
+    return _Pod(pod.namespace, pod.name, devices, shown)
 
 
 def _held(pod: v1.PodResources) -> Iterator[tuple[str, Holder]]:

@@ -14,6 +14,16 @@ def test_a_person_sees_what_happened_and_what_to_do() -> None:
     assert str(error) == "no such key: tming"
 
 
+def test_of_what_is_very_long_a_person_sees_how_it_begins_and_ends() -> None:
+    what, hint = f'config.yaml:3: "{"x" * 5000}" is no class', f"write it as {'y' * 5000} is written"
+    error = errors.ConfigError(what, hint)
+    assert len(error.what) < errors.LONGEST + 50
+    assert len(error.hint) < errors.LONGEST + 50
+    assert error.what.startswith('config.yaml:3: "xxx')
+    assert error.what.endswith('xxx" is no class')
+    assert f"({len(what) - errors.LONGEST} more characters)" in error.what
+
+
 def test_without_a_hint_there_is_one_line() -> None:
     assert errors.Refused("gone").lines() == "gone"
 

@@ -20,7 +20,17 @@ import anyio
 from nodeagent.render.table import table
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
-from tests.bench import allocating, events, idling, listing, restarting, scanning, splitting, starting
+from tests.bench import (
+    allocating,
+    crowding,
+    events,
+    idling,
+    listing,
+    restarting,
+    scanning,
+    splitting,
+    starting,
+)
 from tests.bench.daemon import simulated
 from tests.bench.figures import Figure
 
@@ -39,6 +49,7 @@ CASES: dict[str, Case] = {
     "allocate": functools.partial(_large, allocating.figures),
     "event": functools.partial(_large, events.figures),
     "restart": functools.partial(_large, restarting.figures),
+    "crowd": crowding.figures,
     "idle": idling.figures,
     "scan": scanning.figures,
     "split": splitting.figures,

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Any
 
+from nodeagent.base import sealed
 from nodeagent.sim import cards
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.blackbox.harness import T4, Node, eventually, health, healths, until_health
@@ -54,8 +55,41 @@ async def test_what_is_ours_is_still_ours_after_looks_that_failed(node: Node) ->
         assert made.types_on(CARD) == [], "only what is ours is cleared"
 
 
+async def test_a_damaged_record_of_what_is_ours_is_told_once_and_nothing_is_cleared(node: Node) -> None:
+    card = Card(CARD, (Type("1", 4, "NVIDIA A40-12Q"),), vfs=vf_addresses(CARD, 4), vgpu=True)
+    node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: ['1']}\n")
+    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    cards.add_card(node.host, card, 10)
+    async with cards.simulated(node.host, MdevKernel([card])) as made, node.kubelet() as kubelet:
+        async with node.daemon() as first:
+            await kubelet.until_listed(VGPU, 4)
+            await eventually(lambda: len(on_record(node)["types"]) == 4)
+            await first.end()
+        damaged = record(node).read_bytes().replace(card.vfs[0].encode(), card.vfs[0].encode()[:-1] + b"7", 1)
+        record(node).write_bytes(damaged)
+        node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: []}\n")
+        async with node.daemon("--timing-resync", "1s") as second:
+            await kubelet.until_listed(VGPU, 4)
+            told = await second.logged("vgpu-record-broken")
+            assert "is damaged; it is kept as" in told["message"]
+            before = scans(await node.status())
+            await node.until_told(lambda status: scans(status) > before + 2)
+            assert len(second.lines("vgpu-record-broken")) == 1, "once, not at each look"
+        assert len(made.types_on(CARD)) == 4
+        assert record(node).with_suffix(".json.broken").read_bytes() == damaged
+
+
+def scans(status: dict[str, Any]) -> int:
+    """How often the host was scanned."""
+    return sum(status["host"]["scans"]["counts"])
+
+
+def record(node: Node) -> Path:
+    """The file of what is ours."""
+    return node.root / "run/nodeagent/vgpu-types.json"
+
+
 def on_record(node: Node) -> dict[str, Any]:
     """The record of what is ours."""
-    path = node.root / "run/nodeagent/vgpu-types.json"
-    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"types": {}}
-    return document
+    document = sealed.look(str(record(node)))
+    return {"types": {}} if document is None else document

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from nodeagent.kubelet.podresources import VirtHandler, pods
+from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
@@ -45,7 +45,8 @@ async def admitted_and_forgotten(
         tasks.start_soon(kubelet.admit, vm)
         await kubelet.until(lambda: device in kubelet.state.allocating, PATIENCE)
         kubelet.delete(old)
-        await pods(str(kubelet.paths.pod_resources / "kubelet.sock"), VirtHandler(str(node.plugins)))
+        socket = str(kubelet.paths.pod_resources / "kubelet.sock")
+        await PodReader(socket, VirtHandler(str(node.plugins))).pods()
         node.host.release(device)
     running(vm)
 

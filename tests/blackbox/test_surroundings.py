@@ -12,7 +12,7 @@ from tests.blackbox.harness import PATIENCE, T4, Node, eventually, pod
 from tests.mounts import mounted, needs_root
 
 A, B = "example.com/a", "example.com/b"
-AT_ONCE = 8.0  # seconds, on a machine that others load; the slow poll takes ten
+AT_ONCE = 4.0  # seconds, on a machine that others load; the slow poll takes ten
 
 
 @pytest.fixture

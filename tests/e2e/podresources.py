@@ -60,7 +60,7 @@ def _ids(pod: v1.PodResources) -> Iterator[str]:
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
-    return _run(lambda: podresources.pods(_socket(kubelet_directory), _NOBODY)).holders
+    return _run(lambda: podresources.PodReader(_socket(kubelet_directory), _NOBODY).pods()).holders
 
 
 def _run(ask: Callable[[], Awaitable[T]]) -> T:

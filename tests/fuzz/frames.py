@@ -121,7 +121,9 @@ def _listened(content: bytes) -> PodList | None:
             server = await asyncio.start_unix_server(_teller(content), path)
             async with server:
                 try:
-                    return await podresources.pods(path, podresources.VirtHandler(directory), _LIMIT)
+                    return await podresources.PodReader(
+                        path, podresources.VirtHandler(directory), _LIMIT
+                    ).pods()
                 except KubeletUnavailable:
                     return None
 

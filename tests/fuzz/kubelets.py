@@ -106,7 +106,7 @@ def _heard(content: bytes) -> None:
             server = SocketServer(directory, "kubelet.sock", [Teller(content)])
             await server.start()
             try:
-                await podresources.pods(str(server.path), podresources.VirtHandler(directory), 5)
+                await podresources.PodReader(str(server.path), podresources.VirtHandler(directory), 5).pods()
             except KubeletUnavailable:
                 pass
             finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.server import SocketServer
-from nodeagent.kubelet.podresources import VirtHandler
+from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.model.allocation import Holder, PodList
 from nodeagent.model.ids import ResourceName
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -38,26 +39,39 @@ class Raw:
     """A PodResources service that answers with any bytes, or never (None)."""
 
     def __init__(self, answer: bytes | None) -> None:
-        self._answer = answer
+        self.answer = answer
 
     async def _list(self, stream: Any) -> None:
         await stream.recv_message()
-        if self._answer is None:
+        if self.answer is None:
             await anyio.sleep_forever()
-        await stream.send_message(self._answer)
+        await stream.send_message(self.answer)
 
     def __mapping__(self) -> Mapping[str, Handler]:
         kinds = (v1.ListPodResourcesRequest, v1.ListPodResourcesResponse)
         return {LIST: Handler(self._list, Cardinality.UNARY_UNARY, *kinds)}
 
 
-async def told(directory: Path, answer: bytes | None, limit: float = 5.0) -> dict[str, Holder]:
-    server = SocketServer(directory, "kubelet.sock", [Raw(answer)])
+@asynccontextmanager
+async def serving(directory: Path, service: Raw) -> AsyncIterator[str]:
+    """The path of a socket with this service."""
+    server = SocketServer(directory, "kubelet.sock", [service])
     await server.start()
     try:
-        return dict((await podresources.pods(str(server.path), NOBODY, limit)).holders)
+        yield str(server.path)
     finally:
         await server.stop(0)
+
+
+async def told(directory: Path, answer: bytes | None, limit: float = 5.0) -> dict[str, Holder]:
+    async with serving(directory, Raw(answer)) as path:
+        return dict((await PodReader(path, NOBODY, limit).pods()).holders)
+
+
+def pod_with(name: str, *ids: str) -> v1.PodResources:
+    """A pod whose one container has these devices."""
+    devices = [v1.ContainerDevices(RESOURCE, [each]) for each in ids]
+    return v1.PodResources(name, "ns", [v1.ContainerResources("c", devices)])
 
 
 def holder(pod: str, numa: int | None = None) -> Holder:
@@ -68,7 +82,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
     async with kubelet_with(tmp_path, Plugin(device("a", 0), device("b", 1), device("c"))) as kubelet:
         await kubelet.admit(Pod("ns", "one", [{RESOURCE: 1}, {RESOURCE: 1}]))
         await kubelet.admit(Pod("ns", "two", [{RESOURCE: 1}]))
-        found = (await podresources.pods(socket_of(kubelet), NOBODY)).holders
+        found = (await PodReader(socket_of(kubelet), NOBODY).pods()).holders
         assert {name: each.numa for name, each in found.items()} == {"a": 0, "b": 1, "c": None}
         assert sorted(str(each) for each in found.values()) == ["ns/one", "ns/one", "ns/two"]
         assert {each.resource for each in found.values()} == {RESOURCE}
@@ -76,7 +90,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
 
 async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        assert await podresources.pods(socket_of(kubelet), NOBODY) == PodList({}, {})
+        assert await PodReader(socket_of(kubelet), NOBODY).pods() == PodList({}, {})
 
 
 @pytest.mark.parametrize(
@@ -86,12 +100,12 @@ async def test_an_error_of_the_kubelet_keeps_its_text(tmp_path: Path, fault: str
     async with Kubelet(tmp_path) as kubelet:
         kubelet.faults.set(fault)
         with pytest.raises(KubeletUnavailable, match=text):
-            await podresources.pods(socket_of(kubelet), NOBODY)
+            await PodReader(socket_of(kubelet), NOBODY).pods()
 
 
 async def test_an_absent_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match=r"kubelet\.sock: No such file or directory"):
-        await podresources.pods(str(tmp_path / "kubelet.sock"), NOBODY)
+        await PodReader(str(tmp_path / "kubelet.sock"), NOBODY).pods()
 
 
 async def test_a_kubelet_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
@@ -129,13 +143,43 @@ async def test_several_numa_nodes_of_one_device_leave_the_first(tmp_path: Path) 
     assert found == {"a": holder("p", 1), "b": holder("p")}
 
 
+async def test_what_is_said_of_a_pod_counts_as_it_was_said_last(tmp_path: Path) -> None:
+    """The same again, another device, two pods with one of them as before, nobody, and the first again."""
+
+    def shown(*pods: tuple[str, str]) -> bytes:
+        return bytes(v1.ListPodResourcesResponse([pod_with(*each) for each in pods]))
+
+    answers = Raw(b"")
+    async with serving(tmp_path, answers) as path:
+        reader = PodReader(path, NOBODY)
+        for pods in ([("p", "a")], [("p", "a")], [("p", "b")], [("q", "c"), ("p", "b")], [], [("p", "a")]):
+            answers.answer = shown(*pods)
+            found = await reader.pods()
+            assert found.holders == {device_id: holder(name) for name, device_id in pods}
+            assert found.pods == {f"ns/{name}": {(RESOURCE, device_id)} for name, device_id in pods}
+
+
+async def test_a_pod_that_cannot_be_read_spoils_the_answer_also_if_the_others_are_known(
+    tmp_path: Path,
+) -> None:
+    fine = bytes(v1.ListPodResourcesResponse([pod_with("p", "a")]))
+    answers = Raw(fine)
+    async with serving(tmp_path, answers) as path:
+        reader = PodReader(path, NOBODY)
+        assert (await reader.pods()).holders == {"a": holder("p")}
+        answers.answer = fine + b"\x0a\x03\x0a\x01\xff"
+        with pytest.raises(KubeletUnavailable, match="cannot be read"):
+            await reader.pods()
+        answers.answer = fine
+        assert (await reader.pods()).holders == {"a": holder("p")}
+
+
 @pytest.mark.parametrize("order", [("p", "q"), ("q", "p")])
 async def test_of_two_pods_that_show_one_id_the_same_is_told_each_time(
     tmp_path: Path, order: tuple[str, str]
 ) -> None:
     """The kubelet lists pods in no order."""
-    devices = [v1.ContainerDevices(RESOURCE, ["a"])]
-    pods = [v1.PodResources(name, "ns", [v1.ContainerResources("c", devices)]) for name in order]
+    pods = [pod_with(name, "a") for name in order]
     assert await told(tmp_path, bytes(v1.ListPodResourcesResponse(pods))) == {"a": holder("q")}
 
 
@@ -180,7 +224,7 @@ async def test_pods_without_devices_are_named_and_numbers_are_groups_of_virt_han
         server = SocketServer(tmp_path, "kubelet.sock", [Raw(bytes(answer))])
         await server.start()
         try:
-            found = await podresources.pods(str(server.path), virt_handler)
+            found = await PodReader(str(server.path), virt_handler).pods()
         finally:
             await server.stop(0)
         assert found.holders == {"12": Holder("ns", "p", ResourceName("kubevirt.io/gpu"))}

@@ -6,22 +6,20 @@ with a type it lists no others: that is in a small file below /run, so it ends w
 do. It is written before the type is, since a crash between the two must not make ours a foreign one; a
 line too many counts only while the VF has that very type, and goes when the kernel refuses it. What is
 not ours any more leaves the file soon after. A file that cannot be read is an empty one: then what is
-there stays.
+there stays, and a damaged one is told.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
 
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base import files, threads
+from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import identity
 from nodeagent.kernel.root import Root, looked
@@ -34,19 +32,33 @@ from nodeagent.policy.change import ownership
 PATH = "/run/nodeagent/vgpu-types.json"
 
 
-def read(path: str) -> Ledger:
-    """The record; an empty one without a readable file.
+def look(path: str) -> Ledger:
+    """The record; an empty one without a file, or if it is damaged: the file stays as it is. Blocks.
 
     :raises KernelRefused: if nothing can be read at present.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _read(path)
+    except sealed.Broken:
+        return Ledger()
+
+
+def read(path: str) -> Ledger:
+    """As ``look``, for whoever writes it: a damaged record is set aside, and told. Blocks."""
+    try:
+        return _read(path)
+    except sealed.Broken as error:
+        sealed.set_aside(path)
+        log.event(log.VGPU_RECORD_BROKEN, error=str(error))
+        return Ledger()
+
+
+def _read(path: str) -> Ledger:
+    """:raises Broken: if it is not what was written."""
+    try:
+        document = sealed.content(path)
     except OSError as error:
         looked(error)
-        return Ledger()
-    except (ValueError, RecursionError):
-        return Ledger()
-    if not isinstance(document, dict):
         return Ledger()
     listed = ((vf, type_ids) for vf, type_ids in _pairs(document.get("listed")) if isinstance(type_ids, list))
     return Ledger(
@@ -66,7 +78,7 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]]:
 
 def named(root: Root, host: Host) -> dict[str, str]:
     """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
-    known = read(root.path(PATH)).names
+    known = look(root.path(PATH)).names
     return {number: name or known.get(number, "") for number, name in vgpus.named(root, host).items()}
 
 
@@ -77,7 +89,7 @@ def write(path: str, ledger: Ledger) -> None:
     """
     document = {name: dict(known) for name, known in ledger._asdict().items()}
     hint = "without it nodeagent would not know its own vGPUs again"
-    files.put(path, json.dumps(document, indent=1), hint)
+    sealed.write(path, document, hint, mode=0o644)
 
 
 class LedgerKeeper:

@@ -3,9 +3,8 @@
 
 Kubelet 1.36.2 crashes when an id leaves the list while its Allocate runs (pkg/kubelet/cm/devicemanager/
 manager.go). So an id that is being allocated stays listed, Unhealthy, until a moment after the answer.
-Outlives servers and registrations; each stream reads it at its own pace. What is sent is one cached frame for
-each device: after a change of one in a thousand only that one is encoded again, and all streams of the
-resource send the same bytes.
+Outlives servers and registrations; each stream reads it at its own pace. What is sent is encoded once for
+all streams, also those of a kubelet that comes later: after its restart every list goes out again.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ _LEAVING = Reason(ReasonCode.GONE, "it vanished while it was being allocated", "
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 
-_DEVICES_FIELD = b"\x0a"  # field 1 of ListAndWatchResponse, length-delimited
-_CACHED_FRAMES = 8192
+_DEVICES_FIELD = _ID_FIELD = b"\x0a"  # field 1 of ListAndWatchResponse and of Device, length-delimited
 
 
 class Listing:
@@ -45,6 +43,15 @@ class Listing:
         self._allocating: Counter[str] = Counter()
         self.cell: Latest[tuple[Device, ...]] = Latest(devices)
         self.repeats = 0  # how often streams were to send what they have sent
+        self._encoded: tuple[tuple[Device, ...], bytes] | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        """The list in ``cell``, as the ListAndWatchResponse that is ready to be sent."""
+        devices = self.cell.get()
+        if self._encoded is None or self._encoded[0] is not devices:
+            self._encoded = devices, encode_list(devices)
+        return self._encoded[1]
 
     def show(self, devices: tuple[Device, ...]) -> bool:
         """Replace the list; return False if the kubelet need not hear of it."""
@@ -91,15 +98,17 @@ def ids(devices: Sequence[Device]) -> tuple[DeviceId, ...]:
 
 def encode_list(devices: Sequence[Device]) -> bytes:
     """The ListAndWatchResponse with these devices, in this order, ready to be sent."""
-    return b"".join(_frame(device.id, device.healthy, device.numa) for device in devices)
+    pieces: list[bytes] = []
+    for device in devices:
+        body = _ID_FIELD + wire.delimited(device.id.encode()) + _after_id(device.healthy, device.numa)
+        pieces += (_DEVICES_FIELD, wire.delimited(body))
+    return b"".join(pieces)
 
 
-@lru_cache(maxsize=_CACHED_FRAMES)
-def _frame(device_id: str, healthy: bool, numa: int | None) -> bytes:
-    """One entry of the repeated field: tag, length, message."""
-    health = HEALTHY if healthy else UNHEALTHY
-    body = wire.encode(v1beta1.Device(device_id, health, _topology(numa)))
-    return _DEVICES_FIELD + wire.delimited(body)
+@lru_cache(maxsize=64)  # as many as there are NUMA nodes, twice
+def _after_id(healthy: bool, numa: int | None) -> bytes:
+    """What all entries with that health and place have in common."""
+    return wire.encode(v1beta1.Device("", HEALTHY if healthy else UNHEALTHY, _topology(numa)))
 
 
 def _topology(numa: int | None) -> v1beta1.TopologyInfo | None:

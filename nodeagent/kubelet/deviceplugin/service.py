@@ -18,7 +18,6 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin import listing
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
 
@@ -122,8 +121,8 @@ class Plugin(v1beta1.DevicePluginBase):
         try:
             await self._answers.ready()
             while True:
-                seen, devices = await self._listing.cell.newer(seen)
-                encoded, repeats = listing.encode_list(devices), self._listing.repeats
+                seen, _ = await self._listing.cell.newer(seen)
+                encoded, repeats = self._listing.encoded, self._listing.repeats
                 if (encoded, repeats) != before:  # a Reason is not in it, and each list costs an fsync
                     await stream.send_message(encoded)
                     before = encoded, repeats

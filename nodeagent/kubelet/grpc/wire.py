@@ -11,7 +11,7 @@ service, nor who listens.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import betterproto2
@@ -68,6 +68,24 @@ def decode(data: bytes, message_type: type[Message]) -> Message:
     :raises ValueError: or another error if the bytes are none.
     """
     return _read(_table(message_type), data, 0, len(data))
+
+
+def messages(data: bytes, number: int) -> Iterator[bytes]:
+    """The messages of one repeated field of the message in ``data``, each as bytes, in their order.
+
+    :raises Unreadable: where that is no such message; what came before may have been given by then.
+    """
+    at = 0
+    while at < len(data):
+        try:
+            tag, at = _number(data, at)
+            begin, at = _extent(data, at, tag & 7)
+        except (ValueError, IndexError, KeyError) as error:
+            raise Unreadable(f"messages that cannot be read: {error}") from error
+        if at > len(data) or tag >> 3 == 0 or (tag >> 3 == number and tag & 7 != _LENGTH):
+            raise Unreadable("messages that cannot be read: a field of another type, or only a part of it")
+        if tag >> 3 == number:
+            yield data[begin:at]
 
 
 def varint(number: int) -> bytes:
@@ -206,7 +224,7 @@ class Unreadable(ValueError):
 
 
 class Codec(CodecBase):
-    """Reads and writes the generated messages; sends ready ``bytes`` as they are."""
+    """Reads and writes the generated messages; ``bytes`` are sent, and given, as they are."""
 
     __content_subtype__ = "proto"
 
@@ -226,6 +244,8 @@ class Codec(CodecBase):
 
         :raises Unreadable: for bytes that are none.
         """
+        if message_type is bytes:
+            return data
         try:
             return decode(data, message_type)
         except (ValueError, IndexError, KeyError) as error:

@@ -140,9 +140,10 @@ def _taken(address: PciAddress, snapshot: Snapshot) -> str | None:
         return f"{address} is held by {holder}"
     if address in snapshot.reservations.given:
         return f"{address} was given to a pod a moment ago"
-    if address in snapshot.open or function is None or groups.in_use(function):
-        return f"something on this host has {address} open"
-    return None
+    opened = address in snapshot.open or function is None or groups.opened(function)
+    if opened is None:
+        return f"whether something on this host has {address} open cannot be seen"
+    return f"something on this host has {address} open" if opened else None
 
 
 def _used(address: PciAddress, snapshot: Snapshot) -> str | None:

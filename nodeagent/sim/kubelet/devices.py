@@ -115,10 +115,11 @@ class DeviceTable:
             "PodDeviceEntries": [_entry(held, self.devices) for held in self.held],
             "RegisteredDevices": {name: sorted(ids) for name, ids in self.healthy.items()},
         }
-        checksum = zlib.crc32(json.dumps(data, sort_keys=True).encode())
+        text = json.dumps(data, sort_keys=True)
+        checksum = zlib.crc32(text.encode())
         self._saved += 1
         temporary = self._directory / f".{self._saved}"
-        temporary.write_text(json.dumps({"Data": data, "Checksum": checksum}))
+        temporary.write_text(f'{{"Data": {text}, "Checksum": {checksum}}}')
         temporary.chmod(0o600)
         temporary.rename(self._directory / CHECKPOINT)
 

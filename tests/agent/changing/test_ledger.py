@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nodeagent.agent.changing import ledger
+from nodeagent.base import sealed
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.ledger import Ledger
 from tests import exhausted
@@ -24,23 +26,30 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        '{"types": 3}',
-        '{"types": {"a": 1}, "names": []}',
-        "\udcff",
-        '{"types": null}',
-        '{"listed": {"a": "b"}}',
-        "[" * 100_000,
-    ],
+    "text", ["", "{", "[]", '{"types": 3}', '{"types": {"0000:3b:00.4": "557"}}', "\udcff", "[" * 100_000]
 )
-def test_a_record_that_makes_no_sense_is_an_empty_one(tmp_path: Path, text: str) -> None:
+def test_a_record_that_was_not_written_by_us_is_an_empty_one_and_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
     path = tmp_path / "record.json"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    assert ledger.read(str(path)) == Ledger()
+    damaged = text.encode(errors="surrogateescape")
+    path.write_bytes(damaged)
+    assert ledger.look(str(path)) == Ledger()
+    assert path.read_bytes() == damaged, "who only looks leaves it"
+    assert not caplog.records
+    assert [ledger.read(str(path)) for _ in range(2)] == [Ledger(), Ledger()]
+    (told,) = caplog.messages
+    assert "is damaged; it is kept as" in told
+    assert (tmp_path / "record.json.broken").read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    "content", [{"types": 3}, {"types": {"a": 1}, "names": []}, {"types": None}, {"listed": {"a": "b"}}]
+)
+def test_what_makes_no_sense_of_a_whole_record_is_left_out(tmp_path: Path, content: dict[str, Any]) -> None:
+    path = str(tmp_path / "record.json")
+    sealed.write(path, content, "")
+    assert ledger.read(path) == Ledger()
 
 
 def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:

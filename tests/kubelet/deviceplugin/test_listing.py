@@ -27,6 +27,21 @@ def test_an_equal_list_is_no_news() -> None:
     assert listing.ids(shown.cell.get()) == ("b", "a")
 
 
+def test_a_list_is_encoded_once_for_all_streams_and_for_each_kubelet_that_comes() -> None:
+    shown = Listing((A, B))
+    first = shown.encoded
+    shown.show((device("a", numa=1), device("b")))
+    shown.send_again()
+    assert shown.encoded is first
+
+
+def test_what_is_sent_is_the_list_that_is_shown() -> None:
+    shown = Listing((A, B))
+    for devices in ((A, B), (device("a", BROKEN), B), (B,), ()):
+        shown.show(devices)
+        assert shown.encoded == listing.encode_list(devices)
+
+
 @virtual.TIME
 async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_later() -> None:
     shown = Listing((A, B))

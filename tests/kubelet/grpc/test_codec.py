@@ -51,3 +51,31 @@ def test_a_message_with_all_kinds_of_fields_is_read() -> None:
         v1beta1.DevicePluginOptions(True, False),
     ):
         assert wire.Codec().decode(bytes(message), type(message)) == message
+
+
+def test_the_codec_gives_bytes_where_bytes_are_wanted() -> None:
+    assert wire.Codec().decode(b"\x0a\xff", bytes) == b"\x0a\xff"
+
+
+def test_a_message_falls_into_those_of_its_repeated_field() -> None:
+    devices = [v1beta1.Device("a", "Healthy"), v1beta1.Device("b" * 200), v1beta1.Device()]
+    unknown = b"\x10\x05" + b"\x1d\0\0\0\0" + b"\x22\x01x"  # numbers and a text of fields 2 to 4
+    data = unknown.join(bytes(v1beta1.ListAndWatchResponse([device])) for device in devices) + unknown
+    assert list(wire.messages(data, 1)) == [bytes(device) for device in devices]
+    assert list(wire.messages(b"", 1)) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x0a\xff", id="a length that goes on"),
+        pytest.param(b"\x0a\x01a\x0a\x02a", id="the second is cut off"),
+        pytest.param(b"\x12\x02a", id="another field is cut off"),
+        pytest.param(b"\x0d\0\0\0\0", id="a number of four bytes for a message"),
+        pytest.param(b"\x02\x00", id="a field without a number"),
+        pytest.param(b"\x0e", id="a wire type that there is not"),
+    ],
+)
+def test_bytes_that_do_not_fall_into_messages_are_one_kind_of_error(data: bytes) -> None:
+    with pytest.raises(wire.Unreadable, match="messages that cannot be read"):
+        list(wire.messages(data, 1))

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.model.action import SetNumVfs
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, PciSelector, SriovRule
-from nodeagent.model.host import Host, Mdev, PciFunction
+from nodeagent.model.host import Host, Mdev, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
@@ -90,6 +90,28 @@ def test_the_number_stays_while_a_pod_or_an_open_file_has_the_function_itself(
     plan = planned(physical(*vfs, driver="vfio-pci", **pf), RULES, known)
     assert plan.steps == ()
     assert plan.waiting[0].why.endswith(f"; {what}")
+
+
+@pytest.mark.parametrize(
+    ("sight", "steps", "waiting"),
+    [
+        (Sight(whole=True), 1, []),
+        (Sight(), 0, ["whether something on this host has {} open cannot be seen"]),
+        (None, 0, ["whether something on this host has {} open cannot be seen"]),
+        (Sight("qemu (4711)", whole=True), 0, ["something on this host has {} open"]),
+    ],
+    ids=["nobody is seen", "not all is seen", "nobody has looked", "somebody is seen"],
+)
+@pytest.mark.parametrize("left", [PF, VF])
+def test_a_count_that_a_former_driver_left_is_no_open_file(
+    left: PciAddress, sight: Sight | None, steps: int, waiting: list[str]
+) -> None:
+    """i915 leaves it above zero; what is open is looked for where it can be seen."""
+    counts = {"driver": "vfio-pci", "enable": 1, "idle": 1, "sight": sight}
+    here = physical(virtual(), **counts) if left == PF else physical(virtual(**counts))
+    plan = planned(here)
+    assert len(plan.steps) == steps
+    assert [each.why.rpartition("; ")[2] for each in plan.waiting] == [each.format(left) for each in waiting]
 
 
 def test_nobody_gets_a_function_of_vfio_while_its_number_is_changed() -> None:
