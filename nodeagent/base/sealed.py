@@ -59,10 +59,10 @@ def set_aside(path: str) -> None:
         Path(path).replace(path + ASIDE)
 
 
-def write(path: str, content: Mapping[str, Any], hint: str) -> None:
-    """Replace the file. Blocks. :raises KernelRefused: if it cannot be written, with the hint."""
+def write(path: str, content: Mapping[str, Any], more: str) -> None:
+    """Replace the file. Blocks. :raises KernelRefused: if it cannot be written, as ``files.put``."""
     body = json.dumps(content, sort_keys=True)
-    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), hint, mode=0o600)
+    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), more, mode=0o600)
 
 
 def _sum(body: str) -> str:

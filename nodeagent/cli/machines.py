@@ -7,9 +7,9 @@ anyway, else the one that the daemon goes by.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.agent.cluster import record
@@ -68,7 +68,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
             "give a file or a name: nodeagent explain vmi FILE, or NAMESPACE/NAME",
         )
     named = _IN_CLUSTER.fullmatch(given)
-    if named is None or given.endswith(_FILES) or Path(given).exists():
+    if named is None or given.endswith(_FILES) or os.path.lexists(given):
         return _Asked(_only(manifests.read(given), given))
     from nodeagent.cli import fetching  # here: a file needs no client of the API server
 

@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.journalstream import is_journal
 from nodeagent.cli import output, parser
@@ -26,6 +28,9 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(error, output.FAILED)
     except BrokenPipeError:  # the reader has seen enough
         return output.FINE
+    except OSError as error:
+        what = f"{error.filename}: {advice.words(error)}" if error.filename else advice.words(error)
+        return _complain(NodeagentError(what, advice.on(error, Doing.READ)), output.FAILED)
     except KeyboardInterrupt:
         return output.FAILED
 

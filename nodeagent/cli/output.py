@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import NodeagentError
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
@@ -43,8 +45,8 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries once more at its exit
         if isinstance(error, BrokenPipeError):
             raise
-        what = f"the answer cannot be written to standard output: {error.strerror}"
-        raise NodeagentError(what, "send it where there is room") from error
+        what = f"the answer cannot be written to standard output: {advice.words(error)}"
+        raise NodeagentError(what, advice.on(error, Doing.WRITE)) from error
 
 
 def formed(form: str, document: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from nodeagent.base import files
+from nodeagent.base import advice, files
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -56,9 +57,10 @@ def _content(path: str) -> bytes:
     try:
         content = files.given(path, MAX_BYTES)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", _HINT) from error
+        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ)) from error
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB", _HINT)
+        what = f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB"
+        raise ConfigError(what, "give the object alone that is meant")
     return content
 
 
