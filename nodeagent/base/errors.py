@@ -13,7 +13,7 @@ LONGEST = 1000  # characters of a text that somebody else's words are part of
 def bounded(text: str) -> str:
     """The text, cut where it is longer than any person reads."""
     more = len(text) - LONGEST
-    return text if more <= 0 else f"{text[:LONGEST]}… ({more} more characters)"
+    return text if more <= 0 else f"{text[:LONGEST]}... ({more} more characters)"
 
 
 class NodeagentError(Exception):

@@ -69,7 +69,7 @@ def explain(options: argparse.Namespace) -> int:
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
     story = _story(_with_status(name, options, turn.first(snapshot, basis.matched)))
     if options.output == output.TEXT:
-        return output.answer(story.text, first_line, story.message)
+        return output.answer(output.people(story.text), first_line, story.message)
     document = documents.document(story.record)
     return output.answer(output.formed(options.output, document), first_line, story.message)
 

@@ -54,7 +54,7 @@ def explain(options: argparse.Namespace) -> int:
     basis, first_line = bases.chosen(options, cr=used.cr)
     told = judging.explain_machine(asked.machine, used.cr, turn.first(basis.snapshot, basis.matched))
     if options.output == output.TEXT:
-        text = rendering.text(told, used)
+        text = output.people(rendering.text(told, used))
     else:
         text = output.formed(options.output, documents.document(rendering.answer(told, used)))
     return output.answer(text, first_line, asked.message)

@@ -37,7 +37,5 @@ def main(arguments: Sequence[str]) -> int:
 
 def _complain(error: NodeagentError, code: int) -> int:
     """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
-    prefix = "<3>" if is_journal(os.environ, sys.stderr) else ""
-    for line in f"nodeagent: {error.lines()}".splitlines():
-        print(f"{prefix}{line}", file=sys.stderr)
+    output.say(f"nodeagent: {error.lines()}", "<3>" if is_journal(os.environ, sys.stderr) else "")
     return code

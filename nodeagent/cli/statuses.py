@@ -57,7 +57,8 @@ def _formed(options: argparse.Namespace, document: Any) -> str:
     value = _read(document, options)
     if options.output == output.NAME:
         return status.names(value)
-    return status.text(value, wide=options.output == output.WIDE)
+    wide = options.output == output.WIDE
+    return output.people(status.text(value, wide=wide), wide=wide)
 
 
 def _read(document: Any, options: argparse.Namespace) -> Status:

@@ -60,7 +60,7 @@ def show(options: argparse.Namespace) -> int:
         tried.desired.mdevs.manage,
     )
     if options.output == output.TEXT:
-        text = dryrun.text(told)
+        text = output.people(dryrun.text(told))
     else:
         text = output.formed(options.output, documents.document(dryrun.answer(told)))
     return output.answer(text, *messages, unknown)
