@@ -19,6 +19,7 @@ from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
 _WIDTH = 110  # characters, at which a long text goes on in the next line
+_MAKE = "kubectl get -o yaml makes one"
 _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 
@@ -57,7 +58,8 @@ def _content(path: str) -> bytes:
     try:
         content = files.given(path, MAX_BYTES)
     except OSError as error:
-        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ)) from error
+        more = _MAKE if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, more)) from error
     if len(content) > MAX_BYTES:
         what = f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB"
         raise ConfigError(what, "give the object alone that is meant")

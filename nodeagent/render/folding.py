@@ -15,6 +15,7 @@ from typing import TextIO
 
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")  # between the cells of a table
 _NARROW = 24  # columns, in which a text is not folded: it would become a ribbon
+_ROOMY = 40  # columns, in which it reads well
 _FURTHER = 2  # columns
 _NARROWEST = 40  # columns of a terminal, below which no table is of use
 
@@ -42,14 +43,22 @@ def _folded(line: str, width: int) -> Iterator[str]:
         yield line
         return
     *others, last = [0, *(gap.end() for gap in _GAP.finditer(line))]
-    cell = line[last:]
-    whole = next((each for each in reversed(others[1:]) if each + len(cell) <= width), None)
-    if whole is not None:
-        yield from _folded(line[:last].rstrip(), width)
-        yield " " * whole + cell
+    cell, columns = line[last:], others[1:]
+    longest = max(map(len, cell.split()), default=0)
+    whole = next((each for each in reversed(columns) if each + len(cell) <= width), None)
+    if whole is None and last and width - last >= max(_NARROW, longest):
+        yield from _wrapped(line, width, last)
         return
-    roomy = last and width - last >= max(_NARROW, *map(len, cell.split()))
-    further = last if roomy else len(line) - len(line.lstrip()) + _FURTHER
-    yield from textwrap.wrap(
+    roomy = (each for each in reversed(columns) if width - each >= max(_ROOMY, longest))
+    below = whole or next(roomy, None)
+    if below is None:
+        yield from _wrapped(line, width, len(line) - len(line.lstrip()) + _FURTHER)
+        return
+    yield from _folded(line[:last].rstrip(), width)
+    yield from _wrapped(" " * below + cell, width, below)
+
+
+def _wrapped(line: str, width: int, further: int) -> list[str]:
+    return textwrap.wrap(
         line, width, subsequent_indent=" " * further, break_long_words=False, break_on_hyphens=False
     )

@@ -14,7 +14,7 @@ from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, 
 from nodeagent.render import remarks, times
 from nodeagent.render.table import table
 
-_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "REGISTERED")
+_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
 _WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
 
 

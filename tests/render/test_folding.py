@@ -28,6 +28,14 @@ def test_a_cell_that_fits_nowhere_is_folded_below_itself() -> None:
     assert second.startswith(" " * 14 + "it burns")
 
 
+def test_a_long_cell_far_to_the_right_goes_below_a_column_with_more_room() -> None:
+    told = ROW.replace("not offered", "example.com/gpu: " + "it burns " * 9).rstrip()
+    first, second, third, *_ = folded(told, 80).split("\n")
+    assert first == ROW.partition("  not offered")[0]
+    assert second.startswith(" " * ROW.index("TU106") + "example.com/gpu: it")
+    assert third.startswith(" " * ROW.index("TU106") + "burns it")
+
+
 def test_a_sentence_goes_on_a_little_further_in() -> None:
     told = folded("  to do: " + "look at it " * 12, 60).split("\n")
     assert all(line.startswith("    ") for line in told[1:])
