@@ -53,7 +53,7 @@ class CdiFiles:
         self._lock = anyio.Lock()
         self._written: dict[ResourceName, _Entries] = {}  # what is there, as far as is known
         self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of what this daemon wrote
-        self._errors: dict[ResourceName, str] = {}
+        self._errors: dict[ResourceName, KernelRefused] = {}
         self._sources: dict[ResourceName, _Source] = {}  # of what is written
         self._left: _Entries | None = None  # of no resource any more; None: the directory was not read yet
         self._stale = True  # there may be files that nobody wants
@@ -66,7 +66,7 @@ class CdiFiles:
     @property
     def problems(self) -> tuple[str, ...]:
         """The files that could not be written."""
-        return tuple(f"{name}: {error}" for name, error in self._errors.items())
+        return tuple(f"{name}: {error.what}; {error.hint}" for name, error in self._errors.items())
 
     async def run(self) -> None:
         """Keep the files right where only nodes have changed, for ever."""
@@ -107,10 +107,8 @@ class CdiFiles:
                 self._stamps.pop(name, None)
                 self._sources.pop(name, None)
             await self._bring_up(name)
-        if name in self._errors:
-            raise Refused(
-                f"{name}: {', '.join(device_ids)}: {self._errors[name]}", "make the CDI directory writable"
-            )
+        if error := self._errors.get(name):
+            raise Refused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint)
 
     async def _bring_up(self, name: ResourceName) -> None:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""
@@ -168,8 +166,8 @@ class CdiFiles:
             self._stamps[name] = await threads.call(cdi.write, self._directory, name, document)
         except KernelRefused as error:
             if name not in self._errors:
-                log.event(log.CDI_FAILED, path=error.path, error=error.what, resource=name)
-            self._errors[name] = error.what
+                log.event(log.CDI_FAILED, path=error.path, error=error.what, resource=name, hint=error.hint)
+            self._errors[name] = error
             return False
         self._errors.pop(name, None)
         self._written[name] = entries

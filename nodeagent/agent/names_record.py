@@ -17,7 +17,7 @@ from nodeagent.model.snapshot import Names
 
 PATH = "/var/lib/nodeagent/names.json"
 MOST = 1024  # texts; a host has some dozens
-_HINT = "without it a name that an update changes is not told; make its directory writable"
+_HINT = "without it a name that an update changes is not told"
 
 
 class Record:

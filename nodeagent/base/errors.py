@@ -16,7 +16,7 @@ _END = 200  # of them, what they end with: often that says what is wrong
 def bounded(text: str) -> str:
     """The text, cut in its middle where it is longer than any person reads."""
     more = len(text) - LONGEST
-    return text if more <= 0 else f"{text[: LONGEST - _END]}… ({more} more characters) …{text[-_END:]}"
+    return text if more <= 0 else f"{text[: LONGEST - _END]}... ({more} more characters) ...{text[-_END:]}"
 
 
 class NodeagentError(Exception):

@@ -11,6 +11,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 
 STDIN = "-"  # in place of a path
@@ -46,17 +48,17 @@ def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
         raise
 
 
-def put(path: str | Path, text: str, hint: str, *, what: str = "", mode: int = 0o644) -> None:
+def put(path: str | Path, text: str, more: str, *, what: str = "", mode: int = 0o644) -> None:
     """As ``replace``; ``what`` the file is to people, if its path alone does not say it. Blocks.
 
-    :raises KernelRefused: if it cannot be written, with the hint.
+    :raises KernelRefused: if it cannot be written, with what to do, and ``more``: what goes without it.
     """
     try:
         replace(path, text, mode=mode)
     except OSError as error:
         raise KernelRefused(
-            f"{what}{path} cannot be written: {error.strerror}",
-            hint,
+            f"{what}{path} cannot be written: {advice.words(error)}",
+            advice.on(error, Doing.WRITE, more),
             errno=error.errno or 0,
             path=str(path),
         ) from error

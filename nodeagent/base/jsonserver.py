@@ -19,20 +19,21 @@ from typing import TypeVar
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
-from nodeagent.base import sockets, threads
+from nodeagent.base import advice, sockets, threads
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.sockets import LIMIT
 
 T = TypeVar("T")
 
 
-async def serve(path: str, take: Callable[[], T], document: Callable[[T], object], hint: str) -> None:
+async def serve(path: str, take: Callable[[], T], document: Callable[[T], object], more: str) -> None:
     """Serve until cancelled.
 
     For each connection a value is taken on the event loop; a thread makes the document of it, so it must be
     frozen.
 
-    :raises KernelRefused: with the hint, if the socket cannot be had.
+    :raises KernelRefused: if the socket cannot be had, with what to do, and ``more``: what else may be done.
     """
 
     async def reply(stream: SocketStream) -> None:
@@ -44,8 +45,10 @@ async def serve(path: str, take: Callable[[], T], document: Callable[[T], object
     try:
         file = _listening(Path(path))
     except OSError as error:
-        what = f"the socket {path} cannot be served: {error.strerror or error}"
-        raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
+        what = f"the socket {path} cannot be served: {advice.words(error)}"
+        raise KernelRefused(
+            what, advice.on(error, Doing.LISTEN, more), errno=error.errno or 0, path=path
+        ) from error
     try:
         async with await SocketListener.from_socket(file.socket) as listener:
             await listener.serve(reply)

@@ -255,7 +255,7 @@ AER_WARNING = Event(
     ("device", "group"),
 )
 CDI_FAILED = Event(
-    "cdi-failed", "812ce234d1c74a0f8479d6beefd9c925", logging.ERROR, "{resource}: {error}", ("path",)
+    "cdi-failed", "812ce234d1c74a0f8479d6beefd9c925", logging.ERROR, "{resource}: {error}", ("path", "hint")
 )
 ACTION_DONE = Event(
     "action-done", "5d33e3dcd33b4c7e9e4d528580208e9e", logging.INFO, "done: {action}: {why}", _ACTION

@@ -11,16 +11,17 @@ import asyncio
 import errno
 from typing import Any
 
-from nodeagent.base import log
+from nodeagent.base import advice, log
+from nodeagent.base.advice import Doing
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # those that asyncio waits out
-_HINT = "something has too many connections to nodeagent open"
+_HINT = "something may have too many connections to nodeagent open"
 
 
 def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An exception handler for ``set_exception_handler``."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _SHORTAGES and "socket" in context:
-        log.event(log.NO_DESCRIPTORS, error=str(error.strerror), hint=_HINT)
+        log.event(log.NO_DESCRIPTORS, error=advice.words(error), hint=advice.on(error, Doing.LISTEN, _HINT))
     else:
         loop.default_exception_handler(context)

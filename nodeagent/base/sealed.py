@@ -68,10 +68,10 @@ def set_aside(path: str) -> None:
         Path(path).replace(path + ASIDE)
 
 
-def write(path: str, content: Mapping[str, Any], hint: str, *, mode: int = 0o600) -> None:
-    """Replace the file. Blocks. :raises KernelRefused: if it cannot be written, with the hint."""
+def write(path: str, content: Mapping[str, Any], more: str, *, mode: int = 0o600) -> None:
+    """Replace the file. Blocks. :raises KernelRefused: if it cannot be written, as ``files.put``."""
     body = json.dumps(content, sort_keys=True)
-    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), hint, mode=mode)
+    files.put(path, json.dumps({"sha256": _sum(body), "body": body}), more, mode=mode)
 
 
 def _sum(body: str) -> str:

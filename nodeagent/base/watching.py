@@ -20,7 +20,8 @@ import anyio
 import anyio.lowlevel
 from asyncinotify import Event, Mask
 
-from nodeagent.base import inotify
+from nodeagent.base import advice, inotify
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 
@@ -217,6 +218,5 @@ def _instance() -> inotify.Watches | None:
 
 
 def _refused(directory: str, error: OSError) -> KernelRefused:
-    return KernelRefused(
-        f"{directory} cannot be watched: {error.strerror}", errno=error.errno or 0, path=directory
-    )
+    what = f"{directory} cannot be watched: {advice.words(error)}"
+    return KernelRefused(what, advice.on(error, Doing.LIST), errno=error.errno or 0, path=directory)

@@ -8,12 +8,15 @@ Whose settings count is a line of its own, to be said before the answer.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nodeagent import config
 from nodeagent.agent import tell
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.kernel.root import Root
 
@@ -28,18 +31,30 @@ SOCKET = "status.socket"
 def root_of(options: argparse.Namespace) -> Root:
     """The root of all host paths. :raises ConfigError: if there is no host below it, and none is saved."""
     prefix = str(options.root)
-    if wrong := _no_root(prefix, saved=getattr(options, "host", None) is not None):
+    try:
+        wrong = _no_root(prefix, saved=getattr(options, "host", None) is not None)
+    except OSError as error:
+        what = f'--root "{prefix}": {advice.words(error)}'
+        raise ConfigError(what, advice.on(error, Doing.READ)) from error
+    if wrong:
         raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that holds sys/ and dev/")
     return Root(str(Path(prefix).absolute()))
 
 
 def _no_root(prefix: str, *, saved: bool) -> str:
-    """Why no host can be below it, "" if one can."""
+    """Why no host can be below it, "" if one can. :raises OSError: if it cannot be looked at."""
     if not prefix:
         return "it is empty"
-    if not Path(prefix).is_dir():
+    if not _is_directory(prefix):
         return "no such directory"
-    return "" if saved or Path(prefix, "sys").is_dir() else "there is no sys/ in it"
+    return "" if saved or _is_directory(f"{prefix}/sys") else "there is no sys/ in it"
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116  text in, answer out
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def sources(options: argparse.Namespace, root: Root) -> config.Sources:
@@ -67,10 +82,10 @@ def status(options: argparse.Namespace, root: Root) -> Any:
     try:
         return sockets.ask(path)
     except PermissionError as error:
-        raise NodeagentError(_not_for_all(path), "ask again as root") from error
+        raise NodeagentError(_not_for_all(path), advice.on(error, Doing.READ)) from error
     except (OSError, ValueError) as error:
         raise NodeagentError(
-            f"no daemon answers at {path}: {_why(error)}", _how_to_start(options, root)
+            f"no daemon answers at {path}: {advice.words(error)}", _how_to_start(options, root)
         ) from error
 
 
@@ -82,7 +97,7 @@ def _how_to_start(options: argparse.Namespace, root: Root) -> str:
         return f"mend the configuration first: {error.what}: {error.hint}"
     if not root.is_host:  # the service of this machine is for another host
         return f"start one for that host with: nodeagent run --root {root.prefix}"
-    return "start it with: systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
+    return "start it with: sudo systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
 
 
 def refused(options: argparse.Namespace, root: Root) -> str:
@@ -123,7 +138,7 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
         basis = _basis(path)
     except (OSError, ValueError, ConfigError) as error:
         denied = isinstance(error, PermissionError)
-        why = _not_for_all(path) if denied else f"no daemon answers at {path} ({_why(error)})"
+        why = _not_for_all(path) if denied else f"no daemon answers at {path} ({advice.words(error)})"
         return None, f"{why}: this is what one with the settings of this shell would do"
     return basis, _unused(config.flags_from(options))
 
@@ -148,13 +163,10 @@ def _basis(path: str) -> Basis:
     return basis.load(document)
 
 
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
 def _not_for_all(path: str) -> str:
-    """There may well be a daemon."""
-    return f"only root may ask whether a daemon answers at {path}"
+    """There may well be a daemon; root is refused, too, where something confines it."""
+    who = "this root is kept from asking" if os.geteuid() == 0 else "only root may ask"
+    return f"{who} whether a daemon answers at {path}"
 
 
 def _unused(flags: Mapping[str, str]) -> str:

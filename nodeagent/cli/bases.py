@@ -13,7 +13,8 @@ import anyio
 
 from nodeagent.agent import oneshot
 from nodeagent.agent.tell.basis import Basis
-from nodeagent.base import files
+from nodeagent.base import advice, files
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import asking
 from nodeagent.model import host_json
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from nodeagent.model.kubevirt import KubeVirtCR
 
 _MAX_BYTES = 64 * 1024 * 1024  # of a saved host, in which a function takes half a KiB
+_MAKE = "make one with: nodeagent scan -o json > FILE"
 
 
 def present(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
@@ -73,6 +75,8 @@ def _with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) 
 def _saved(path: str) -> Host:
     try:
         document = json.loads(files.given(path, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: {error}", "make one with: nodeagent scan -o json > FILE") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, _MAKE)) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}", _MAKE) from error
     return host_json.load(document)

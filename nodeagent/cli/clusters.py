@@ -42,9 +42,9 @@ def check(options: argparse.Namespace) -> int:
         answer = rendering.answer(report, str(credentials))
         text = output.formed(options.output, documents.document(answer))
     elif report is None:
-        text = rendering.nothing(settings.configuration.kubevirt.enabled)
+        text = output.people(rendering.nothing(settings.configuration.kubevirt.enabled))
     else:
-        text = rendering.text(report, str(credentials))
+        text = output.people(rendering.text(report, str(credentials)))
     output.answer(text, first_line)
     return output.FINE if report is None or report.well else output.WRONG
 

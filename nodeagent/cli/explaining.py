@@ -21,6 +21,7 @@ from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import Host
 from nodeagent.model.ids import mdev_uuid, pci_address
 from nodeagent.model.status import Status
+from nodeagent.policy import naming
 from nodeagent.policy.explaining import cards, groups, pods, possibilities, resources, rules
 from nodeagent.policy.offer import explain as devices
 from nodeagent.policy.offer import turn
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
 _PLACE = re.compile(r".+\.ya?ml:[0-9]+")
-_SHOWN = 3
 
 
 class _Asked(NamedTuple):
@@ -69,7 +69,7 @@ def explain(options: argparse.Namespace) -> int:
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
     story = _story(_with_status(name, options, turn.first(snapshot, basis.matched)))
     if options.output == output.TEXT:
-        return output.answer(story.text, first_line, story.message)
+        return output.answer(output.people(story.text), first_line, story.message)
     document = documents.document(story.record)
     return output.answer(output.formed(options.output, document), first_line, story.message)
 
@@ -227,7 +227,7 @@ def _unknown_resource(asked: _Asked) -> _Story:
     if "/" not in name:
         raise ConfigError(
             f"{name} is no PCI address, UUID, resource, /dev path, pod or rule",
-            _few([*decision.resources, *decision.snapshot.host.mdev_parents], "", "", name),
+            _few([*decision.resources, *decision.snapshot.host.mdev_parents], "known here:", "", name),
         )
     raise NodeagentError(
         f"nothing here is offered as {name}, and no rule, alias or card would make it",
@@ -239,12 +239,7 @@ def _few(known: Sequence[str], before: str, without: str, like: str = "") -> str
     """At most three of the words, the most like what was asked for, and how many there are."""
     if not known:
         return without or "nodeagent scan lists what is there"
-    shown = possibilities.nearest(like, known) if like else ()
-    if shown:
-        words = " or ".join(f'"{each}"' for each in shown)
-        return f"did you mean {words}? ({len(known)} in all)"
-    rest = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return f"{before or 'known here:'} {', '.join(known[:_SHOWN])}{rest}"
+    return naming.nearest(like, known, before)
 
 
 def _is_device(name: str) -> bool:

@@ -7,9 +7,9 @@ anyway, else the one that the daemon goes by.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.agent.cluster import record
@@ -54,7 +54,7 @@ def explain(options: argparse.Namespace) -> int:
     basis, first_line = bases.chosen(options, cr=used.cr)
     told = judging.explain_machine(asked.machine, used.cr, turn.first(basis.snapshot, basis.matched))
     if options.output == output.TEXT:
-        text = rendering.text(told, used)
+        text = output.people(rendering.text(told, used))
     else:
         text = output.formed(options.output, documents.document(rendering.answer(told, used)))
     return output.answer(text, first_line, asked.message)
@@ -68,7 +68,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
             "give a file or a name: nodeagent explain vmi FILE, or NAMESPACE/NAME",
         )
     named = _IN_CLUSTER.fullmatch(given)
-    if named is None or given.endswith(_FILES) or Path(given).exists():
+    if named is None or given.endswith(_FILES) or os.path.lexists(given):
         return _Asked(_only(manifests.read(given), given))
     from nodeagent.cli import fetching  # here: a file needs no client of the API server
 

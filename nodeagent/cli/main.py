@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.journalstream import is_journal
 from nodeagent.cli import output, parser
@@ -26,13 +28,14 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(error, output.FAILED)
     except BrokenPipeError:  # the reader has seen enough
         return output.FINE
+    except OSError as error:
+        what = f"{error.filename}: {advice.words(error)}" if error.filename else advice.words(error)
+        return _complain(NodeagentError(what, advice.on(error, Doing.READ)), output.FAILED)
     except KeyboardInterrupt:
         return output.FAILED
 
 
 def _complain(error: NodeagentError, code: int) -> int:
     """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
-    prefix = "<3>" if is_journal(os.environ, sys.stderr) else ""
-    for line in f"nodeagent: {error.lines()}".splitlines():
-        print(f"{prefix}{line}", file=sys.stderr)
+    output.say(f"nodeagent: {error.lines()}", "<3>" if is_journal(os.environ, sys.stderr) else "")
     return code

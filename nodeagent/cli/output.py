@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How answers leave the process: exit codes, the answer on stdout, what there is to say of it on stderr.
 
-Nothing is said before the answer is known: so the error that comes instead of one is two lines alone.
+Nothing is said before the answer is known: so the error that comes instead of one is two lines alone. A text
+for people is folded where a terminal shows it; in a pipe each line stays one, for whoever searches it. What
+is asked for as "wide" is folded nowhere.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import NodeagentError
+from nodeagent.render import folding
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
 TEXT, WIDE, NAME = "text", "wide", "name"
@@ -27,11 +32,30 @@ def answer(text: str, *messages: str) -> int:
     :raises BrokenPipeError: if its reader has gone.
     """
     for message in filter(None, messages):
-        print(f"nodeagent: {message}", file=sys.stderr)
+        say(f"nodeagent: {message}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our signs gets escapes
     _write(text)
     return FINE
+
+
+def say(message: str, prefix: str = "") -> None:
+    """Print lines on stderr, each behind the prefix."""
+    for line in people(message, sys.stderr).splitlines():
+        print(f"{prefix}{line}", file=sys.stderr)
+
+
+def people(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
+    """The text as it goes to people on the stream, which is stdout if none is given."""
+    if not wide:
+        text = folding.folded(text, folding.columns(stream or sys.stdout, os.environ))
+    return text.encode("ascii", "backslashreplace").decode() if _is_plain() else text
+
+
+def _is_plain() -> bool:
+    """True in the locale C, which has ASCII alone: Python takes UTF-8 for it (PEP 538 and 540)."""
+    named = os.environ.get("LC_ALL") or os.environ.get("LANG") or ""
+    return bool(sys.flags.utf8_mode) and "utf" not in named.lower()
 
 
 def _write(text: str) -> None:
@@ -43,8 +67,8 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries once more at its exit
         if isinstance(error, BrokenPipeError):
             raise
-        what = f"the answer cannot be written to standard output: {error.strerror}"
-        raise NodeagentError(what, "send it where there is room") from error
+        what = f"the answer cannot be written to standard output: {advice.words(error)}"
+        raise NodeagentError(what, advice.on(error, Doing.WRITE)) from error
 
 
 def formed(form: str, document: Mapping[str, Any]) -> str:

@@ -7,19 +7,23 @@ The help of a verb fits a screen. Only ``run`` and ``config`` show the settings;
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from nodeagent import __version__, config
 from nodeagent.cli import output, verbs
+from nodeagent.policy import naming
 
 _WIDTH = 79
 _SAVED = "a host saved by scan -o json (- is stdin)"
 _CODES = {output.FINE: "fine", output.FAILED: "failed", output.USAGE: "usage or configuration"}
 _WIDE_FORMS = (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:])
 _CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node."
+_CHOICE = re.compile(r"(?P<what>.*)invalid choice: '(?P<word>.*)' \(choose from (?P<known>.*)\)")
+_WORD = re.compile(r"[a-z-]+")
 _SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
 
 
@@ -31,6 +35,26 @@ class _Version(argparse.Action):
 
         print(f"nodeagent {__version__}\nbundled pci.ids of {pciids.bundled_date() or 'no known date'}")
         parser.exit()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in two lines, as all verbs do, in place of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """What cannot be meant, and what can. :raises SystemExit: always."""
+        what, hint = _mistake(message, self.prog)
+        output.say(f"nodeagent: {what}\n{hint}")
+        self.exit(output.USAGE)
+
+
+def _mistake(message: str, command: str) -> tuple[str, str]:
+    """What argparse says, in two lines; a word that is none of several is answered with the nearest."""
+    wrong = _CHOICE.search(message)
+    if wrong is None:
+        return message, f"{command} --help shows what can be written"
+    return f'{wrong["what"]}"{wrong["word"]}" is unknown', naming.nearest(
+        wrong["word"], _WORD.findall(wrong["known"])
+    )
 
 
 class Verb(NamedTuple):
@@ -58,7 +82,7 @@ def parser(written: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
     A verb has dozens of flags, and the daemon would have those of all in its memory.
     """
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="nodeagent",
         description="Owns the devices of this node that virtual machines are given.",
         epilog=_CODES_OF_ALL,
@@ -89,7 +113,7 @@ def _after(verb: Verb) -> Iterator[str]:
     yield "examples:"
     yield from (f"  nodeagent {example}" for example in verb.examples)
     codes = ", ".join(f"{code} {meaning}" for code, meaning in verb.codes.items())
-    yield f"\nExit codes: {codes}."
+    yield f"\n{textwrap.fill(f'Exit codes: {codes}.', _WIDTH)}"
 
 
 def _show_help(options: argparse.Namespace) -> int:

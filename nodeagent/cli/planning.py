@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from nodeagent.model.desired import Desired
     from nodeagent.model.snapshot import Snapshot
 
-UNKNOWN = "/etc/machine-id is empty or missing: which mdevs are ours cannot be told"
+MACHINE_ID = "/etc/machine-id"
+_UNTOLD = "which mdevs are ours cannot be told"
 
 
 def complete(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot, str]:
@@ -31,9 +32,24 @@ def complete(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot,
         snapshot = oneshot.with_memory(asking.root_of(options), snapshot)
     given = options.machine_id
     machine_id = snapshot.machine_id if given is None else _given(given)
-    if not machine_id and _must_be_known(snapshot.desired):
-        raise ConfigError(UNKNOWN, "make it with systemd-machine-id-setup, or give --machine-id")
-    return replace(snapshot, machine_id=machine_id), "" if machine_id else UNKNOWN
+    unknown = "" if machine_id else _unknown(options)
+    if unknown and _must_be_known(snapshot.desired):
+        raise ConfigError(unknown, _to_know(options))
+    return replace(snapshot, machine_id=machine_id), unknown
+
+
+def _unknown(options: argparse.Namespace) -> str:
+    """That nobody knows whose machine it is."""
+    if options.host is not None:
+        return f"a saved host does not have its {MACHINE_ID}: {_UNTOLD}"
+    return f"{asking.root_of(options).path(MACHINE_ID)} is empty or missing: {_UNTOLD}"
+
+
+def _to_know(options: argparse.Namespace) -> str:
+    """Of this machine it can be made; that of another host is to be asked there."""
+    if options.host is None and asking.root_of(options).is_host:
+        return "make it with: sudo systemd-machine-id-setup; or give --machine-id"
+    return f"give what stands in {MACHINE_ID} of that host with --machine-id"
 
 
 def _given(text: str) -> str:
@@ -41,7 +57,7 @@ def _given(text: str) -> str:
         return machine_id
     raise ConfigError(
         f'--machine-id: "{text}" is no machine id',
-        "give the 32 hexadecimal digits that stand in /etc/machine-id of that host",
+        f"give the 32 hexadecimal digits that stand in {MACHINE_ID} of that host",
     )
 
 

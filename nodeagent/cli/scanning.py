@@ -42,7 +42,7 @@ def show(options: argparse.Namespace) -> int:
         return output.answer(scan.names(shown), first_line) if shown else output.FINE
     lines = [scan.text(host, shown, wide=options.output == output.WIDE)]
     lines += [] if _narrowed(options) else rendering.text(remarked)
-    return output.answer("\n".join(lines), first_line)
+    return output.answer(output.people("\n".join(lines), wide=options.output == output.WIDE), first_line)
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ def _watch(options: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             document = asking.status(options, asking.root_of(options))
-            now = _lasting(document)
+            now = _lasting(document, options)
             if now != before:
                 output.answer(f"{_CLEAR if clear else ''}{_formed(options, document)}")
             before = now
@@ -46,25 +46,34 @@ def _watch(options: argparse.Namespace) -> int:
     return output.FINE
 
 
-def _lasting(document: Any) -> str:
+def _lasting(document: Any, options: argparse.Namespace) -> str:
     """What a person would see, but for the first line, which has the time since the start."""
-    return status.text(_read(document), wide=True).partition("\n")[2]
+    return status.text(_read(document, options), wide=True).partition("\n")[2]
 
 
 def _formed(options: argparse.Namespace, document: Any) -> str:
     if options.output in ("json", "yaml") and isinstance(document, dict) and document:
         return output.formed(options.output, {**documents.heading(Status), **document})
-    value = _read(document)
+    value = _read(document, options)
     if options.output == output.NAME:
         return status.names(value)
-    return status.text(value, wide=options.output == output.WIDE)
+    wide = options.output == output.WIDE
+    return output.people(status.text(value, wide=wide), wide=wide)
 
 
-def _read(document: Any) -> Status:
+def _read(document: Any, options: argparse.Namespace) -> Status:
     try:
         return plain.load(Status, document)
     except (TypeError, ValueError) as error:
         raise NodeagentError(
             f"the daemon's answer cannot be read: {error}",
-            "it is of another version than this command: restart it with: systemctl restart nodeagent",
+            f"it is of another version than this command: {_restart(options)}",
         ) from error
+
+
+def _restart(options: argparse.Namespace) -> str:
+    """The service of this machine is for no other host."""
+    root = asking.root_of(options)
+    if root.is_host:
+        return "restart it with: sudo systemctl restart nodeagent"
+    return f"end it, and start another with: nodeagent run --root {root.prefix}"

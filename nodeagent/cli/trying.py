@@ -7,6 +7,7 @@ What is compared is the Decision in force with the one that a daemon would take 
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,7 +60,7 @@ def show(options: argparse.Namespace) -> int:
         tried.desired.mdevs.manage,
     )
     if options.output == output.TEXT:
-        text = dryrun.text(told)
+        text = output.people(dryrun.text(told))
     else:
         text = output.formed(options.output, documents.document(dryrun.answer(told)))
     return output.answer(text, *messages, unknown)
@@ -96,7 +97,7 @@ def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> Cluster
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
             f"the daemon goes by the KubeVirt CR {cr_name}, and {record.PATH} does not tell what it says",
-            "ask as root; if it is root who asks, see nodeagent status",
+            "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
     told = known.labels is not None and tuple(known.labels.items()) == desired.labels
     return ClusterWishes(known.kubevirt if cr_name else None, known.labels if told else None)

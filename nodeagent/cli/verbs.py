@@ -79,7 +79,7 @@ def plan(options: argparse.Namespace) -> int:
     snapshot, unknown = planning.complete(basis.snapshot, options)
     planned, manage = changes.plan(snapshot), snapshot.desired.mdevs.manage
     if options.output == output.TEXT:
-        text = plan.text(planned, manage)
+        text = output.people(plan.text(planned, manage))
     else:
         text = output.formed(options.output, documents.document(plan.answer(planned, manage)))
     return output.answer(text, first_line, *basis.warnings, unknown)
@@ -127,7 +127,10 @@ def configuration(options: argparse.Namespace) -> int:
     root = asking.root_of(options)
     basis, first_line = asking.daemon(options, root)
     effective = basis or asking.settings(options, root)
-    text = settings.text(effective.values) if options.output == output.TEXT else _settings(options, effective)
+    if options.output == output.TEXT:
+        text = output.people(settings.text(effective.values))
+    else:
+        text = _settings(options, effective)
     wrong = asking.refused(options, root) if basis else ""
     output.answer(text, first_line, wrong, *effective.warnings)
     return WRONG if wrong else FINE

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import account
 from nodeagent.cluster.door import Kubernetes
@@ -35,21 +37,23 @@ class Credentials(NamedTuple):
         """In words."""
         return f"the kubeconfig {self.kubeconfig}" if self.kubeconfig else "the service account of this pod"
 
-    @property
-    def _named(self) -> bool:
-        """False if no file is where it was said to be; the library only warns of that."""
-        return not self.kubeconfig or any(Path(each).exists() for each in self.kubeconfig.split(os.pathsep))
+    def _look(self) -> None:
+        """:raises OSError: if none of the files can be seen; the library only warns of that."""
+        *_, last = paths = self.kubeconfig.split(os.pathsep)
+        if self.kubeconfig and not any(map(os.path.exists, paths)):
+            os.stat(last)  # noqa: PTH116  for what is wrong with it
 
     async def load(self, kubernetes: Kubernetes) -> Any:
         """The library's Configuration. :raises ClusterUnavailable: if they cannot be used."""
         configuration = kubernetes.configuration()
-        if not self._named:
-            raise self._useless("there is no such file")
         try:
+            self._look()
             with anyio.fail_after(_EXECUTED):
                 await self._read(kubernetes, configuration)
         except TimeoutError as error:
             raise self._useless(f"its program did not end within {_EXECUTED:g} s") from error
+        except OSError as error:
+            raise self._useless(advice.words(error), advice.on(error, Doing.READ)) from error
         except Exception as error:  # of a foreign reader of foreign files: KeyError, TypeError, YAMLError, …
             raise self._useless(_words(error)) from error
         return configuration
@@ -67,11 +71,11 @@ class Credentials(NamedTuple):
                 environ=self.environ,
             )
 
-    def _useless(self, why: str) -> ClusterUnavailable:
+    def _useless(self, why: str, hint: str = "") -> ClusterUnavailable:
         if self.kubeconfig:
             return ClusterUnavailable(
                 f"the kubeconfig {self.kubeconfig} cannot be used: {why}",
-                "check it with: kubectl --kubeconfig FILE get nodes",
+                hint or "check it with: kubectl --kubeconfig FILE get nodes",
             )
         return ClusterUnavailable(
             f"there is no usable service account in {self.account}: {why}",

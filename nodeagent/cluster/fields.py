@@ -40,7 +40,7 @@ def shown(value: Any) -> str:
     """A foreign value as a message may quote it: cut, on one line, and nothing that a terminal obeys."""
     if not isinstance(value, str):
         return _WORDS.get(type(value), "something else")
-    cut = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+    cut = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
     escaped = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
     return f'"{escaped}"' + (f" ({len(value)} characters)" if cut is not value else "")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PATH = "/var/lib/nodeagent/settings.json"
 PLACE = "the last good settings"
-_HINT = "without it a daemon does not start while a file is wrong; make its directory writable"
+_HINT = "without it a daemon does not start while a file is wrong"
 
 
 def keep(prefix: str, settings: Settings) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 
 import yaml
 
-from nodeagent.base import files
+from nodeagent.base import advice, files
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
 _WIDTH = 110  # characters, at which a long text goes on in the next line
+_MAKE = "kubectl get -o yaml makes one"
 _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 
@@ -56,9 +58,11 @@ def _content(path: str) -> bytes:
     try:
         content = files.given(path, MAX_BYTES)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", _HINT) from error
+        more = _MAKE if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, more)) from error
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB", _HINT)
+        what = f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB"
+        raise ConfigError(what, "give the object alone that is meant")
     return content
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo shows: numbered steps, what is done, what is expected, and how long that took.
 
-Plain text that reads well in a pipe; coloured on a terminal that can. An expectation is written before it
-is waited for, so that a reader always knows what the demo is waiting for. Knows nothing of devices.
+Plain text that reads well in a pipe; on a terminal no wider than that, and coloured if it can. An expectation
+is written before it is waited for, so that a reader always knows what the demo is waiting for. Knows nothing
+of devices.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
+from nodeagent.render import folding
 from nodeagent.render.table import BOLD, DIM, GREEN, RED, Paint, table
 
-WIDTH = 79  # columns, where the verdict begins
+WIDTH = 79  # columns, where the verdict begins in a pipe
+_VERDICT = len(" ok, 12345 ms ")
 _INDENT = " " * 11
 
 
 class Screen:
     """Writes to one stream, line by line; times are seconds since the last ``do``."""
 
-    def __init__(self, stream: TextIO, paint: Paint) -> None:
+    def __init__(self, stream: TextIO, paint: Paint, columns: int = 0) -> None:
+        """``columns``: how wide the terminal is, 0 for none."""
         self._stream = stream
         self._paint = paint
+        self._columns = columns
         self._steps = 0
         self._expected = ""
         self._began = self._done_at = time.monotonic()
@@ -40,13 +45,15 @@ class Screen:
 
     def do(self, what: str) -> None:
         """Say what happens now, and start the clock."""
-        self.say(f"   do      {what}")
+        self.say(folding.folded(f"   do      {what}", self._columns))
         self._done_at = time.monotonic()
 
     def expect(self, what: str) -> None:
         """Say what must come of it; the verdict follows on the same line."""
         self._expected = what
-        self._write(f"   expect  {what}".ljust(WIDTH))
+        width = self._columns - _VERDICT if self._columns else WIDTH
+        *others, last = folding.folded(f"   expect  {what}", self._columns and width).split("\n")
+        self._write("\n".join([*others, last.ljust(width)]))
 
     def kept(self) -> None:
         """It came."""
@@ -63,7 +70,7 @@ class Screen:
 
     def show(self, text: str) -> None:
         """Show what somebody else has to say, below what was just said."""
-        self.say(self._paint(textwrap.indent(text.strip("\n"), _INDENT), DIM))
+        self.say(self._paint(folding.folded(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show a table."""

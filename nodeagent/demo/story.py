@@ -21,6 +21,7 @@ from nodeagent.demo import cluster, daemon, passthrough, stage, vgpus
 from nodeagent.demo.acting import Act
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
+from nodeagent.render import folding
 from nodeagent.render.table import Paint
 
 PATIENCE = 15.0  # seconds; what is shown takes less than one of them
@@ -33,7 +34,9 @@ def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
     ``page``: say where the status page is. ``patience``: seconds after which what did not happen counts as
     failed.
     """
-    screen = Screen(sys.stdout, Paint.of(sys.stdout, dict(os.environ)))
+    environ = dict(os.environ)
+    paint, columns = Paint.of(sys.stdout, environ), folding.columns(sys.stdout, environ)
+    screen = Screen(sys.stdout, paint, columns)
     with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
         return anyio.run(_perform, directory, screen, _Wishes(keep, page, patience))
 

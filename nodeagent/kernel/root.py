@@ -16,6 +16,8 @@ import errno
 import os
 from collections.abc import Sequence
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
@@ -191,8 +193,8 @@ def looked(error: OSError) -> None:
     """
     if error.errno in _BLIND:
         raise KernelRefused(
-            f"the host cannot be looked at: {error.strerror}",
-            "look which process of this node uses them up; what was seen last counts until then",
+            f"the host cannot be looked at: {advice.words(error)}",
+            advice.on(error, Doing.READ, "what was seen last counts until then"),
             errno=error.errno,
         ) from error
 

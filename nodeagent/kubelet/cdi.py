@@ -15,6 +15,7 @@ from pathlib import Path
 from nodeagent.base import files
 
 PREFIX = "nodeagent-"
+_OTHERWISE = "or set cdi: false on the resource"
 
 Entry = Mapping[str, object]
 """One device of a file: its name, and what it changes in a container."""
@@ -43,8 +44,7 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> Stam
     :raises KernelRefused: if that is impossible.
     """
     target = Path(directory, file_name(resource))
-    hint = "make the directory writable, or set cdi: false on the resource"
-    files.put(target, json.dumps(document, indent=2), hint, what="the CDI file ")
+    files.put(target, json.dumps(document, indent=2), _OTHERWISE, what="the CDI file ")
     return stamp(directory, resource)
 
 

@@ -206,9 +206,9 @@ class ResourceStatus(NamedTuple):
 class MemberStatus(NamedTuple):
     """A function or mdev of a group: what people call it, what it means for the group, what becomes of it.
 
-    ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev"; ``parent`` is the physical
-    function that it is a part of; ``device`` the id of the Device that stands for it, None if it is not
-    offered, and ``why`` says so then.
+    ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev", and in a group that is not for
+    VFIO "splits" or "vacant"; ``parent`` is the physical function that it is a part of; ``device`` the id of
+    the Device that stands for it, None if it is not offered, and ``why`` says so then.
     """
 
     id: str

@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from nodeagent.model.host import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
 NAME_LIMIT = 63
+
+SHOWN = 3  # words that one line names; of more there is a number
+ALIKE = 0.6  # of two words, between 0 and 1; less is no likeness
+_BEHIND = 0.1  # less alike than the nearest word: what only begins as all others do
 
 UNNAMED_VGPU = "vgpu-without-name"  # the name after the '/' of what no name is known for
 
@@ -180,13 +184,27 @@ def vgpu_type_id(number: str) -> str:
     return f"nvidia-{number}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that offers the nearest right word, or else all of them."""
+def like(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The words that are most like it, at most three, the nearest first; none that is far behind that one."""
     import difflib  # here: needed for mistakes only, and the start is counted in milliseconds
 
+    by_lower, wanted = {each.lower(): each for each in known}, word.lower()
+    found = difflib.get_close_matches(wanted, by_lower, SHOWN, ALIKE)
+    ratios = {each: difflib.SequenceMatcher(None, each, wanted).ratio() for each in found}
+    return tuple(by_lower[each] for each, ratio in ratios.items() if ratio > max(ratios.values()) - _BEHIND)
+
+
+def nearest(word: str, known: Iterable[str], before: str = "known here:") -> str:
+    """A hint that offers the nearest right words, or else, with what is said ``before``, some of them."""
     words = list(known)
-    lowered = {candidate.lower(): candidate for candidate in words}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    if close:
-        return f'did you mean "{lowered[close[0]]}"?'
-    return f"known here: {', '.join(words)}"
+    close = like(word, words)
+    if not close:
+        return f"{before} {few(words)}"
+    quoted = " or ".join(f'"{each}"' for each in close)
+    return f"did you mean {quoted}?" + (f" ({len(words)} in all)" if len(words) > len(close) else "")
+
+
+def few(words: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return f"{', '.join(words[:SHOWN])}{more}"

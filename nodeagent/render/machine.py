@@ -45,7 +45,7 @@ def _name(machine: VirtualMachine) -> str:
 
 
 def _ask(ask: Ask) -> Iterator[str]:
-    yield f"  {ask.count} × {ask.resource}  {_VERDICTS[ask.prospect]}"
+    yield f"  {ask.count} x {ask.resource}  {_VERDICTS[ask.prospect]}"
     yield f"    for     {', '.join(map(_device, ask.devices))}"
     yield from (f"    env     {key}={value}" for key, value in ask.grant.envs)
     nodes = (node.path for node in ask.grant.nodes)

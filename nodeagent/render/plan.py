@@ -41,7 +41,7 @@ def text(plan: Plan, managed: bool) -> str:
 
 def _card(card: CardSummary, plan: Plan) -> list[str]:
     exists = Counter(_described(each) for each in card.exists)
-    has = ", ".join(f"{count} × {words}" for words, count in exists.items()) or "nothing"
+    has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "nothing"
     return [
         f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
         *_steps(step for step in plan.steps if _on(step, {card.address})),
@@ -85,7 +85,7 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
     shown: list[str] = []
     for why, lines in by_reason.items():
         shown += lines[:SHOWN]
-        shown += [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        shown += [f"  ... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         shown.append(f"      because {why}")
     return shown
 

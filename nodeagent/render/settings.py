@@ -7,22 +7,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.render.answers import SettingAnswer, SettingsAnswer
+from nodeagent.render.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nodeagent.config import Value
 
-HEAD = ("SETTING", "VALUE", "FROM")
-WIDEST = 48  # characters; a longer value pushes only its own source aside
+HEAD = ("SETTING", "FROM", "VALUE")
 
 
 def text(values: Iterable[Value]) -> str:
     """Aligned columns, one setting per line; lists, maps and texts with blanks as JSON."""
-    rows = [HEAD, *map(_row, values)]
-    widths = [min(WIDEST, max(len(row[column]) for row in rows)) for column in (0, 1)]
-    lines = [f"{key:{widths[0]}}  {value:{widths[1]}}  {source}" for key, value, source in rows]
-    return "\n".join(lines)
+    return table(HEAD, map(_row, values))
 
 
 def answer(values: Iterable[Value], warnings: Iterable[str]) -> SettingsAnswer:
@@ -33,7 +30,7 @@ def answer(values: Iterable[Value], warnings: Iterable[str]) -> SettingsAnswer:
 
 
 def _row(item: Value) -> tuple[str, str, str]:
-    return item.key, _word(item.value), item.source
+    return item.key, item.source, _word(item.value)
 
 
 def _word(value: Any) -> str:

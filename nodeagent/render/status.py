@@ -14,11 +14,11 @@ from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, 
 from nodeagent.render import remarks, times
 from nodeagent.render.table import table
 
-_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "REGISTERED")
+_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
 _WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
 
 
-_KUBELET_LOG = "look for its reason in the kubelet's log: journalctl -u kubelet --since -10min"
+_KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (
     "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
 )

@@ -20,7 +20,8 @@ from functools import partial
 import anyio
 from anyio.abc import SocketListener, SocketStream
 
-from nodeagent.base import log, threads
+from nodeagent.base import advice, log, threads
+from nodeagent.base.advice import Doing
 from nodeagent.base.latest import Latest
 from nodeagent.config import Http, Settings
 from nodeagent.model.shares import HttpShare
@@ -28,11 +29,15 @@ from nodeagent.model.status import HttpStatus, Status
 
 AGAIN = 10.0  # seconds until an address that is busy is tried again
 MOST = 64  # connections at a time
-_BUSY = "choose another address with http.listen, or see who listens there: ss -ltnp"
-_FORBIDDEN = (
-    "the service may make no socket itself: see systemctl status nodeagent-http.socket; give that the same "
-    "ListenStream= and restart nodeagent (metrics.md has the drop-ins), or take http.listen back"
-)
+_OTHER = "choose another address with http.listen"
+_HINTS = {
+    errno.EADDRINUSE: f"{_OTHER}, or see who listens there: ss -ltnp",
+    errno.EADDRNOTAVAIL: "this node has no such address: give http.listen one that it has",
+    errno.EACCES: f"ports below 1024 need CAP_NET_BIND_SERVICE, and SELinux may refuse others: {_OTHER}",
+    errno.EAFNOSUPPORT: "the service may make no socket itself: see systemctl status nodeagent-http.socket; "
+    "give that the same ListenStream= and restart nodeagent (metrics.md has the drop-ins), "
+    "or take http.listen back",
+}
 
 Converse = Callable[[SocketStream, "Place"], Awaitable[None]]
 """Speaks with one client until it has gone."""
@@ -138,8 +143,8 @@ class Doorway:
         try:
             return _of_these(self._passed, address) or listening(address)
         except OSError as error:
-            what = f"the address {address} cannot be served: {error.strerror or error}"
-            self._refused(what, advice(error))
+            what = f"the address {address} cannot be served: {advice.words(error)}"
+            self._refused(what, hint(error))
             return None
 
     def _refused(self, what: str, hint: str) -> None:
@@ -196,9 +201,9 @@ async def answering(status: Callable[[], Status], alive: Callable[[], str | None
     return partial(web.converse, web.Answers(status, alive, http))
 
 
-def advice(error: OSError) -> str:
+def hint(error: OSError) -> str:
     """What to do about it. A sandbox answers as if the kernel did not know such sockets."""
-    return _FORBIDDEN if error.errno == errno.EAFNOSUPPORT else _BUSY
+    return _HINTS.get(error.errno or 0) or advice.on(error, Doing.LISTEN) or _OTHER
 
 
 def _of_these(passed: Sequence[socket.socket], address: str) -> socket.socket | None:

@@ -101,7 +101,7 @@ async def test_what_cannot_be_written_is_a_problem_that_is_logged_once_and_ends(
     (problem,) = node.files.problems
     assert problem.startswith(f"{GPU}: the CDI file {tmp_path}/cdi/")
     (line,) = said(log.CDI_FAILED)
-    assert log.CDI_FAILED.text.format(**line) == problem
+    assert f"{log.CDI_FAILED.text.format(**line)}; {line['hint']}" == problem
     (tmp_path / "cdi").unlink()
     await node.files.follow()
     assert node.files.problems == ()

@@ -154,7 +154,7 @@ async def test_a_pod_tells_what_it_has_in_which_form_and_how_that_is(ruled: Node
     lines = [line.strip() for line in text.splitlines()]
     assert {"0000:10:00.0: Healthy", "env    PCI_RESOURCE_EXAMPLE_COM_GPU=0000:10:00.0"} <= set(lines)
     assert (code, what) == (1, "ns/vn is neither a resource nor a pod that has a device of this node")
-    assert hint == 'did you mean "ns/vm"? (1 in all)'
+    assert hint == 'did you mean "ns/vm"?'
 
 
 async def test_what_an_unhealthy_device_of_a_pod_lacks_is_told(node: Node) -> None:

@@ -97,8 +97,8 @@ async def test_a_saved_host_is_enough(node: Node) -> None:
         (
             ("vmi", "demo/red", "--kubeconfig", "/none"),
             1,
-            "/none cannot be used: there is no such file",
-            "kubectl",
+            "/none cannot be used: No such file",
+            "give the path of a file that is there",
         ),
         (("vmi", "demo/red.yaml"), 2, "demo/red.yaml: No such file", "kubectl"),
         (("vmi", "../red"), 2, "../red: No such file", "kubectl"),

@@ -276,7 +276,9 @@ def test_wrong_usage_is_exit_code_two(arguments: list[str], capsys: pytest.Captu
     with pytest.raises(SystemExit) as ended:
         main.main(arguments)
     assert ended.value.code == 2
-    assert "usage: nodeagent" in capsys.readouterr().err
+    what, hint = capsys.readouterr().err.splitlines()
+    assert what.startswith("nodeagent: ")
+    assert hint.startswith(("nodeagent --help shows", "known here: "))
 
 
 def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:

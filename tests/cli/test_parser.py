@@ -118,7 +118,10 @@ def test_a_configuration_is_checked_from_standard_input() -> None:
     assert (fine.returncode, fine.stdout, fine.stderr) == (0, "-: fine\n", "")
     wrong = nodeagent("config", "--check", "-", given="\ndiscovry: 1\n")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.splitlines() == ["nodeagent: -:2: discovry: unknown key", 'did you mean "discovery"?']
+    assert wrong.stderr.splitlines() == [
+        "nodeagent: -:2: discovry: unknown key",
+        'did you mean "discovery"? (17 in all)',
+    ]
     assert nodeagent("config", "--check", "-").returncode == 0, "an empty file is fine"
 
 
@@ -148,7 +151,7 @@ def test_a_full_disk_is_a_sentence() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "nodeagent: the answer cannot be written to standard output: No space left on device",
-        "send it where there is room",
+        "make room on that file system (df shows how much, df -i how many files)",
     ]
 
 

@@ -131,4 +131,4 @@ def test_on_the_machine_itself_its_service_is_to_be_started(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main.main(["status", "--root", "/", "--status-socket", f"{tmp_path}/status.sock"]) == 1
-    assert "\nstart it with: systemctl start nodeagent" in capsys.readouterr().err
+    assert "\nstart it with: sudo systemctl start nodeagent" in capsys.readouterr().err

@@ -106,8 +106,8 @@ def test_an_absent_file_is_none(tmp_path: Path) -> None:
 
 def test_a_directory_or_a_fifo_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(ConfigError, match="not a regular file"):
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "fifo", "not a regular file")):
+        with pytest.raises(ConfigError, match=why):
             document.read(str(path), "x")
 
 

@@ -40,7 +40,7 @@ def test_what_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(KernelRefused, match="cannot be written") as caught:
         cdi.write(str(tmp_path / "cdi"), "example.com/a", {})
     assert caught.value.path.endswith(cdi.file_name("example.com/a"))
-    assert "writable" in caught.value.hint
+    assert caught.value.hint.endswith("or set cdi: false on the resource")
 
 
 def test_only_our_files_of_unwanted_resources_are_removed(tmp_path: Path) -> None:

@@ -137,6 +137,9 @@ async def test_vgpus_their_plan_and_what_the_kernel_refuses_are_shown(tab: Tab, 
     assert "tries, next in" in plan
     assert "Card 0000:86:00.0" in text
     assert "held by desks/virt-launcher-blue" in text
+    assert "its driver splits it: its parts are given, not it" in text
+    assert "hinders the whole group" not in text
+    assert "not viable" not in text
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -243,7 +243,7 @@ def test_only_the_fault_of_the_configuration_that_is_chosen_counts() -> None:
 
 def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
     (finding,) = merge.findings(vgpu("default", "mixd"))
-    assert finding == ("vgpu.yaml", 'it has no configuration "mixd"', 'did you mean "mixed"?')
+    assert finding == ("vgpu.yaml", 'it has no configuration "mixd"', 'did you mean "mixed"? (3 in all)')
 
 
 def test_the_fault_of_a_whole_file_counts_as_soon_as_anything_of_it_is_chosen() -> None:

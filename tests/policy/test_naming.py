@@ -191,3 +191,18 @@ def test_no_discovered_name_is_ever_refused(
 def test_a_text_of_any_length_is_named_in_no_time(text: str) -> None:
     assert naming.refusal(naming.discovered_name("name", "", "10de", "1eb8", text, text)) is None
     assert naming.refusal(naming.discovered_name("name", "", "10de", text, text, text, Kind.MDEV)) is None
+
+
+def test_the_nearest_words_are_three_at_most_and_of_the_others_there_is_a_number() -> None:
+    many = [f"nvidia.com/T{number}" for number in range(9)]
+    assert naming.like("NVIDIA.com/t", many) == ("nvidia.com/T8", "nvidia.com/T7", "nvidia.com/T6")
+    told = 'did you mean "nvidia.com/T8" or "nvidia.com/T7" or "nvidia.com/T6"? (9 in all)'
+    assert naming.nearest("NVIDIA.com/t", many) == told
+    assert naming.nearest("zzz", many) == "known here: nvidia.com/T0, nvidia.com/T1, nvidia.com/T2 and 6 more"
+    assert naming.nearest("setle", ["settle"]) == 'did you mean "settle"?'
+
+
+def test_a_word_that_only_begins_as_all_do_is_not_offered_beside_the_right_one() -> None:
+    assert naming.like("NODEAGENT_LOG_LEVL", ["NODEAGENT_LOG_FORMAT", "NODEAGENT_LOG_LEVEL"]) == (
+        "NODEAGENT_LOG_LEVEL",
+    )

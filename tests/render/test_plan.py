@@ -29,14 +29,14 @@ def test_each_card_tells_what_is_done_what_waits_and_why() -> None:
     kernel, found = changed()
     held, free = list(kernel.instances)[1:]
     assert plan.text(found, True).splitlines()[:12] == [
-        "0000:01:00.0  is for nvidia-223, has 1 × nvidia-228 (held), 1 × nvidia-228",
+        "0000:01:00.0  is for nvidia-223, has 1 x nvidia-228 (held), 1 x nvidia-228",
         f"  remove mdev {free} of type nvidia-228 from 0000:01:00.0",
         "      because nvidia-228 is not wanted on this card",
         f"  WAITS: remove mdev {held} of type nvidia-228 from 0000:01:00.0",
         "      because nvidia-228 is not wanted on this card; held by ns/vm",
         "  note: it gets nvidia-223 when it is empty",
         "",
-        "0000:02:00.0  is for nothing, has 1 × nvidia-222 (not ours)",
+        "0000:02:00.0  is for nothing, has 1 x nvidia-222 (not ours)",
         "  note: something is on it that is not ours: nothing is made beside it",
         "",
         "0000:03:00.0  is for nvidia-223, has nothing",
@@ -49,7 +49,7 @@ def test_own_devices_of_an_excluded_type_are_told_as_what_they_are() -> None:
     settle(kernel, wanted("229"))
     found = planned(kernel, wanted("222", excluded=("nvidia-229",)))
     assert plan.text(found, True).splitlines()[:2] == [
-        "0000:01:00.0  is for nothing, has 1 × nvidia-229 (excluded)",
+        "0000:01:00.0  is for nothing, has 1 x nvidia-229 (excluded)",
         "  note: something is on it that is excluded: nothing is made beside it",
     ]
 
@@ -58,7 +58,7 @@ def test_of_many_alike_only_a_few_are_shown_and_the_sum_counts_all() -> None:
     _, found = changed()
     lines = plan.text(found, True).splitlines()
     assert sum("create mdev" in line for line in lines) == plan.SHOWN
-    assert "  … and 4 more" in lines
+    assert "  ... and 4 more" in lines
     assert lines[-2:] == [
         'note: no card of this node offers the type "nvidia-22"',
         "to do: 9, waiting: 1",

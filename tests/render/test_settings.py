@@ -23,7 +23,7 @@ def test_text_has_a_line_for_each_setting_in_aligned_columns(tmp_path: Path) -> 
     head, *rows = settings.text(loaded(tmp_path).values).splitlines()
     assert len(rows) == len(config.load(config.Sources("/nonexistent", {}, {})).values)
     settle = next(row for row in rows if row.startswith("timing.settle "))
-    assert settle.split() == ["timing.settle", "2s", "config.yaml:1"]
+    assert settle.split() == ["timing.settle", "config.yaml:1", "2s"]
     assert settle.index("2s") == head.index("VALUE")
     assert settle.index("config.yaml") == head.index("FROM")
     assert not any(row != row.rstrip() for row in rows)

@@ -33,7 +33,7 @@ def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
         "pod-resources: answers",
         "host: 3 functions, 2 groups; events by netlink",
     ]
-    assert text[5].split() == ["RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "REGISTERED"]
+    assert text[5].split() == ["RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET"]
     assert text[6].split() == ["nvidia.com/gpu", "2", "1", "1", "0", "yes"]
     assert text[-3:] == ["0000:65:00.0 held by ns/vm", "", "all is well"]
 

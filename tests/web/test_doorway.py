@@ -56,7 +56,7 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
             )
             problem += " instead"
             assert open_door.doorway.status().status == HttpStatus(
-                f"http://{there}/", problem, doorway.advice(OSError())
+                f"http://{there}/", problem, doorway.hint(OSError(errno.EADDRINUSE, ""))
             )
             await anyio.sleep(3 * doorway.AGAIN)
             assert "200 OK" in await open_door.ask(LAST)
@@ -69,8 +69,8 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
 
 
 def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> None:
-    assert "nodeagent-http.socket" in doorway.advice(OSError(errno.EAFNOSUPPORT, "not supported"))
-    assert "http.listen" in doorway.advice(OSError(errno.EADDRINUSE, "in use"))
+    assert "nodeagent-http.socket" in doorway.hint(OSError(errno.EAFNOSUPPORT, "not supported"))
+    assert "http.listen" in doorway.hint(OSError(errno.EADDRINUSE, "in use"))
 
 
 async def test_nothing_listens_where_no_address_is_wanted() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """The fields of a Basis."""
 
 
-HINT = "make its directory writable, or choose another with --status-socket"
+HINT = "or choose another place with --status-socket"
 
 
 @runtime_checkable

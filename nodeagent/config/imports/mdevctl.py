@@ -14,6 +14,8 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.config.problems import Wrong
 from nodeagent.model.configuration import MdevctlDefinitions
 from nodeagent.model.desired import MdevDefinition
@@ -103,7 +105,7 @@ def _names(directory: str, warnings: list[str]) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        warnings.append(f"{directory} is not used: {error.strerror}; keep one directory for each parent")
+        warnings.append(f"{directory} is not used: {advice.words(error)}; {advice.on(error, Doing.LIST)}")
         return []
     return [name for name in names if not name.startswith(".") and name != _SCRIPTS]
 
@@ -117,6 +119,6 @@ def _text(path: str) -> str:
         with os.fdopen(fd, "rb") as file:
             return file.read(_LARGEST).decode()
     except OSError as error:
-        raise Wrong(f"it cannot be read: {error.strerror}", "make it a file that root can read") from error
+        raise Wrong(f"it cannot be read: {advice.words(error)}", advice.on(error, Doing.READ)) from error
     except UnicodeDecodeError as error:
         raise Wrong("it is not valid UTF-8", "write it anew with: mdevctl define") from error

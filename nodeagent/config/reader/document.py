@@ -8,6 +8,7 @@ and files over 1 MiB are errors. Aliases are followed, but no further than ``MAX
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from nodeagent.base import files
+from nodeagent.base import advice, files
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.problems import Place
 from nodeagent.config.reader.reading import Items, Member, Scalar, Table
@@ -101,8 +103,8 @@ def _content(path: str) -> bytes | None:
         _no_link(path)
         return None
     except OSError as error:
-        what = f"{path}: cannot be read: {error.strerror}"
-        raise ConfigError(what, "make it a file that root can read, or remove it") from error
+        what = f"{path}: cannot be read: {advice.words(error)}"
+        raise ConfigError(what, advice.on(error, Doing.READ)) from error
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path}: is larger than 1 MiB", "no configuration needs that: shorten it")
     return content
@@ -123,8 +125,11 @@ def _no_link(path: str) -> None:
 
 def _regular(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
         os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         raise ConfigError(f"{path}: is not a regular file", "write the settings in a file")
     with os.fdopen(fd, "rb") as file:
         return file.read(MAX_BYTES + 1)

@@ -14,6 +14,8 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
 from nodeagent.config import table
@@ -134,7 +136,8 @@ def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tupl
     except FileNotFoundError:
         return []
     except OSError as error:
-        problems.add(directory, "", f"cannot be listed: {error.strerror}", "make it a directory")
+        what = f"cannot be listed: {advice.words(error)}"
+        problems.add(directory, "", what, advice.on(error, Doing.LIST))
         return []
     shown = [name for name in names if not name.startswith(".")]
     warnings += [

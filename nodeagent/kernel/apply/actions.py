@@ -97,7 +97,7 @@ def _run_sriov_manage(root: Root, action: RunSriovManage, patience: float) -> No
         sriov_manage.run(root, address, make=count > 0)
         if not write.shown(lambda: len(_vfs(root, address)) == count, patience):
             what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
-            raise KernelRefused(what, "the kernel's log (dmesg) may say why", path=path)
+            raise KernelRefused(what, write.LOG, path=path)
 
 
 def _has_vfs(root: Root, address: str, count: int, path: str) -> bool:

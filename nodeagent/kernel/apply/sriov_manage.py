@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
@@ -20,7 +22,8 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _GPUS = "/proc/driver/nvidia/gpus"
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _HINT = (
-    "run it by hand to see more; it needs lspci, setpci, the module pci-pf-stub, and a GPU that is not open"
+    "run it by hand on the host to see more; it needs lspci, setpci, the module pci-pf-stub, and a GPU that "
+    "is not open"
 )
 
 
@@ -39,8 +42,8 @@ def run(root: Root, address: str, *, make: bool) -> None:
     try:
         code, said = _ended([root.path(pci.SRIOV_MANAGE), order, address])
     except OSError as error:
-        what = f"{pci.SRIOV_MANAGE} cannot be run: {error.strerror}"
-        raise KernelRefused(what, _HINT, path=pci.SRIOV_MANAGE) from error
+        what = f"{pci.SRIOV_MANAGE} cannot be run: {advice.words(error)}"
+        raise KernelRefused(what, advice.on(error, Doing.RUN), path=pci.SRIOV_MANAGE) from error
     if code:
         last = said.strip().rpartition("\n")[2][:200]
         what = f"{pci.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"

@@ -13,24 +13,23 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 
 PATIENCE = 1.0  # seconds in which a write must have shown its effect
 
 _PAUSE = 0.002  # seconds between two reads for the effect
-_LOG = "the kernel's log (dmesg) may say why"
+LOG = "the kernel log of the host (dmesg there) may say why"
 _HINTS = {
-    errno.EACCES: "nodeagent must be root, and /sys writable",
-    errno.EPERM: "nodeagent must be root, and /sys writable",
-    errno.EROFS: "/sys is mounted read-only here: mount it writable",
     errno.ENOSPC: "the card says that it has no room for another instance",
     errno.EEXIST: "an instance with this id exists, or its removal waits for whoever has it open",
     errno.ENOENT: "it is gone: the parent driver may have been unloaded",
     errno.ENODEV: "it is gone: the device or its driver went away",
-    errno.EINVAL: "the driver does not take this value; the kernel's log (dmesg) may say why",
+    errno.EINVAL: f"the driver does not take this value; {LOG}",
     errno.EBUSY: "something uses the device",
-    errno.EIO: "the driver failed; the kernel's log (dmesg) may say why",
+    errno.EIO: f"the driver failed; {LOG}",
 }
 _NO_HINTS: Mapping[int, str] = {}
 
@@ -55,7 +54,7 @@ def verified(root: Root, write: Write, shows: Callable[[], bool], patience: floa
     _put(root, write)
     if not shown(shows, patience):
         what = f"{write.path} was written without an error, but {write.otherwise}"
-        raise KernelRefused(what, _LOG, path=write.path)
+        raise KernelRefused(what, LOG, path=write.path)
 
 
 def shown(shows: Callable[[], bool], patience: float) -> bool:
@@ -70,8 +69,10 @@ def shown(shows: Callable[[], bool], patience: float) -> bool:
 
 def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
     """The refusal of a write with this errno."""
-    text = f"the kernel refused to write {path}: {os.strerror(number)}"
-    return KernelRefused(text, hints.get(number) or _HINTS.get(number, _LOG), errno=number, path=path)
+    error = OSError(number, os.strerror(number))
+    known = hints.get(number) or _HINTS.get(number) or advice.on(error, Doing.WRITE) or LOG
+    text = f"the kernel refused to write {path}: {error.strerror}"
+    return KernelRefused(text, known, errno=number, path=path)
 
 
 def _put(root: Root, write: Write) -> None:

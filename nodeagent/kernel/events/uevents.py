@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import anyio
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
@@ -150,8 +152,8 @@ def open_socket() -> socket.socket:
 
 def _refused(error: OSError) -> KernelRefused:
     return KernelRefused(
-        f"no socket for the kernel's uevents: {error.strerror}",
-        "without it changes are seen by polling only",
+        f"no socket for the kernel's uevents: {advice.words(error)}",
+        advice.on(error, Doing.LISTEN, "without it changes are seen by polling only"),
         errno=error.errno or 0,
     )
 

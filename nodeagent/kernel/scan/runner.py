@@ -186,7 +186,7 @@ async def _still_running(calls: list[threads.Call[None]]) -> list[threads.Call[N
 def _no_list() -> KernelRefused:
     return KernelRefused(
         "the list of devices below /sys cannot be read: the kernel does not answer",
-        "look for blocked tasks in the kernel's log (dmesg)",
+        "look for blocked tasks in the kernel log of the host (dmesg there)",
         path="/sys",
     )
 

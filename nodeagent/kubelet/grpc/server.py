@@ -22,7 +22,8 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
-from nodeagent.base import sockets
+from nodeagent.base import advice, sockets
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.grpc.connection import SMALL, Calls, Connection
 from nodeagent.kubelet.grpc.wire import Codec
@@ -131,8 +132,7 @@ class SocketServer:
 
     def _unavailable(self, error: OSError) -> KubeletUnavailable:
         return KubeletUnavailable(
-            f"cannot serve on {self.path}: {error.strerror or error}",
-            "the directory must exist and be writable, and no other program may use the name",
+            f"cannot serve on {self.path}: {advice.words(error)}", advice.on(error, Doing.LISTEN)
         )
 
 

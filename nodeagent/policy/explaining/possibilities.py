@@ -6,8 +6,7 @@ Each possibility is put to the same matches as a real device, so rules, aliases 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from nodeagent.model.desired import Desired
@@ -20,9 +19,6 @@ from nodeagent.policy.change.cards import Parent
 from nodeagent.policy.explaining import cards, rules
 from nodeagent.policy.offer import matches
 from nodeagent.policy.offer.turn import Decision
-
-_NEAREST = 3
-_CUTOFF = 0.6
 
 
 class Possibility(NamedTuple):
@@ -38,14 +34,6 @@ def possibilities(name: str, decision: Decision) -> tuple[Possibility, ...]:
         *_named(name, decision.snapshot.desired),
         *_of_cards(name, decision.snapshot),
         *_of_functions(name, decision.snapshot),
-    )
-
-
-def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The words that are most like it, at most three."""
-    by_lower = {each.lower(): each for each in known}
-    return tuple(
-        by_lower[each] for each in difflib.get_close_matches(word.lower(), by_lower, _NEAREST, _CUTOFF)
     )
 
 

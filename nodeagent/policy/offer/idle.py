@@ -12,22 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.remark import Remark, RemarkCode, note
-from nodeagent.policy import selectors
+from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.selectors import Selector
 
-NAMED = 3  # devices that one line names
+NAMED = 3  # selectors of which one line says what comes nearest
 SELECTORS = 16  # of one rule, each of which is looked at by itself: a longer list is a list of addresses
-ALIKE = 0.6  # of two words; less is no likeness
 _SCAN = "nodeagent scan shows what is there"
 _FOR_OTHERS = f"change it, or leave it if it is for other nodes; {_SCAN}"
-
-
-def some(ids: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return f"{', '.join(ids[:NAMED])}{more}"
 
 
 def rules(decision: Decision) -> Iterator[Remark]:
@@ -85,7 +78,7 @@ def _shadowed(picked: Sequence[HostDevice], decision: Decision) -> str:
         owner = "nobody" if match is None else f'the rule "{match.rule.name}"'
         place = "" if match is None or not match.rule.place else f" ({match.rule.place})"
         owners.setdefault(f"{owner}{place}", []).append(host_device.id)
-    return "; ".join(f"{owner} before it has {some(ids)}" for owner, ids in owners.items())
+    return "; ".join(f"{owner} before it has {naming.few(ids)}" for owner, ids in owners.items())
 
 
 def _nearest(selector: Selector, devices: Sequence[HostDevice], decision: Decision) -> str:
@@ -93,10 +86,10 @@ def _nearest(selector: Selector, devices: Sequence[HostDevice], decision: Decisi
     if isinstance(selector, MdevSelector):
         offered = [each for each in _offered(decision) if selectors.fits(selector, each, names)]
         if offered:
-            cards = some(sorted({each.parent or "" for each in offered}))
+            cards = naming.few(sorted({each.parent or "" for each in offered}))
             return f"{cards} offers the type, and has none of it; mdevs.types has some made"
         devices = [*devices, *_offered(decision)]
-    near = selectors.nearest(selector, devices, names, ALIKE)
+    near = selectors.nearest(selector, devices, names, naming.ALIKE)
     if near is None:
         return "nothing here is like it"
     nearest, why = near
@@ -140,8 +133,6 @@ def _unnamed(name: str, found: _Found, decision: Decision) -> str:
     if not decision.snapshot.desired.discovery.enabled:
         return matches.OFF
     if name in found:
-        return f'the rule "{found[name][0][0]}" has {some(sorted(each for _, each in found[name]))}'
-    import difflib  # here: most aliases are right
-
-    near = difflib.get_close_matches(name, found, n=1, cutoff=ALIKE)
+        return f'the rule "{found[name][0][0]}" has {naming.few(sorted(each for _, each in found[name]))}'
+    near = naming.like(name, found)
     return f'nearest is "{near[0]}"' if near else "no name here is like it"

@@ -23,7 +23,6 @@ from nodeagent.policy.offer.turn import Decision
 
 _PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
 NO_GRANT = Grant()
-_SHOWN = 3  # ids of devices in one line
 _UNTOLD = "who holds what is not known: no kubelet was asked, so what looks free may be held"
 _UNCHECKED = "what is permitted is not checked: no KubeVirt CR is known"
 _UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything"
@@ -142,8 +141,8 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
 
 
 def _nearest(resource: str, decision: Decision) -> str:
-    hint = naming.nearest(resource, decision.resources) if decision.resources else ""
-    return f"; {hint}" if hint.startswith("did you mean") else ""
+    known = decision.resources
+    return f"; {naming.nearest(resource, known)}" if naming.like(resource, known) else ""
 
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
@@ -194,9 +193,4 @@ def _together(said: Mapping[str, str]) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for device_id, text in said.items():
         by_text.setdefault(text, []).append(device_id)
-    return [f"{_listed(ids)}: {text}" for text, ids in by_text.items()]
-
-
-def _listed(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-    return ", ".join(ids[:_SHOWN]) + more
+    return [f"{naming.few(ids)}: {text}" for text, ids in by_text.items()]

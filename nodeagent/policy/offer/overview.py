@@ -7,7 +7,7 @@ misses a GPU finds it here, with the reason. Bridges and host controllers by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction
 from nodeagent.model.status import GroupStatus, MemberStatus
@@ -30,11 +30,12 @@ def _groups(decision: Decision) -> Iterator[GroupStatus]:
             continue
         seen.add(unit)
         members = host.devices_in(host_device.group) or (host_device,)
-        functions = [member for member in members if isinstance(member, PciFunction)]
+        functions = tuple(member for member in members if isinstance(member, PciFunction))
+        roles = {member.address: member.role for member in explain.members_of(functions, host)}
         yield GroupStatus(
             host_device.group,
             not groups.blockers(functions),
-            tuple(_member(member, functions, decision) for member in members),
+            tuple(_member(member, roles, decision) for member in members),
         )
 
 
@@ -44,8 +45,8 @@ def _matters(host_device: HostDevice, decision: Decision) -> bool:
     return discovery.of_its_class(host_device, decision.snapshot.desired.discovery)
 
 
-def _member(host_device: HostDevice, functions: Sequence[PciFunction], decision: Decision) -> MemberStatus:
-    """``functions``: those of the group."""
+def _member(host_device: HostDevice, roles: Mapping[str, str], decision: Decision) -> MemberStatus:
+    """``roles``: what the functions of its group mean for that."""
     names = decision.snapshot.names
     offer = decision.offer_with(host_device.id)
     function = host_device if isinstance(host_device, PciFunction) else None
@@ -53,7 +54,7 @@ def _member(host_device: HostDevice, functions: Sequence[PciFunction], decision:
         host_device.id,
         kinds.of(host_device).text(host_device, names),
         host_device.driver,
-        explain.role(function, functions) if function is not None else "mdev",
+        roles.get(host_device.id, "mdev"),
         function.physfn if function is not None else getattr(host_device, "parent", None),
         offer.device.id if offer is not None else None,
         None if offer is not None else _why_not(host_device, decision),

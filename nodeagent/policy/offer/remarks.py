@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from nodeagent.model.desired import Desired, PciRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.remark import Remark, RemarkCode, note
-from nodeagent.policy import groups, selectors
+from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.offer import idle, matches
 from nodeagent.policy.offer.turn import Decision
 
@@ -22,7 +22,7 @@ _SWITCH_ON = (
     "switch it on in the firmware (VT-d, AMD-Vi), on Intel also with intel_iommu=on, and reboot once the "
     "node is drained; where no device is to be given, set discovery.enabled: false"
 )
-_LOAD = "load it with: modprobe vfio-pci; a file in /etc/modules-load.d has it loaded at each boot"
+_LOAD = "load it on the host: modprobe vfio-pci; a file in its /etc/modules-load.d has it loaded at each boot"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
 
@@ -47,7 +47,7 @@ def _without_iommu(decision: Decision) -> Iterator[Remark]:
         if not _splits(each, host) and (_discoverable(each, desired) or _wanted(each, desired))
     ]
     if missed:
-        what = f"this host has no active IOMMU: {idle.some(missed)} cannot be given to a VM"
+        what = f"this host has no active IOMMU: {naming.few(missed)} cannot be given to a VM"
         yield Remark(RemarkCode.NO_IOMMU, "", what, _SWITCH_ON, True)
 
 
@@ -63,7 +63,7 @@ def _without_vfio(decision: Decision) -> Iterator[Remark]:
         and (_wanted(each, desired) or (each.driver is None and _discoverable(each, desired)))
     ]
     if missed:
-        what = f"the driver vfio-pci is not loaded: {idle.some(missed)} cannot be given to a VM"
+        what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
         yield Remark(RemarkCode.NO_VFIO, "", what, _LOAD, True)
 
 
@@ -78,7 +78,7 @@ def _on_host_drivers(decision: Decision) -> Iterator[Remark]:
     for driver, addresses in kept.items():
         count = len(addresses)
         which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
-        what = f"{count} {which} on the host driver {driver}, and not offered: {idle.some(addresses)}"
+        what = f"{count} {which} on the host driver {driver}, and not offered: {naming.few(addresses)}"
         yield note(RemarkCode.HOST_DRIVER, what, _LOOK, driver)
 
 

@@ -105,11 +105,17 @@ function textOf(block, row) {
     .filter(Boolean).join(" ").toLowerCase();
 }
 
+const MEANS = {
+  blocks: "its driver hinders the whole group",
+  splits: "its driver splits it: its parts are given, not it",
+  vacant: "its driver can give it a vGPU type; it has none",
+};
+
 // Why a part of a card is not offered matters where nothing of its group is, or where that is asked for.
 function rowOf(row, whyNot) {
   const { member, device, state } = row;
   const name = row.shares > 1 ? `${row.shares} shares such as ${member.id}` : member.id;
-  const what = device ? device.what : member.role === "blocks" ? "its driver hinders the whole group" : whyNot && member.why;
+  const what = device ? device.what : MEANS[member.role] || (whyNot && member.why);
   const wide = member.id.length > 20 ? " uuid" : "";
   return el("div", `device${wide}${state === "none" ? " aside" : ""}`,
     el("span", "id", name),
@@ -141,7 +147,8 @@ function showDevices(status, devices) {
     const bad = block.rows.some((row) => row.state === "bad");
     const blocking = block.blocking.map((member) => `${member.id} (${member.driver})`).join(", ");
     const head = el("header", "", el("h3", "", block.title),
-      block.viable ? null : badge("bad", `not viable: ${blocking} has a host driver`));
+      block.viable ? null : blocking ? badge("bad", `not viable: ${blocking} has a host driver`)
+        : badge("none", "not for VFIO, its driver gives parts of it"));
     made.push(el("article", `group${bad ? " trouble" : ""}`, head,
       ...rows.map((row) => rowOf(row, shownState === "none" || !block.rows.some((each) => each.device)))));
   }

@@ -89,9 +89,3 @@ def test_what_virt_handler_offers_is_said_to_be_its() -> None:
     rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
     told = found("x/theirs", Desired(foreign={"10de:1eb8": rule}))
     assert told[0].what == "virt-handler offers it (rule x/theirs (KubeVirt CR: pciHostDevices[0]))"
-
-
-def test_the_nearest_names_are_three_at_most() -> None:
-    known = [f"nvidia.com/T{number}" for number in range(9)]
-    assert len(possibilities.nearest("NVIDIA.com/t", known)) == 3
-    assert possibilities.nearest("zzz", known) == ()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.model.desired import Desired
-from nodeagent.model.host import HostDevice
+from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.status import GroupStatus, MemberStatus
 from nodeagent.policy.offer import overview, turn
 from tests.policy.samples import UUID, function, host, mdev, snapshot
@@ -29,6 +29,15 @@ def test_whatever_blocks_a_group_is_told_with_its_driver() -> None:
     assert not group.viable
     blocker = group.members[1]
     assert (blocker.role, blocker.driver, blocker.device) == ("blocks", "e1000e", None)
+
+
+def test_a_card_that_its_driver_splits_blocks_nothing_unless_vfio_is_to_have_its_group() -> None:
+    card = function(GPU, driver="nvidia")
+    sound = function(SOUND, pci_class="040300", device="10f8", driver="vfio-pci")
+    for devices, role in (((card,), "splits"), ((card, sound), "blocks")):
+        on = host(*devices, mdev_parents={GPU: (MdevType("nvidia-222", None, 16),)})
+        (group,) = overview.overview(turn.first(snapshot(on, Desired())))
+        assert (group.viable, group.members[0].role) == (False, role)
 
 
 def test_a_gpu_that_is_not_offered_says_why() -> None:

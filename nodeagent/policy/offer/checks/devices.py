@@ -110,7 +110,7 @@ def _no_vgpu(function: PciFunction, use: Use) -> Reason:
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
         f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
-        f"write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
+        f"on the host, write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
     )
 
 
@@ -133,8 +133,8 @@ def dead(mdev: Mdev, _: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         "it has no driver any more: nobody can use this instance",
-        f"once nobody has it open any more, remove it (echo 1 > /sys/bus/mdev/devices/{mdev.uuid}/remove) "
-        "and create it anew",
+        "once nobody has it open any more, remove it on the host "
+        f"(echo 1 > /sys/bus/mdev/devices/{mdev.uuid}/remove) and create it anew",
     )
 
 

@@ -94,7 +94,7 @@ def _open_through(vf: PciFunction) -> Reason:
     return Reason(
         ReasonCode.HELD_OUTSIDE,
         f"its VF {vf.address} is open, and no pod of this node has it: either it is given, or its VFs are",
-        "find the process with: fuser -v /dev/vfio/*",
+        "on the host, fuser -v /dev/vfio/* names the process",
     )
 
 
@@ -123,7 +123,7 @@ def _held_outside(member: PciFunction, function: PciFunction) -> Reason:
     return Reason(
         ReasonCode.HELD_OUTSIDE,
         f"{itself} open, and no pod of this node has it{_by(member)}",
-        "find the process with: fuser -v /dev/vfio/*",
+        "on the host, fuser -v /dev/vfio/* names the process",
     )
 
 

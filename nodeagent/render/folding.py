@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines that are too long for a terminal, folded between words: below their column, or a little further in.
+
+A word is never broken, so that what is copied is whole: a name that is longer than the terminal is wide goes
+beyond its edge. Knows nothing of what the lines say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TextIO
+
+_GAP = re.compile(r"(?<=\S)  +(?=\S)")  # between the cells of a table
+_NARROW = 24  # columns, in which a text is not folded: it would become a ribbon
+_ROOMY = 40  # columns, in which it reads well
+_FURTHER = 2  # columns
+_NARROWEST = 40  # columns of a terminal, below which no table is of use
+
+
+def columns(stream: TextIO | None, environ: Mapping[str, str]) -> int:
+    """How wide the terminal behind the stream is; 0 if it is none, or its width is of no use."""
+    if stream is None or not stream.isatty():
+        return 0
+    try:
+        wide = int(environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+    except (OSError, ValueError):
+        return 0
+    return wide if wide >= _NARROWEST else 0
+
+
+def folded(text: str, width: int) -> str:
+    """The text with no line that is longer than ``width``, as far as words allow that; 0: as it is."""
+    if not width:
+        return text
+    return "\n".join(part for line in text.split("\n") for part in _folded(line, width))
+
+
+def _folded(line: str, width: int) -> Iterator[str]:
+    if len(line) <= width:
+        yield line
+        return
+    *others, last = [0, *(gap.end() for gap in _GAP.finditer(line))]
+    cell, columns = line[last:], others[1:]
+    longest = max(map(len, cell.split()), default=0)
+    whole = next((each for each in reversed(columns) if each + len(cell) <= width), None)
+    if whole is None and last and width - last >= max(_NARROW, longest):
+        yield from _wrapped(line, width, last)
+        return
+    roomy = (each for each in reversed(columns) if width - each >= max(_ROOMY, longest))
+    below = whole or next(roomy, None)
+    if below is None:
+        yield from _wrapped(line, width, len(line) - len(line.lstrip()) + _FURTHER)
+        return
+    yield from _folded(line[:last].rstrip(), width)
+    yield from _wrapped(" " * below + cell, width, below)
+
+
+def _wrapped(line: str, width: int, further: int) -> list[str]:
+    return textwrap.wrap(
+        line, width, subsequent_indent=" " * further, break_long_words=False, break_on_hyphens=False
+    )
