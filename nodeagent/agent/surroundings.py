@@ -8,7 +8,7 @@ does not answer in time is told as such, and the others count.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,9 @@ from nodeagent.kernel import pciids, platform, standing
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.podresources import VirtHandler
+from nodeagent.model import plain
 from nodeagent.model.host import Host
+from nodeagent.model.status import Status
 from nodeagent.model.surroundings import DaemonSight, KubeletSight, Platform, Standing, Surroundings, Versions
 
 T = TypeVar("T")
@@ -152,12 +154,14 @@ def _ask(root: Root, path: str) -> DaemonSight:
 
 
 def _told(sight: DaemonSight, document: Any) -> DaemonSight:
-    """What a status says; another version's may be of another shape."""
-    status = document if isinstance(document, Mapping) else {}
-    process = status.get("process", {})
+    """What its status says; another version's may be of another shape."""
+    try:
+        status = plain.load(Status, document)
+    except (TypeError, ValueError) as error:
+        return sight._replace(answer=f"the daemon's answer cannot be read: {error}")
     return sight._replace(
-        version=str(status.get("version", "")),
-        problems=len(status.get("problems", ())),
-        open_files=int(process.get("openFiles", 0)),
-        most_files=int(process.get("mostFiles", 0)),
+        version=status.version,
+        problems=len(status.problems),
+        open_files=status.process.open_files,
+        most_files=status.process.most_files,
     )

@@ -15,7 +15,7 @@ from nodeagent.agent import surroundings
 from nodeagent.agent.surroundings import Places
 from nodeagent.cli import asking, bases, output
 from nodeagent.policy.ready import report
-from nodeagent.policy.ready.lines import Facts
+from nodeagent.policy.ready.lines import Evidence
 from nodeagent.render import documents, readiness
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check(options: argparse.Namespace) -> int:
     """Say whether the host can give devices away. :raises ConfigError: if the file holds no saved host."""
     basis, first_line = bases.chosen(options)
     host = basis.snapshot.host
-    found = report.report(Facts(host, basis.snapshot.desired, _around(options, basis, host)))
+    found = report.report(Evidence(host, basis.snapshot.desired, _around(options, basis, host)))
     if options.output == output.TEXT:
         text = readiness.text(found)
     else:

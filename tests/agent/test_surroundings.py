@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from nodeagent.agent import surroundings
 from nodeagent.agent.surroundings import Places
+from nodeagent.base import jsonserver
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 from nodeagent.model.surroundings import DaemonSight, KubeletSight, Surroundings
@@ -80,6 +82,18 @@ async def test_a_service_is_known_by_its_files(tmp_path: Path) -> None:
     link.parent.mkdir(parents=True)
     link.symlink_to("/usr/lib/systemd/system/nodeagent.service")
     assert (await daemon_of(tmp_path)).enabled
+
+
+@pytest.mark.parametrize("document", [[], {"version": 1}, {"problems": 3}])
+async def test_a_daemon_of_another_kind_is_told_as_such(tmp_path: Path, document: object) -> None:
+    path = tmp_path / PLACES.status.removeprefix("/")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonserver.serve, str(path), lambda: None, lambda _: document, "")
+        await anyio.wait_all_tasks_blocked()
+        found = await daemon_of(tmp_path)
+        tasks.cancel_scope.cancel()
+    assert found.answer.startswith("the daemon's answer cannot be read: ")
+    assert found.version == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may look everywhere")

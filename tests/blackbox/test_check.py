@@ -235,6 +235,7 @@ async def test_without_a_kubelet_nobody_asks_for_devices(node: Node) -> None:
     prepare(node)
     lines = await checked(node, 3)
     assert lines["device plugins"]["verdict"] == "wrong"
+    assert "no /var/lib/kubelet/device-plugins" in lines["device plugins"]["seen"]
     assert "systemctl status kubelet" in lines["device plugins"]["toDo"]
     node.host.write_file("/var/lib/k0s/kubelet/pod-resources/kubelet.sock", "")
     line = (await checked(node, 3))["PodResources"]

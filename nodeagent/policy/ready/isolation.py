@@ -17,7 +17,7 @@ from nodeagent.model.readiness import ReadinessLine
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer.idle import some
 from nodeagent.policy.offer.remarks import expected
-from nodeagent.policy.ready.lines import Facts, Section
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE = Section("IOMMU groups")
 _FEW = 16  # groups that are listed one by one though there is nothing to say of them
@@ -29,26 +29,26 @@ _EITHER = f"{_TOGETHER}move one below another root port"
 _LOOK_FROM_NODE = "ask on the node itself, as root, in its PID and network namespaces"
 
 
-def lines(facts: Facts) -> Iterator[ReadinessLine]:
+def lines(evidence: Evidence) -> Iterator[ReadinessLine]:
     """How many there are, then those that matter, then what the host itself uses."""
-    host = facts.host
+    host = evidence.host
     if not host.groups:
         yield _HERE.unseen("groups", "there are none without an IOMMU")
     else:
         yield _HERE.ok("groups", f"{len(host.groups)} of {len(host.functions)} functions")
-    mattering = [group for _, group in sorted(host.groups.items()) if _matters(group, facts)]
+    mattering = [group for _, group in sorted(host.groups.items()) if _matters(group, evidence)]
     easy = [group for group in mattering if _easy(group, host)]
     if easy:
         yield _alone(easy)
     for group in mattering:
         if group not in easy:
             yield _group(group, host)
-            yield from _acs(group, facts)
+            yield from _acs(group, evidence)
     yield from _used(host)
 
 
-def _matters(group: Group, facts: Facts) -> bool:
-    host, desired = facts.host, facts.desired
+def _matters(group: Group, evidence: Evidence) -> bool:
+    host, desired = evidence.host, evidence.desired
     return any(groups.ready(each) or expected(each, host, desired) for each in host.members(group.number))
 
 
@@ -99,16 +99,16 @@ def _named(function: PciFunction) -> str:
     return f"{function.address} ({function.driver or 'no driver'})"
 
 
-def _acs(group: Group, facts: Facts) -> Iterator[ReadinessLine]:
+def _acs(group: Group, evidence: Evidence) -> Iterator[ReadinessLine]:
     """The bridge that keeps several cards in one group, if there is one."""
-    members = [each for each in facts.host.members(group.number) if not each.bridge]
+    members = [each for each in evidence.host.members(group.number) if not each.bridge]
     if len({each.address.rpartition(".")[0] for each in members}) < 2:
         return
-    above = _bridges(group, facts.host)
+    above = _bridges(group, evidence.host)
     if not above:
         return
     below = [each.address for each in members if not set(above).isdisjoint(each.ports)]
-    why, to_do = _why_together(below, facts)
+    why, to_do = _why_together(below, evidence)
     check = f"ACS above group {group.number}"
     yield _HERE.note(check, f"{some(above)} {why}, so the group has {some(below)}", to_do)
 
@@ -122,8 +122,8 @@ def _bridges(group: Group, host: Host) -> list[PciAddress]:
     return [each.address for each in found if not names.intersection(each.ports)]
 
 
-def _why_together(below: Sequence[PciAddress], facts: Facts) -> tuple[str, str]:
-    platform = facts.around.platform
+def _why_together(below: Sequence[PciAddress], evidence: Evidence) -> tuple[str, str]:
+    platform = evidence.around.platform
     express = None if isinstance(platform, str) else platform.express
     if express is None:
         return "has no ACS, or leads to conventional PCI", _EITHER

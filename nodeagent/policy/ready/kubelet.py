@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.surroundings import KubeletSight, Platform
-from nodeagent.policy.ready.lines import Facts, Section
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE, _KUBEVIRT = Section("kubelet"), Section("KubeVirt")
 _PLUGINS, _PODS, _HANDLER = "device plugins", "PodResources", "virt-handler"
@@ -21,9 +21,9 @@ _NESTED = "this is a virtual machine: have its hypervisor give it nested virtual
 _MODULES = {"/dev/net/tun": "tun", "/dev/vhost-net": "vhost_net"}
 
 
-def lines(facts: Facts) -> Iterator[ReadinessLine]:
+def lines(evidence: Evidence) -> Iterator[ReadinessLine]:
     """Whether devices can be offered, and who has them."""
-    kubelet = facts.around.kubelet
+    kubelet = evidence.around.kubelet
     if isinstance(kubelet, str):
         yield _HERE.unseen(_PLUGINS, kubelet)
         yield _HERE.unseen(_PODS, kubelet)
@@ -55,9 +55,9 @@ def _pod_resources(kubelet: KubeletSight) -> ReadinessLine:
     return _HERE.wrong(_PODS, kubelet.answer, _START)
 
 
-def kubevirt(facts: Facts) -> Iterator[ReadinessLine]:
+def kubevirt(evidence: Evidence) -> Iterator[ReadinessLine]:
     """What virtual machines need of the node besides devices."""
-    platform, kubelet = facts.around.platform, facts.around.kubelet
+    platform, kubelet = evidence.around.platform, evidence.around.kubelet
     yield _kvm(platform)
     yield from (_network(path, module, platform) for path, module in _MODULES.items())
     if isinstance(kubelet, str):

@@ -11,7 +11,7 @@ from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.surroundings import Surroundings
 
 
-class Facts(NamedTuple):
+class Evidence(NamedTuple):
     """All that readiness is judged by."""
 
     host: Host

@@ -17,7 +17,7 @@ from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.surroundings import Platform
 from nodeagent.policy.offer.idle import some
 from nodeagent.policy.ready import commandline
-from nodeagent.policy.ready.lines import Facts, Section
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE = Section("machine")
 _EMPTY = "no IOMMU is active: /sys/class/iommu is empty"
@@ -48,9 +48,9 @@ _MAKERS = {
 _X86 = frozenset(_MAKERS) - {"Arm"}
 
 
-def lines(facts: Facts) -> Iterator[ReadinessLine]:
+def lines(evidence: Evidence) -> Iterator[ReadinessLine]:
     """IOMMU, interrupts, and what the command line weakens."""
-    host, platform = facts.host, facts.around.platform
+    host, platform = evidence.host, evidence.around.platform
     yield _iommu(host, platform)
     yield _remapping(host, platform)
     if not isinstance(platform, str) and (word := commandline.override(platform.words or ())):
@@ -72,8 +72,7 @@ def _iommu(host: Host, platform: Platform | str) -> ReadinessLine:
 
 
 def _why_off(platform: Platform) -> tuple[str, str]:
-    words, loader = platform.words or (), platform.loader
-    maker = _MAKERS.get(platform.cpu or "")
+    words, loader, maker = platform.words or (), platform.loader, _maker(platform)
     if off := commandline.iommu_off(words):
         return f"no IOMMU is active: {off} in /proc/cmdline", commandline.take(off, loader)
     if maker is None:
@@ -87,6 +86,12 @@ def _why_off(platform: Platform) -> tuple[str, str]:
     if maker is _INTEL and not _asked_for(platform):
         return f"{seen}; no intel_iommu=on in /proc/cmdline", commandline.add("intel_iommu=on", loader)
     return seen, f"see why: dmesg | grep {maker.log}; a kernel may be built without its driver"
+
+
+def _maker(platform: Platform) -> _Maker | None:
+    """By the table that is there: a virtual machine may have one maker's processor, and another's IOMMU."""
+    described = (maker for maker in _MAKERS.values() if maker.table in (platform.tables or ()))
+    return next(described, _MAKERS.get(platform.cpu or ""))
 
 
 def _unknown(maker: _Maker, platform: Platform) -> str:

@@ -17,7 +17,7 @@ from nodeagent.model.surroundings import Modules
 from nodeagent.policy import groups
 from nodeagent.policy.offer.nodes import IOMMUFD_NODE
 from nodeagent.policy.offer.remarks import LOAD
-from nodeagent.policy.ready.lines import Facts, Section
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE = Section("modules")
 _DRIVER = "/sys/bus/pci/drivers/vfio-pci"
@@ -28,13 +28,13 @@ _INSTALL = (
 )
 
 
-def lines(facts: Facts) -> Iterator[ReadinessLine]:
+def lines(evidence: Evidence) -> Iterator[ReadinessLine]:
     """vfio-pci, what it maps memory with, iommufd."""
-    platform = facts.around.platform
+    platform = evidence.around.platform
     modules = platform if isinstance(platform, str) else platform.modules
-    yield _vfio_pci(facts.host, modules)
-    yield _backend(facts.host, modules)
-    yield _iommufd(facts)
+    yield _vfio_pci(evidence.host, modules)
+    yield _backend(evidence.host, modules)
+    yield _iommufd(evidence)
 
 
 def _vfio_pci(host: Host, modules: Modules | str) -> ReadinessLine:
@@ -63,12 +63,12 @@ def _backend(host: Host, modules: Modules | str) -> ReadinessLine:
     return _HERE.note(check, "not in /sys/module", f"load it with: modprobe {check}")
 
 
-def _iommufd(facts: Facts) -> ReadinessLine:
-    if IOMMUFD_NODE in facts.host.nodes:
+def _iommufd(evidence: Evidence) -> ReadinessLine:
+    if IOMMUFD_NODE in evidence.host.nodes:
         return _HERE.ok("iommufd", f"there: {IOMMUFD_NODE}")
     asking = [
         rule.name
-        for rule in facts.desired.rules
+        for rule in evidence.desired.rules
         if isinstance(rule, PciRule | MdevRule) and rule.iommufd is Iommufd.ONLY
     ]
     if asking:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.surroundings import DaemonSight, Platform, Standing
 from nodeagent.policy.offer.nodes import CONTAINER_NODE
-from nodeagent.policy.ready.lines import Facts, Section
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _MAY, _LIMITS, _VERSIONS, _DAEMON = map(Section, ("permissions", "limits", "versions", "daemon"))
 _AS_ROOT = "ask again as root"
@@ -19,14 +19,14 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 _MORE = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
 
 
-def permissions(facts: Facts) -> Iterator[ReadinessLine]:
+def permissions(evidence: Evidence) -> Iterator[ReadinessLine]:
     """What who asks may do; the daemon needs the same."""
-    standing = facts.around.standing
+    standing = evidence.around.standing
     if isinstance(standing, str):
         yield _MAY.unseen("user", standing)
     else:
         yield from _process(standing)
-    yield _nodes(facts)
+    yield _nodes(evidence)
 
 
 def _process(standing: Standing) -> Iterator[ReadinessLine]:
@@ -50,18 +50,18 @@ def _process(standing: Standing) -> Iterator[ReadinessLine]:
         yield _MAY.ok("directories", "/run/nodeagent and the kubelet's can be written to")
 
 
-def _nodes(facts: Facts) -> ReadinessLine:
-    if CONTAINER_NODE in facts.host.nodes:
+def _nodes(evidence: Evidence) -> ReadinessLine:
+    if CONTAINER_NODE in evidence.host.nodes:
         return _MAY.ok("/dev/vfio", f"there: {CONTAINER_NODE}")
-    if not facts.host.vfio_loaded:
+    if not evidence.host.vfio_loaded:
         return _MAY.unseen("/dev/vfio", "it comes with vfio-pci")
     to_do = "look for udev or container mounts that hide /dev/vfio"
     return _MAY.wrong("/dev/vfio", f"no {CONTAINER_NODE}, though vfio-pci is loaded", to_do)
 
 
-def limits(facts: Facts) -> Iterator[ReadinessLine]:
+def limits(evidence: Evidence) -> Iterator[ReadinessLine]:
     """inotify, and open files of the daemon."""
-    platform, standing, daemon = facts.around.platform, facts.around.standing, facts.around.daemon
+    platform, standing, daemon = evidence.around.platform, evidence.around.standing, evidence.around.daemon
     yield _inotify(platform, standing)
     if isinstance(daemon, str) or not daemon.most_files:
         why = daemon if isinstance(daemon, str) else "no daemon tells of them"
@@ -91,9 +91,9 @@ def _inotify(platform: Platform | str, standing: Standing | str) -> ReadinessLin
     return _LIMITS.ok(check, seen)
 
 
-def versions(facts: Facts) -> Iterator[ReadinessLine]:
+def versions(evidence: Evidence) -> Iterator[ReadinessLine]:
     """Of the kernel, the kubelet, this program and its names."""
-    release, own = facts.host.release, facts.around.versions
+    release, own = evidence.host.release, evidence.around.versions
     found = _VERSION.match(release or "")
     if release is None:
         yield _VERSIONS.unseen("kernel", "/proc/sys/kernel/osrelease cannot be seen")
@@ -105,13 +105,13 @@ def versions(facts: Facts) -> Iterator[ReadinessLine]:
     yield _VERSIONS.ok("this program", f"{own.nodeagent}, pci.ids of {own.pci_ids or 'no known date'}")
 
 
-def daemon(facts: Facts) -> Iterator[ReadinessLine]:
+def daemon(evidence: Evidence) -> Iterator[ReadinessLine]:
     """Whether one serves this node, and will after a reboot."""
-    seen = facts.around.daemon
+    seen = evidence.around.daemon
     if isinstance(seen, str):
         yield _DAEMON.unseen("nodeagent", seen)
         return
-    yield from _answers(seen, facts.around.versions.nodeagent)
+    yield from _answers(seen, evidence.around.versions.nodeagent)
     if seen.unit and not seen.enabled:
         yield _DAEMON.note("at boot", "its service is not enabled", "systemctl enable nodeagent")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodeagent.model.readiness import Readiness
 from nodeagent.policy.ready import isolation, kubelet, machine, modules, node
-from nodeagent.policy.ready.lines import Facts
+from nodeagent.policy.ready.lines import Evidence
 
 _JUDGES = (
     machine.lines,
@@ -20,6 +20,6 @@ _JUDGES = (
 )
 
 
-def report(facts: Facts) -> Readiness:
+def report(evidence: Evidence) -> Readiness:
     """All lines."""
-    return Readiness(tuple(line for judge in _JUDGES for line in judge(facts)))
+    return Readiness(tuple(line for judge in _JUDGES for line in judge(evidence)))

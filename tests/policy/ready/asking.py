@@ -20,7 +20,7 @@ from nodeagent.model.surroundings import (
     Surroundings,
     Versions,
 )
-from nodeagent.policy.ready.lines import Facts
+from nodeagent.policy.ready.lines import Evidence
 
 PLUGINS, PODS = "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources/kubelet.sock"
 PLATFORM = Platform(
@@ -47,7 +47,7 @@ WELL = Host(
 )
 
 
-def facts(host: Host = WELL, desired: Desired | None = None, **other: Any) -> Facts:
+def facts(host: Host = WELL, desired: Desired | None = None, **other: Any) -> Evidence:
     """What is known of such a machine, with other parts of it, or with other fields of its platform."""
     parts: dict[str, Any] = {"standing": STANDING, "kubelet": KUBELET, "daemon": DAEMON} | {
         name: part for name, part in other.items() if name in Surroundings._fields
@@ -57,7 +57,7 @@ def facts(host: Host = WELL, desired: Desired | None = None, **other: Any) -> Fa
         platform = platform._replace(
             **{name: value for name, value in other.items() if name in Platform._fields}
         )
-    return Facts(host, desired or Desired(), Surroundings(platform, versions=Versions("1", ""), **parts))
+    return Evidence(host, desired or Desired(), Surroundings(platform, versions=Versions("1", ""), **parts))
 
 
 def by_check(lines: Iterable[ReadinessLine]) -> dict[str, ReadinessLine]:
