@@ -252,6 +252,16 @@ async def test_a_kubelet_that_is_there_tells_how_many_pods_it_has(node: Node) ->
         assert "1 pod" in (await checked(node, 0))["PodResources"]["seen"]
 
 
+async def test_a_kubelet_that_does_not_answer_holds_nobody_up(node: Node) -> None:
+    prepare(node)
+    async with node.kubelet() as kubelet:
+        kubelet.faults.set("pod-resources-delay", 60.0)
+        lines = await checked(node, 3)
+    assert lines["device plugins"]["verdict"] == "ok"
+    assert (lines["PodResources"]["verdict"], lines["IOMMU"]["verdict"]) == ("wrong", "ok")
+    assert "no answer" in lines["PodResources"]["seen"]
+
+
 async def test_limits_that_are_too_low_are_told_before_they_are_hit(node: Node) -> None:
     prepare(node, {"/proc/sys/fs/inotify/max_user_instances": "128"})
     line = (await checked(node, 3))["inotify"]

@@ -14,9 +14,13 @@ from nodeagent.model.resource import Iommufd
 from nodeagent.model.surroundings import Modules, Versions
 from nodeagent.policy.ready import report
 from tests.policy.ready.asking import DAEMON, KUBELET, STANDING, WELL, by_check, facts, short
+from tests.policy.samples import function
 
 SAVED = "not in the saved host"
 UNLOADED = replace(WELL, vfio_loaded=False, nodes=frozenset())
+NIC = function(driver="mlx5_vfio_pci", vfio=True)
+OTHER_DRIVER = replace(UNLOADED, functions={NIC.address: NIC})
+PARENT = replace(UNLOADED, mdev_parents={"mtty": ()})
 NO_KUBELET = KUBELET._replace(plugins_there=False, served=False, answer="nobody")
 SILENT = DAEMON._replace(answer="no daemon answers")
 
@@ -39,6 +43,8 @@ def test_of_a_saved_host_only_what_is_in_it_is_judged() -> None:
     ("check", "verdict", "other", "advice"),
     [
         ("vfio-pci", Verdict.WRONG, {"host": UNLOADED}, "modprobe vfio-pci"),
+        ("vfio-pci", Verdict.NOTE, {"host": OTHER_DRIVER}, "modprobe vfio-pci"),
+        ("vfio-pci", Verdict.NOTE, {"host": PARENT}, "modprobe vfio-pci"),
         (
             "vfio-pci",
             Verdict.WRONG,
