@@ -37,14 +37,13 @@ def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
 
 
 def _wrapped(head: str, words: str) -> list[str]:
-    """The words after the head, and below each other; a path is not broken."""
+    """The words after the head, and below each other; what is longer than a line is broken."""
     return textwrap.wrap(
         words,
         WIDTH,
         initial_indent=head,
         subsequent_indent=" " * len(head),
         break_on_hyphens=False,
-        break_long_words=False,
     )
 
 

@@ -47,6 +47,14 @@ def test_a_kubelet_is_looked_for_where_the_settings_say(tmp_path: Path, capsys: 
     assert lines["PodResources"]["seen"].startswith("/x/pods.sock: ")
 
 
+def test_long_paths_leave_the_report_in_80_columns(tmp_path: Path, capsys: Capture) -> None:
+    root = nodes.many(tmp_path, 40).directory
+    place = "/var/snap/microk8s/common/var/lib/kubelet"
+    flags = ("--kubelet-device-plugin-dir", f"{place}/device-plugins", "--kubelet-pod-resources")
+    told = asked(capsys, "--root", root, "check", *flags, f"{place}/pod-resources/kubelet.sock")
+    assert max(map(len, told.splitlines())) <= 80
+
+
 def test_a_rule_that_wants_iommufd_alone_makes_its_absence_wrong(tmp_path: Path, capsys: Capture) -> None:
     host = nodes.many(tmp_path, 1)
     rule = 'resources: [{name: a.b/c, iommufd: only, pci: [{vendors: ["10de"]}]}]'

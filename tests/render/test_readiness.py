@@ -31,7 +31,8 @@ def test_a_report_has_a_line_for_each_thing_and_ends_with_what_it_comes_to() -> 
         "b",
         f"  note      three  {'x ' * 31}".rstrip(),
         f"{' ' * 19}{'x ' * 9}".rstrip(),
-        f"  not seen  four   {'/a/path' * 12}",
+        f"  not seen  four   {('/a/path' * 9)[:61]}",
+        f"{' ' * 19}{('/a/path' * 12)[61:]}",
         "",
         "2 wrong; 1 note, 1 not seen",
     ]

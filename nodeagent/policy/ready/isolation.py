@@ -60,11 +60,8 @@ def _easy(group: Group, host: Host) -> bool:
 
 
 def _alone(easy: Sequence[Group]) -> ReadinessLine:
-    check = f"group {easy[0].number}"
-    if len(easy) > 1:
-        check = f"groups {some([str(group.number) for group in easy])}"
-    members = [str(member) for group in easy for member in group.members]
-    return _HERE.ok(check, f"ready, each alone: {some(members, _FEW)}")
+    named = [f"{group.number} ({', '.join(group.members)})" for group in easy]
+    return _HERE.ok("groups of one", f"ready: {some(named, _FEW)}")
 
 
 def _group(group: Group, host: Host) -> ReadinessLine:
