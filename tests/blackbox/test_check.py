@@ -214,6 +214,23 @@ async def test_a_bridge_that_keeps_cards_together_is_named_with_what_it_costs(no
     assert lines["group 9"]["verdict"] == "ok"
 
 
+async def test_what_would_wake_or_open_a_device_is_not_read(node: Node) -> None:
+    """Whoever opened one of these would wait for ever."""
+    prepare(node)
+    node.host.add_function("0000:00:10.0", vendor="8086", device="a1", pci_class="060400", port=None, group=9)
+    for address in ("0000:65:00.0", "0000:66:00.0"):
+        node.add_gpu(address, 9)
+        for name in ("config", "current_link_speed", "max_link_speed", "uevent", "sriov_numvfs"):
+            os.mkfifo(node.host.path(f"/sys/bus/pci/devices/{address}/{name}"))
+    for path in ("/dev/vfio/vfio", "/dev/vfio/9", "/dev/kvm"):
+        node.host.remove_node(path)
+        os.mkfifo(node.host.path(path))
+    lines = await checked(node, 3)
+    assert lines["interrupt remapping"]["verdict"] == lines["/dev/kvm"]["verdict"] == "ok"
+    assert lines["ACS above group 9"]["seen"].startswith("0000:00:10.0 has no ACS, so ")
+    assert lines["group 9"]["verdict"] == "ok"
+
+
 async def test_a_port_with_one_card_below_it_costs_nothing_and_is_not_told(node: Node) -> None:
     prepare(node)
     node.host.add_function("0000:00:10.0", vendor="8086", device="a1", pci_class="060400", port=None, group=9)

@@ -24,10 +24,10 @@ _SCAN = "nodeagent scan shows what is there"
 _FOR_OTHERS = f"change it, or leave it if it is for other nodes; {_SCAN}"
 
 
-def some(ids: Sequence[str], most: int = NAMED) -> str:
+def some(ids: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
-    more = f" and {len(ids) - most} more" if len(ids) > most else ""
-    return f"{', '.join(ids[:most])}{more}"
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return f"{', '.join(ids[:NAMED])}{more}"
 
 
 def rules(decision: Decision) -> Iterator[Remark]:

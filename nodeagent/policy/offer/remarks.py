@@ -18,11 +18,11 @@ from nodeagent.policy.offer.turn import Decision
 
 VFIO_PCI = "vfio-pci"
 _BRIDGES, _NVIDIA = "06", "10de"
-SWITCH_ON = (
+_SWITCH_ON = (
     "switch it on in the firmware (VT-d, AMD-Vi), on Intel also with intel_iommu=on, and reboot once the "
     "node is drained; where no device is to be given, set discovery.enabled: false"
 )
-LOAD = "load it with: modprobe vfio-pci; a file in /etc/modules-load.d has it loaded at each boot"
+_LOAD = "load it with: modprobe vfio-pci; a file in /etc/modules-load.d has it loaded at each boot"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
 
@@ -44,7 +44,7 @@ def _without_iommu(decision: Decision) -> Iterator[Remark]:
     missed = [each.address for each in host.functions.values() if expected(each, host, desired)]
     if missed:
         what = f"this host has no active IOMMU: {idle.some(missed)} cannot be given to a VM"
-        yield Remark(RemarkCode.NO_IOMMU, "", what, SWITCH_ON, True)
+        yield Remark(RemarkCode.NO_IOMMU, "", what, _SWITCH_ON, True)
 
 
 def _without_vfio(decision: Decision) -> Iterator[Remark]:
@@ -60,7 +60,7 @@ def _without_vfio(decision: Decision) -> Iterator[Remark]:
     ]
     if missed:
         what = f"the driver vfio-pci is not loaded: {idle.some(missed)} cannot be given to a VM"
-        yield Remark(RemarkCode.NO_VFIO, "", what, LOAD, True)
+        yield Remark(RemarkCode.NO_VFIO, "", what, _LOAD, True)
 
 
 def _on_host_drivers(decision: Decision) -> Iterator[Remark]:
@@ -76,11 +76,6 @@ def _on_host_drivers(decision: Decision) -> Iterator[Remark]:
         which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
         what = f"{count} {which} on the host driver {driver}, and not offered: {idle.some(addresses)}"
         yield note(RemarkCode.HOST_DRIVER, what, _LOOK, driver)
-
-
-def expected(function: PciFunction, host: Host, desired: Desired) -> bool:
-    """True if somebody wants it as a whole, or discovery would take it, whatever driver it has now."""
-    return not _splits(function, host) and (_discoverable(function, desired) or _wanted(function, desired))
 
 
 def _discoverable(function: PciFunction, desired: Desired) -> bool:
@@ -105,6 +100,16 @@ def _wanted(function: PciFunction, desired: Desired) -> bool:
         for selector in rule.selectors
         if not selector.vgpu_types and (not selector.drivers or VFIO_PCI in selector.drivers)
     )
+
+
+def expected(function: PciFunction, host: Host, desired: Desired) -> bool:
+    """True if somebody wants it as a whole, or discovery would take it, whatever driver it has now."""
+    return not _splits(function, host) and (_discoverable(function, desired) or _wanted(function, desired))
+
+
+def how_to_load() -> str:
+    """What to do where vfio-pci is not loaded."""
+    return _LOAD
 
 
 def _splits(function: PciFunction, host: Host) -> bool:

@@ -15,9 +15,8 @@ from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.readiness import ReadinessLine
 from nodeagent.policy import classes, groups
-from nodeagent.policy.offer.idle import some
 from nodeagent.policy.offer.remarks import expected
-from nodeagent.policy.ready.lines import Evidence, Section
+from nodeagent.policy.ready.lines import Evidence, Section, some
 
 _HERE = Section("IOMMU groups")
 _FEW = 16  # groups that are listed one by one though there is nothing to say of them

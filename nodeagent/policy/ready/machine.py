@@ -15,9 +15,8 @@ from typing import NamedTuple
 from nodeagent.model.host import Host
 from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.surroundings import Platform
-from nodeagent.policy.offer.idle import some
 from nodeagent.policy.ready import commandline
-from nodeagent.policy.ready.lines import Evidence, Section
+from nodeagent.policy.ready.lines import Evidence, Section, some
 
 _HERE = Section("machine")
 _EMPTY = "no IOMMU is active: /sys/class/iommu is empty"

@@ -15,8 +15,8 @@ from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.surroundings import Modules
 from nodeagent.policy import groups
+from nodeagent.policy.offer import remarks
 from nodeagent.policy.offer.nodes import IOMMUFD_NODE
-from nodeagent.policy.offer.remarks import LOAD
 from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE = Section("modules")
@@ -41,7 +41,7 @@ def _vfio_pci(host: Host, modules: Modules | str) -> ReadinessLine:
     if host.vfio_loaded:
         return _HERE.ok("vfio-pci", f"loaded: {_DRIVER}")
     on_disk = None if isinstance(modules, str) else modules.on_disk
-    seen, to_do = f"not loaded: no {_DRIVER}", LOAD
+    seen, to_do = f"not loaded: no {_DRIVER}", remarks.how_to_load()
     if on_disk is not None and "vfio_pci" not in on_disk:
         seen, to_do = f"no vfio-pci in /lib/modules/{host.release}, and none is loaded", _INSTALL
     if host.mdev_parents or any(map(groups.vfio_bound, host.functions.values())):
