@@ -81,6 +81,7 @@ class Asking:
         except Refused:
             self._reservations.refuse(device_ids)
             raise
+        self._reservations.forgotten.gone(known.keys() & set(device_ids), anyio.current_time())
 
     def check_free(
         self, resource: Resource, device_ids: Sequence[str], admission: Admission, began: float

@@ -22,7 +22,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.allocation import Pods
-from nodeagent.model.host import PciFunction, Recovery
+from nodeagent.model.host import HostDevice, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Resource
 from nodeagent.policy import groups
@@ -84,21 +84,25 @@ class Closing:
     async def _opened(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> str | None:
         """One of the devices, or of what shares their groups, that is open; None if all is closed.
 
-        A count that may be a former driver's is taken for the pod's that was forgotten a moment ago.
+        What is not proven to be closed is taken for the pod's that was forgotten a moment ago.
         """
-        uncounted: list[str] = []
+        doubtful: list[HostDevice] = []
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
-            if not isinstance(member, PciFunction) or groups.takes_vgpu(member):
-                uncounted.append(member.id)
-                continue
-            opened = groups.opened(member)
-            if opened or (opened is None and self._forgotten.has(member, anyio.current_time())):
+            counted = isinstance(member, PciFunction) and not groups.takes_vgpu(member)
+            if isinstance(member, PciFunction) and counted and groups.opened(member):
                 return member.id
-            if opened is None:
-                uncounted.append(member.id)
-        if not uncounted:
-            return None
-        return next(iter(await threads.call(in_use.openers, self._root, uncounted)), None)
+            if not counted or (isinstance(member, PciFunction) and groups.in_use(member)):
+                doubtful.append(member)
+        return await self._open_among(doubtful) if doubtful else None
+
+    async def _open_among(self, doubtful: Sequence[HostDevice]) -> str | None:
+        seen = await threads.call(in_use.look, self._root, [each.id for each in doubtful])
+        now = anyio.current_time()
+        for each in doubtful:
+            unproven = each.id not in seen.closed and self._forgotten.has(each, now)
+            if each.id in seen.openers or unproven:
+                return each.id
+        return None
 
     async def _by_whom(self, device_id: str) -> str:
         openers = await threads.call(in_use.openers, self._root, [device_id])

@@ -6,6 +6,8 @@ Knows no host. Times are those of the event loop, in seconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.host import HostDevice
 
@@ -22,9 +24,14 @@ class Forgotten:
     def note(self, before: Allocations, after: Allocations, now: float) -> None:
         """Who held something ``before``, and does not any more."""
         self._began = now if self._began is None else self._began
-        gone = before.holders.keys() - after.holders.keys() | before.brought.keys() - after.brought.keys()
+        self.gone(
+            before.holders.keys() - after.holders.keys() | before.brought.keys() - after.brought.keys(), now
+        )
+
+    def gone(self, ids: Iterable[str], now: float) -> None:
+        """Whoever had these does not any more."""
         lately = {each: since for each, since in self._since.items() if now < since + ENDING}
-        self._since = lately | dict.fromkeys(gone, now)
+        self._since = lately | dict.fromkeys(ids, now)
 
     def has(self, host_device: HostDevice, now: float) -> bool:
         """True if a pod had it, or its whole group, and may not have ended by ``now``."""

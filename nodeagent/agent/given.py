@@ -6,13 +6,16 @@ Knows what one answer of the kubelet says of each of them. Times are those of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
+
+_Shown = Mapping[Possession, Sequence[str]]
+"""What was given and is named → the pods that the kubelet names with it."""
 
 
 class _Given(NamedTuple):
@@ -113,10 +116,11 @@ class GivenIds:
 
         What came with an id is never named: it goes with that.
         """
-        names, entered = _names(self._given, answer), file.possessions
+        shown = _showing(self._given, answer)
+        names, entered = _names(self._given, shown), file.possessions
         kept: dict[str, _Given] = {}
         for device_id, before in self._given.items():
-            if before.holder.brought or _shown(device_id, before.holder, answer):
+            if before.holder.brought or _possession(device_id, before.holder) in shown:
                 continue
             over = before.at < asked and self._over(device_id, before, asked, asker)
             missing = file.written is not None and (before.holder.resource, device_id) not in entered
@@ -126,7 +130,7 @@ class GivenIds:
                 kept[device_id] = given
         for device_id, given in self._given.items():
             by = given.holder.brought
-            if by and (by in kept or _shown(by, given.holder, answer)):
+            if by and (by in kept or _possession(by, given.holder) in shown):
                 kept[device_id] = given
         self._given = {device_id: _with_name(given, names) for device_id, given in kept.items()}
 
@@ -166,10 +170,14 @@ def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> boo
     return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
 
 
-def _names(given: Mapping[str, _Given], answer: PodList) -> dict[str, str]:
+def _names(given: Mapping[str, _Given], shown: _Shown) -> dict[str, str]:
     """Identity → the pod that the kubelet names for one of the ids of that admission."""
     waiting = [(device_id, each.holder) for device_id, each in given.items() if each.holder.identity]
-    return {holder.identity: pod for each, holder in waiting for pod in _showing(each, holder, answer)}
+    return {
+        holder.identity: pod
+        for device_id, holder in waiting
+        for pod in shown.get(_possession(device_id, holder), ())
+    }
 
 
 def _is_over(holder: Holder, now: Mapping[str, Holder]) -> bool:
@@ -178,14 +186,19 @@ def _is_over(holder: Holder, now: Mapping[str, Holder]) -> bool:
     return by is not None and not by.is_with(holder)
 
 
-def _shown(device_id: str, holder: Holder, answer: PodList) -> bool:
-    """True if the kubelet names who has the id, under the resource under which it was given."""
-    return any(_showing(device_id, holder, answer))
+def _showing(given: Mapping[str, _Given], answer: PodList) -> _Shown:
+    """Under the resource under which it was given: another plugin may have given the same id of its own."""
+    ids = ((each, got.holder) for own, got in given.items() for each in {own, got.holder.got(own)})
+    wanted = frozenset(_possession(device_id, holder) for device_id, holder in ids)
+    shown: dict[Possession, list[str]] = {}
+    for pod, possessions in answer.pods.items():
+        for each in possessions & wanted:
+            shown.setdefault(each, []).append(pod)
+    return shown
 
 
-def _showing(device_id: str, holder: Holder, answer: PodList) -> Iterator[str]:
-    """The pods that show it so; another plugin may have given the same id of a resource of its own."""
-    return (pod for pod, shown in answer.pods.items() if (holder.resource, device_id) in shown)
+def _possession(device_id: str, holder: Holder) -> Possession:
+    return holder.resource, device_id
 
 
 def _with_name(given: _Given, names: Mapping[str, str]) -> _Given:

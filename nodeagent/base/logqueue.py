@@ -30,7 +30,7 @@ class LogQueue:
         """Have this called when its turn has come, or never, if too many wait before it."""
         with self._moved:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="nodeagent: log", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="nodeagent, log", daemon=True)
                 self._thread.start()
             if len(self._waiting) >= self._most:
                 self._lost += 1

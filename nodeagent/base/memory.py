@@ -9,8 +9,10 @@ libraries lack it, and then only the collection is done.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+from collections.abc import Iterator
 
 
 def begin_start() -> None:
@@ -31,3 +33,15 @@ def tidy() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect nothing in any thread until the end of the block."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

@@ -104,6 +104,27 @@ def is_served(path: str | Path) -> bool:
     return True
 
 
+def clear(directory: Path) -> None:
+    """Remove all sockets there but those of this process.
+
+    For who knows that no other process lives that would serve there: one that is dead still listens as long
+    as the kernel holds one of its threads.
+    """
+    with contextlib.suppress(OSError):  # it may be absent or read-only
+        for path in filter(Path.is_socket, list(directory.iterdir())):
+            if not _is_own(path):
+                path.unlink()
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return peer(path) == os.getpid()
+    except BlockingIOError:
+        return True  # its queue is full: nobody knows
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def shortened(path: str | Path) -> Iterator[str]:
     """The path, as one that fits into a socket address (unix(7)).

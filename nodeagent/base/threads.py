@@ -7,9 +7,10 @@ any time, and the process can exit while the thread still sleeps. (``anyio.to_th
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
 
-A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors.
-Threads with tables of their own would end that, but Python's collector closes what it finds in whichever
-thread it runs, by numbers that mean something else there. A call must not leave a descriptor open.
+A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors but
+those of a ``base.keeper``. Threads with tables of their own would end that, but Python's collector closes
+what it finds in whichever thread it runs, by numbers that mean something else there. A call must not leave a
+descriptor open.
 """
 
 from __future__ import annotations
@@ -28,38 +29,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-PARKED = "nodeagent: parked"
-
-
-class _Herald:
-    """Calls back on event loops, for the workers: to wake a loop is to write to a descriptor of it."""
-
-    _calls: ClassVar[queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, Callable[[], None]]]] = (
-        queue.SimpleQueue()
-    )
-    _thread: ClassVar[threading.Thread | None] = None
-
-    @classmethod
-    def begin(cls) -> None:
-        """Start the thread, which has the descriptors of whoever calls this first."""
-        if cls._thread is None:
-            cls._thread = threading.Thread(target=cls._run, name="nodeagent: herald", daemon=True)
-            cls._thread.start()
-
-    @classmethod
-    def tell(cls, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """Have the callback called on the loop, if it is still there."""
-        cls._calls.put((loop, callback))
-
-    @classmethod
-    def _run(cls) -> None:
-        while True:
-            loop, callback = cls._calls.get()
-            with contextlib.suppress(
-                RuntimeError
-            ):  # closed while the call was still under way: nobody listens
-                loop.call_soon_threadsafe(callback)
-            del loop, callback  # it waits here for long, and they know their Call
+NAME = "nodeagent: "  # how the names of threads begin that are at a call, and of no others
+PARKED = "nodeagent, parked"
 
 
 class _Worker:
@@ -107,7 +78,6 @@ class Call(Generic[T]):
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._on_end: list[Callable[[], None]] = []
-        _Herald.begin()
         _Worker.take(name).put(lambda: self._run(function))  # kept nowhere: it may well know this Call
 
     @property
@@ -138,7 +108,8 @@ class Call(Generic[T]):
             self._value.append(function())
         except BaseException as error:  # noqa: BLE001 - belongs to whoever awaits the result
             self._error = error
-        _Herald.tell(self._loop, self._settle)
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+            self._loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
         self._ended.set()
@@ -150,7 +121,7 @@ class Call(Generic[T]):
 def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
     """Start ``function`` in a daemon thread that is named after it."""
     name = getattr(function, "__qualname__", "call")
-    return Call(lambda: function(*args, **kwargs), f"nodeagent: {name}")
+    return Call(lambda: function(*args, **kwargs), NAME + name)
 
 
 class _Awaited:

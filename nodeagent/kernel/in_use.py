@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
@@ -19,7 +20,19 @@ from nodeagent.model.ids import PciAddress, mdev_uuid
 _HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 _NVIDIA = "nvidia"  # a driver that makes nothing of a VF but vGPUs
 
+_EXITING = 0x4  # PF_EXITING in include/linux/sched.h
+_STATE, _FLAGS, _THREADS = 0, 6, 17  # fields of proc_pid_stat(5), counted from the one after the name
+_ZOMBIE = "Z"
+
 Node = tuple[int, int, int]  # file type and device number, else file system and inode
+
+
+class Seen(NamedTuple):
+    """What one look at all processes has shown of mdevs and functions."""
+
+    openers: Mapping[str, str]  # by id: the process that has it open, as "process 4711 (qemu-system-x86)"
+    whole: bool  # every process could be seen
+    closed: frozenset[str]  # these are closed for sure
 
 
 def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
@@ -41,35 +54,55 @@ def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def openers(root: Root, ids: Iterable[str]) -> dict[str, str]:
+def openers(root: Root, ids: Iterable[str]) -> Mapping[str, str]:
     """Those of the mdevs (by UUID) and functions (by address) that are seen to be open, and by which process.
 
     What cannot be seen is left out: here doubt does not count as in use.
     """
-    return look(root, ids)[0]
+    return look(root, ids).openers
 
 
-def look(root: Root, ids: Iterable[str]) -> tuple[dict[str, str], bool]:
-    """The same, and whether every process could be seen, so that all others are closed.
+def look(root: Root, ids: Iterable[str]) -> Seen:
+    """Who has these mdevs (by UUID) and functions (by address) open, as far as that can be seen.
 
-    A tree of files in which nobody runs shows nothing.
+    A tree of files in which nobody runs shows nothing. A process that is ending has no table of descriptors
+    any more while the kernel still closes what was in it: while there is one, nothing is closed for sure.
     """
-    asked: dict[Node, str] = {}
+    asked: dict[Node, list[str]] = {}
+    closed: set[str] = set()
+    searched: set[str] = set()
     for each in ids:
-        if not mdev_uuid(each):
-            asked |= dict.fromkeys(_nodes(root, f"{pci.DEVICES}/{each}"), each)
-        elif isinstance(nodes := _mdev(root, each), tuple):
-            asked |= dict.fromkeys(nodes, each)
-    return _processes_with(root, asked)
+        nodes = _mdev(root, each) if mdev_uuid(each) else _nodes(root, f"{pci.DEVICES}/{each}")
+        if isinstance(nodes, tuple):
+            searched.add(each)
+            for node in nodes:
+                asked.setdefault(node, []).append(each)
+        elif not nodes:
+            closed.add(each)
+    found, whole, ending = _processes_with(root, asked)
+    if whole and not ending:
+        closed |= searched - found.keys()
+    return Seen(found, whole, frozenset(closed))
+
+
+def still(root: Root, openers: Mapping[str, str]) -> frozenset[str]:
+    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick."""
+    return frozenset(each for each, opener in openers.items() if _has_still(root, each, opener.split()[1]))
+
+
+def _has_still(root: Root, address: str, process: str) -> bool:
+    opened = _opened_by(root, process)
+    nodes = _nodes(root, f"{pci.DEVICES}/{address}")
+    return opened is None or not opened.isdisjoint(nodes) or _is_ending(root, process)
 
 
 def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
     """Which of these block devices are open, and by which process; False if not all processes are seen."""
-    asked: dict[Node, str] = {}
+    asked: dict[Node, list[str]] = {}
     for name in names:
         node = _node(root.path(f"/dev/{name}")) or _block(root.text(f"/sys/class/block/{name}/dev") or "")
-        asked |= {} if node is None else {node: name}
-    return _processes_with(root, asked)
+        asked |= {} if node is None else {node: [name]}
+    return _processes_with(root, asked)[:2]
 
 
 def _block(number: str) -> Node | None:
@@ -80,18 +113,35 @@ def _block(number: str) -> Node | None:
     return stat.S_IFBLK, os.makedev(int(major), int(minor)), 0
 
 
-def _processes_with(root: Root, asked: Mapping[Node, str]) -> tuple[dict[str, str], bool]:
-    """The names of the nodes that are open, with the process; whether all processes let that be seen."""
+def _processes_with(root: Root, asked: Mapping[Node, Collection[str]]) -> tuple[dict[str, str], bool, bool]:
+    """The names of the nodes that are open, with the process; whether all processes let that be seen.
+
+    And whether one of them is ending.
+    """
     result: dict[str, str] = {}
     processes = [name for name in root.names("/proc") if name.isdecimal()] if asked else []
-    whole = bool(processes) and sees_all_processes(root)
+    whole, ending = bool(processes) and sees_all_processes(root), False
     for process in processes:
         opened = _opened_by(root, process)
         whole = whole and opened is not None
+        ending = ending or (not opened and _is_ending(root, process))
         for node in asked.keys() & (opened or ()):
             name = root.text(f"/proc/{process}/comm") or "?"
-            result[asked[node]] = f"process {process} ({name})"
-    return result, whole
+            result |= dict.fromkeys(asked[node], f"process {process} ({name})")
+    return result, whole, ending
+
+
+def _is_ending(root: Root, process: str) -> bool:
+    """True if the process, or a thread of it, may still close files that its table does not show any more.
+
+    It is a zombie when it has closed its own, and alone when all of its threads have (``do_exit`` in
+    kernel/exit.c: ``exit_files``, ``exit_task_work``, ``exit_notify``).
+    """
+    fields = (root.text(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
+    if len(fields) <= _THREADS or not fields[_FLAGS].isdecimal():
+        return False
+    ending = bool(int(fields[_FLAGS]) & _EXITING)
+    return ending and (fields[_STATE], fields[_THREADS]) != (_ZOMBIE, "1")
 
 
 def sees_all_processes(root: Root) -> bool:

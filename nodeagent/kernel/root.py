@@ -48,6 +48,13 @@ class Directory:
         """The number of the directory itself: another one means another device."""
         return os.fstat(self._fd).st_ino
 
+    def inode_of(self, name: str) -> int | None:
+        """The number of an entry, after following links; None if it is not there."""
+        try:
+            return os.stat(name, dir_fd=self._fd).st_ino
+        except OSError:
+            return None
+
     def names(self) -> list[str]:
         """The entries, in no order. :raises OSError: if the directory cannot be listed."""
         try:

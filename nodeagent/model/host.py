@@ -101,7 +101,7 @@ class PciFunction(NamedTuple):
     group: GroupNumber | None = None
     numa_node: int | None = None
     enable: int | None = None
-    idle: int | None = None  # the lowest that ``enable`` has been seen at since its VFIO driver has it
+    idle: int | None = None  # the lowest ``enable`` since its VFIO driver has it; what a host driver left
     sight: Sight | None = None  # None: nobody has looked
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
@@ -112,6 +112,7 @@ class PciFunction(NamedTuple):
     total_vfs: int | None = None  # how many it can have, as its driver lets it
     vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
     vfio_device: str | None = None  # "vfio3", the name in vfio-dev
+    vfio_inode: int | None = None  # of vfio-dev/vfioN: another number means that it was bound once more
     cdev: bool = False  # vfio-dev/vfioN/dev and /dev/vfio/devices/vfioN both exist
     ports: tuple[
         str, ...

@@ -106,9 +106,10 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
     """True if an unbind, remove or unplug waits for the holder of the function.
 
     The driver link goes first, the group's node and the count of opens stay until the holder closes
-    (seen on Linux 6.1, 6.12 and 7.2).
+    (seen on Linux 6.1, 6.12 and 7.2). What a driver of the host has left of its count is nobody's.
     """
-    return function.driver is None and bool(function.enable) and group is not None and group.node
+    counted = function.driver is None and bool(function.enable) and function.enable != function.idle
+    return counted and group is not None and group.node
 
 
 def whole(number: GroupNumber) -> str:
@@ -125,8 +126,11 @@ def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | No
 
 
 def in_use(function: PciFunction) -> bool:
-    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it."""
-    return vfio_bound(function) and bool(function.enable)
+    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it.
+
+    Where a driver before has left it below zero, it may be zero then.
+    """
+    return vfio_bound(function) and (bool(function.enable) or (function.idle or 0) < 0)
 
 
 def opened(function: PciFunction) -> bool | None:

@@ -8,12 +8,14 @@ group to the last one whose unbind has ended; a VFIO device gets the lowest free
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 from collections import Counter
 
 from nodeagent.sim import files
 from nodeagent.sim.tree import LOCAL_MAJOR, Tree
 
+_UNBOUND = "/.unbound"
 DRIVERS = ("vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci")
 
 
@@ -47,6 +49,7 @@ class VfioDevices:
         self._cdev = cdev
         self._free: list[int] = []
         self._most = 0
+        self._removals = itertools.count()
         self._keepers: Counter[int] = Counter()  # group → devices that keep its node
 
     def add(self, real: str, group: int | None) -> int:
@@ -70,7 +73,9 @@ class VfioDevices:
 
     def remove(self, real: str, number: int) -> None:
         """The driver lets go of the device; the group's node stays until ``give_up_node``."""
-        files.remove_tree(self._tree.path(f"{real}/vfio-dev"))
+        # kept: a file system would give its inode to the next one, which the kernel does not
+        aside = f"{_UNBOUND}/{next(self._removals)}"
+        files.move(self._tree.path(f"{real}/vfio-dev"), self._tree.path(f"{aside}/vfio-dev"))
         self._tree.remove(f"/dev/vfio/devices/vfio{number}")
         heapq.heappush(self._free, number)
 

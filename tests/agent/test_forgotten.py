@@ -29,6 +29,14 @@ def test_what_is_held_still_was_not_forgotten() -> None:
     assert not forgotten.has(HELD, 1.0)
 
 
+def test_what_a_pod_has_let_go_as_the_file_of_the_kubelet_says_was_forgotten() -> None:
+    forgotten = Forgotten()
+    forgotten.note(NOBODY, Allocations({HELD.id: POD}), 1.0 - ENDING)
+    forgotten.gone({HELD.id}, 1.0)
+    assert forgotten.has(HELD, 0.9 + ENDING)
+    assert not forgotten.has(HELD, 1.0 + ENDING)
+
+
 def test_a_pod_may_have_had_a_whole_group() -> None:
     forgotten = Forgotten()
     forgotten.note(NOBODY, NOBODY, 1.0 - ENDING)

@@ -39,7 +39,7 @@ def test_lines_are_written_in_their_order_by_a_thread_of_their_own(gate: threadi
     assert written == []
     gate.set()
     assert lines.finish(10)
-    assert written == [(number, "nodeagent: log") for number in range(100)]
+    assert written == [(number, "nodeagent, log") for number in range(100)]
 
 
 def test_a_line_that_cannot_be_written_is_lost_and_no_other_is() -> None:

@@ -36,3 +36,12 @@ def test_objects_that_refer_to_each_other_in_circles_are_freed() -> None:
         assert circle() is None
     finally:
         gc.enable()
+
+
+def test_nothing_is_collected_in_a_block_that_says_so_and_then_as_before() -> None:
+    with memory.uncollected():
+        assert not gc.isenabled()
+        with memory.uncollected():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -133,6 +133,36 @@ def test_vfio_functions_of_a_captured_host_are_offered_by_the_translated_rule(
     assert reasons["0000:03:00.0"]["code"] == "group-not-viable"
 
 
+def translated(spec: str, theirs: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What ``config --from`` makes of this configuration of KubeVirt."""
+    theirs.write_text(f"kind: KubeVirt\napiVersion: kubevirt.io/v1\nspec: {{configuration: {{{spec}}}}}\n")
+    assert main.main(["config", "--from", str(theirs)]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_permitted_function_of_a_captured_host_is_offered_under_its_name(
+    walk: Walk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    materialise(CAPTURED / "6.12-vfio.json", tmp_path)
+    entry = '{pciVendorSelector: "8086:10D3", resourceName: example.com/nic, externalResourceProvider: true}'
+    rules = translated(f"permittedHostDevices: {{pciHostDevices: [{entry}]}}", tmp_path / "cr.yaml", capsys)
+    assert after(walk(rules)) == {"example.com/nic": (4, 1)}  # two on a host driver: a rule takes them, too
+    as_virt_handler = rules.rstrip() + "\n    drivers: [vfio-pci]\n"
+    assert after(walk(as_virt_handler)) == {"example.com/nic": (2, 1)}
+
+
+def test_types_of_the_cr_are_planned_on_a_captured_host(
+    walk: Walk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    materialise(CAPTURED / "6.12-mdev-parents.json", tmp_path)
+    section = "mediatedDevicesConfiguration: {mediatedDeviceTypes: [mtty-2]}"
+    rules = translated(section, tmp_path / "cr.yaml", capsys)
+    plan = walk(rules.replace("mdevs:", "mdevs:\n  manage: true"))["plan"]
+    room = (tmp_path / "sys/class/mdev_bus/mtty/mdev_supported_types/mtty-2/available_instances").read_text()
+    assert [each["details"]["typeId"] for each in plan["steps"]] == ["mtty-2"] * int(room)
+    assert plan["problems"] == []
+
+
 def test_definitions_of_mdevctl_are_planned_on_a_captured_host(walk: Walk, tmp_path: Path) -> None:
     materialise(CAPTURED / "6.12-mdev-parents.json", tmp_path)
     definition = {"mdev_type": "mtty-1", "start": "auto", "attrs": []}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -188,7 +188,7 @@ async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards
     assert used(cards, vf) == {vf}
 
 
-def openers(cards: SimulatedCards, *ids: str) -> dict[str, str]:
+def openers(cards: SimulatedCards, *ids: str) -> Mapping[str, str]:
     return in_use.openers(Root(cards.host.directory), ids)
 
 
@@ -236,3 +236,41 @@ async def test_a_file_that_only_its_owner_may_look_at_is_no_device(
 async def test_who_may_open_nothing_does_not_know_what_is_open(cards: SimulatedCards) -> None:
     with exhausted.no_descriptors(), pytest.raises(KernelRefused):
         used(cards, ONE)
+
+
+async def test_the_node_of_a_group_is_that_of_all_of_its_functions(cards: SimulatedCards) -> None:
+    pair = ("0000:05:00.0", "0000:05:00.1")
+    for address in pair:
+        cards.host.add_function(
+            address, vendor="1002", device="67df", pci_class="030000", driver="vfio-pci", group=5
+        )
+    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/dev/vfio/5"))
+    assert set(openers(cards, *pair)) == set(pair)
+
+
+@pytest.mark.parametrize(
+    ("stat", "closed"),
+    [
+        ("77 (qemu) S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 9 0", True),
+        ("77 (q) Z 4) D 1 1 1 0 -1 4194564 0 0 0 0 0 0 0 0 20 0 1 0", False),
+        ("77 (qemu) Z 1 1 1 0 -1 4194564 0 0 0 0 0 0 0 0 20 0 2 0", False),
+        ("77 (qemu) Z 1 1 1 0 -1 4194564 0 0 0 0 0 0 0 0 20 0 1 0", True),
+        ("77 (qemu)", True),
+    ],
+    ids=["runs", "ends", "has a thread left", "has ended", "cannot be read"],
+)
+async def test_while_a_process_is_ending_nothing_is_closed_for_sure(
+    cards: SimulatedCards, stat: str, closed: bool
+) -> None:
+    """What /proc/PID/stat says of it; flags 0x4 are PF_EXITING."""
+    root = Root(cards.host.directory)
+    assert in_use.look(root, [ONE]) == ({}, False, frozenset())
+    files.directory(cards.host.path("/proc/77/fd"))
+    files.write(cards.host.path("/proc/77/stat"), stat + "\n")
+    assert in_use.look(root, [ONE]) == ({}, True, frozenset({ONE} if closed else ()))
+
+
+async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: SimulatedCards) -> None:
+    cards.host.tree.link(f"{DRIVER}/module", "/sys/module/nvidia_vgpu_vfio")
+    files.write(cards.host.path("/proc/modules"), "nvidia_vgpu_vfio 57344 0 - Live 0x0000000000000000\n")
+    assert in_use.look(Root(cards.host.directory), [ONE]).closed == {ONE}

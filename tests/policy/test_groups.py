@@ -89,6 +89,8 @@ SEEN, NOBODY, HIDDEN = Sight("process 7 (qemu)", whole=True), Sight(whole=True),
         (1, 1, HIDDEN, None),
         (2, 1, HIDDEN, True),
         (1, 0, HIDDEN, True),
+        (0, -1, NOBODY, True),
+        (-1, -1, NOBODY, False),
     ],
 )
 def test_a_count_that_a_former_driver_may_have_left_is_not_somebody_who_has_it_open(

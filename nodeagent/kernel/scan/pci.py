@@ -25,6 +25,7 @@ VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
 _DIGITS = 19  # a number of more is none of the kernel's
+_BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
@@ -87,7 +88,7 @@ def as_known(root: Root, known: PciFunction) -> bool:
                 at.inode == known.inode
                 and at.link("driver") == known.driver
                 and _group_number(at.link("iommu_group")) == known.group
-                and natural(at.text("enable")) == known.enable
+                and _count(at.text("enable")) == known.enable
                 and (known.physfn is None or at.link(_PF_DRIVER) == known.pf_driver)
                 and (known.vfio_device is None) == (not at.exists("vfio-dev"))
                 and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
@@ -105,7 +106,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     has_vfio_dev = at.exists("vfio-dev")
     device_name = vfio_device(at) if has_vfio_dev else None
     sriov = at.exists("sriov_totalvfs")
-    vfio, opens = _vfio_bound(driver, has_vfio_dev), natural(enable)
+    vfio, opens = _vfio_bound(driver, has_vfio_dev), _count(enable)
     vgpu, vgpu_type = _vgpu_type(at)
     return PciFunction(
         address=address,
@@ -127,6 +128,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         total_vfs=natural(at.text("sriov_totalvfs")) if sriov else None,
         vfio=vfio,
         vfio_device=device_name,
+        vfio_inode=None if device_name is None else at.inode_of(f"vfio-dev/{device_name}"),
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
@@ -208,6 +210,15 @@ def natural(text: str | None) -> int | None:
     if text is None or len(text) > _DIGITS or not text.isdecimal() or not text.isascii():
         return None
     return int(text)
+
+
+def _count(text: str | None) -> int | None:
+    """A signed number of 32 bits, which the kernel writes as one without a sign (``enable_show``).
+
+    It is below zero after a driver that disabled once too often (``pci_disable_device`` only warns).
+    """
+    number = natural(text)
+    return number if number is None or number < _BELOW_ZERO else number - 2 * _BELOW_ZERO
 
 
 def _group_number(text: str | None) -> GroupNumber | None:

@@ -77,7 +77,8 @@ class ScanRunner:
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
         host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
-        return await self._uses.add(await self._sights.added(host), previous, plan.whole)
+        host = await self._sights.added(host, items.findings.tables["functions"])
+        return await self._uses.add(host, previous, plan.whole)
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.

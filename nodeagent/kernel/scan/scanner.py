@@ -91,16 +91,35 @@ def keep_uses(
 
 
 def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
-    """Complete functions on a VFIO driver with what was seen of them before, as long as that holds."""
+    """Complete functions with what was seen of their counts of opens before, as long as that holds."""
     for address, function in functions.items():
-        if function is None or not function.vfio or function.enable is None:
+        if function is None or function.enable is None:
             continue
         before = previous.functions.get(address)
-        if before is None or (before.inode, before.driver) != (function.inode, function.driver):
-            before = function
-        idle = function.enable if before.idle is None else min(before.idle, function.enable)
-        sight = before.sight if before.enable == function.enable else None
-        functions[address] = function._replace(idle=idle, sight=sight)
+        if function.driver is None:
+            functions[address] = function._replace(idle=_left(before, function))
+        elif function.vfio:
+            functions[address] = _with_lowest(before, function, function.enable)
+
+
+def _with_lowest(before: PciFunction | None, function: PciFunction, count: int) -> PciFunction:
+    """On a VFIO driver: with the lowest count of this binding, and who was seen at the same one."""
+    if before is None or _binding(before) != _binding(function):
+        return function._replace(idle=count)
+    idle = count if before.idle is None else min(before.idle, count)
+    return function._replace(idle=idle, sight=before.sight if before.enable == count else None)
+
+
+def _left(before: PciFunction | None, function: PciFunction) -> int | None:
+    """The count of a function that has no driver, if its last one was none of VFIO; nobody has it open."""
+    if before is None or before.inode != function.inode or before.vfio:
+        return None
+    return before.idle if before.driver is None else function.enable
+
+
+def _binding(function: PciFunction) -> tuple[object, ...]:
+    """Differs when a driver has taken the function since, also if it is the same one again."""
+    return function.inode, function.driver, function.vfio_inode
 
 
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:

@@ -2,12 +2,15 @@
 """Looks in /proc for who has those functions open whose count of opens is above zero.
 
 The count alone proves nothing: i915 and radeon leave it above zero when they let go of a card, for they never
-call pci_disable_device. One look is good for as long as the count stays what it is. It has a deadline: what
-was not found out in time is not known, and is not asked again.
+call pci_disable_device. One look is good for as long as the count stays what it is. But who was seen has the
+node of the group open, perhaps for another function of it: where the count may be one that was left, that
+process is looked at whenever the function is read, and all of them when it has let go. A look has a deadline:
+what is not found out in time is not known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
@@ -29,16 +32,24 @@ class Sights:
         self._root = root
         self._left: threads.Call[dict[PciAddress, Sight]] | None = None
 
-    async def added(self, host: Host) -> Host:
-        """The Host with what is seen of the functions that nobody has looked for; the same without any."""
-        wanted = [function.address for function in host.functions.values() if _unseen(function)]
-        if not wanted:
-            return host
-        sights = await self._looked(wanted)
-        seen = {each: host.functions[each]._replace(sight=sights.get(each, UNKNOWN)) for each in wanted}
-        return replace(host, functions={**host.functions, **seen}, changes=None)
+    async def added(self, host: Host, read: Collection[str]) -> Host:
+        """The Host with what is seen of the functions that nobody has looked for; the same without any.
 
-    async def _looked(self, wanted: list[PciAddress]) -> dict[PciAddress, Sight]:
+        ``read`` has the addresses of those that were read just now.
+        """
+        wanted = [each for each in host.functions.values() if _unseen(each)]
+        wanted += [each for each in host.functions.values() if each.address in read and _doubtful(each)]
+        sights = await self._looked(wanted) if wanted else {}
+        changed = {
+            function.address: function._replace(sight=sight)
+            for function in wanted
+            if (sight := sights.get(function.address, function.sight or UNKNOWN)) != function.sight
+        }
+        if not changed:
+            return host
+        return replace(host, functions={**host.functions, **changed}, changes=None)
+
+    async def _looked(self, wanted: Sequence[PciFunction]) -> Mapping[PciAddress, Sight]:
         if self._left is not None and not self._left.ended:
             return {}
         self._left = threads.start(_look, self._root, wanted)
@@ -47,10 +58,20 @@ class Sights:
         return {}
 
 
+def _look(root: Root, wanted: Sequence[PciFunction]) -> dict[PciAddress, Sight]:
+    """What is seen now, but of those that whoever was seen has yet."""
+    seen = {each.address: each.sight.process for each in wanted if each.sight is not None}
+    same = in_use.still(root, {address: process for address, process in seen.items() if process})
+    searched = [each.address for each in wanted if each.address not in same]
+    found = in_use.look(root, searched)
+    return {each: Sight(found.openers.get(each), found.whole) for each in searched}
+
+
 def _unseen(function: PciFunction) -> bool:
     return function.vfio and function.driver is not None and bool(function.enable) and function.sight is None
 
 
-def _look(root: Root, wanted: list[PciAddress]) -> dict[PciAddress, Sight]:
-    openers, whole = in_use.look(root, wanted)
-    return {each: Sight(openers.get(each), whole) for each in wanted}
+def _doubtful(function: PciFunction) -> bool:
+    """True if somebody was seen, and the count does not tell whether that is over."""
+    seen = function.sight is not None and function.sight.process is not None
+    return seen and function.enable == function.idle

@@ -73,6 +73,35 @@ def test_a_driver_that_has_taken_it_meanwhile_begins_anew(host: SimulatedHost, l
     assert seen(looks.refresh(bound, KEYS)) == (1, 1, Sight())
 
 
+def test_who_was_seen_at_a_count_that_may_have_been_left_is_looked_for_again(
+    host: SimulatedHost, looks: Looks
+) -> None:
+    """It had the node for the sake of another function of the group."""
+    host.tree.link("/proc/4711/fd/7", "/dev/vfio/1")
+    host.write_file("/proc/4711/comm", "qemu-system-x86")
+    host.write(A, "enable", "1")
+    before = looks.full()
+    assert seen(before) == (1, 1, Sight("process 4711 (qemu-system-x86)", whole=True))
+    host.tree.remove("/proc/4711/fd/7")
+    host.write_file("/proc/4711/stat", f"4711 (qemu-system-x86) D 1 1 1 0 -1 4{' 0' * 8} 20 0 1 0")
+    assert looks.refresh(before, KEYS) is before
+    host.write_file("/proc/4711/stat", f"4711 (qemu-system-x86) S 1 1 1 0 -1 0{' 0' * 8} 20 0 1 0")
+    assert seen(looks.refresh(before, KEYS)) == (1, 1, Sight(whole=True))
+
+
+def test_the_same_driver_that_was_bound_once_more_begins_anew(host: SimulatedHost, looks: Looks) -> None:
+    before = looks.full()
+    host.bind(A, "i915")
+    host.bind(A, "vfio-pci")
+    host.write(A, "enable", "1")
+    assert seen(looks.refresh(before, KEYS)) == (1, 1, Sight())
+
+
+def test_a_count_below_zero_is_one_without_a_sign(host: SimulatedHost, looks: Looks) -> None:
+    host.write(A, "enable", "4294967295")
+    assert seen(looks.full()) == (-1, -1, Sight())
+
+
 def test_a_look_that_does_not_end_holds_up_nothing(host: SimulatedHost, looks: Looks) -> None:
     host.tree.link("/proc/4711/fd/7", "/dev/vfio/1")
     os.mkfifo(host.path("/proc/4711/comm"))
