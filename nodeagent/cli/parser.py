@@ -189,6 +189,11 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="FILE", help=f"judge {_SAVED}")
+    _add_common(parser)
+
+
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("check",), help="list rights and objects, and what is missing")
     _add_common(parser)
@@ -268,6 +273,15 @@ VERBS = (
         "ask the running daemon how it is",
         ("status", "status -o wide --watch", "status -o json"),
         wrong="there is a problem",
+    ),
+    Verb(
+        "check",
+        verbs.check,
+        _add_check,
+        "say whether this host can give devices to virtual machines",
+        ("check", "check -o json", "check --host host.json"),
+        more=", and what to do where it cannot; change nothing",
+        wrong="something is wrong",
     ),
     Verb(
         "cluster",

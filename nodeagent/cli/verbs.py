@@ -105,6 +105,13 @@ def status(options: argparse.Namespace) -> int:
     return statuses.show(options)
 
 
+def check(options: argparse.Namespace) -> int:
+    """Say whether this host can give devices to virtual machines."""
+    from nodeagent.cli import checking
+
+    return checking.check(options)
+
+
 def cluster(options: argparse.Namespace) -> int:
     """Check what the API server lets this node do."""
     from nodeagent.cli import clusters

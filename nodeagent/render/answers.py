@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nodeagent.model.access import Check
+from nodeagent.model.readiness import ReadinessLine
 
 
 class ReasonAnswer(NamedTuple):
@@ -260,3 +261,13 @@ class AccessAnswer(NamedTuple):
     credentials: str
     well: bool
     checks: tuple[Check, ...]
+
+
+class ReadinessAnswer(NamedTuple):
+    """Whether this host can give devices to virtual machines: what was looked at, line by line.
+
+    ``well`` is false if a line is wrong. What is unseen may be either.
+    """
+
+    well: bool
+    lines: tuple[ReadinessLine, ...]

@@ -21,6 +21,7 @@ from nodeagent.render.answers import (
     GroupAnswer,
     MachineAnswer,
     PodAnswer,
+    ReadinessAnswer,
     ResourceAnswer,
     SettingsAnswer,
     SplitAnswer,
@@ -41,6 +42,7 @@ KINDS: Mapping[str, type] = {
     "MachineExplanation": MachineAnswer,
     "Settings": SettingsAnswer,
     "ClusterCheck": AccessAnswer,
+    "Readiness": ReadinessAnswer,
 }
 """Each kind of document but Host, which ``model.host_json`` writes."""
 _NAMES = {record: name for name, record in KINDS.items()}

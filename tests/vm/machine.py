@@ -53,7 +53,7 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONPATH={checkout}
 export NODEAGENT_VM_ONLY={only}
 ip link set lo up 2>/dev/null
 cd /run
-{python} -m tests.vm.guest /job/results >/dev/ttyS1 2>&1
+{python} -m {program} /job/results >/dev/ttyS1 2>&1
 echo $? >/job/code
 sync
 exec /busybox poweroff -f
@@ -61,10 +61,10 @@ exec /busybox poweroff -f
 
 # The IOMMU must come before all other devices; the shares have fixed slots so that they shift nothing.
 _MACHINE = """-nodefaults -no-user-config -display none -no-reboot -rtc base=utc -accel tcg
--machine q35 -cpu max -smp 1 -m 1024 -device intel-iommu,intremap=on,caching-mode=on"""
+-machine q35 -cpu max -smp 1 -m 1024"""
 # On a busy machine the kernel's own test of its timer ends in a panic (arch/x86/kernel/apic/io_apic.c).
 _APPEND = """console=ttyS0 loglevel=6 panic=-1 quiet mitigations=off audit=0 random.trust_cpu=on
-intel_iommu=on no_timer_check"""
+no_timer_check"""
 _DEVICES = """
 -device pcie-root-port,id=rp10,chassis=1,addr=0x10 -device e1000e,id=alone,bus=rp10
 -device pcie-root-port,id=rp11,chassis=2,addr=0x11 -device e1000e,id=plugged,bus=rp11
@@ -77,6 +77,15 @@ _DEVICES = """
 -device pcie-root-port,id=rp18,chassis=9,addr=0x18 -device e1000e,bus=rp18,addr=0x0.0x0,multifunction=on
 -device e1000e,bus=rp18,addr=0x0.0x1 -device pci-testdev,bus=rp18,addr=0x0.0x2
 """
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the guest runs, and what a boot may differ in: words for its kernel, the emulated IOMMU."""
+
+    program: str = "tests.vm.guest"
+    words: str = "intel_iommu=on"
+    iommu: str = "-device intel-iommu,intremap=on,caching-mode=on"
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,8 @@ class Boot:
         return "\n".join(parts)
 
 
-def boot(kernel: Kernel, drivers: Path, job: Path) -> Boot:
-    """Boot the kernel with all devices, run the scenarios, wait for the end.
+def boot(kernel: Kernel, drivers: Path, job: Path, setup: Setup = Setup()) -> Boot:
+    """Boot the kernel with all devices, run the guest's program, wait for the end.
 
     ``drivers`` is a folder with modules of this kernel that the guest finds in /job/samples.
     """
@@ -113,13 +122,14 @@ def boot(kernel: Kernel, drivers: Path, job: Path) -> Boot:
         checkout=shlex.quote(str(CHECKOUT)),
         python=shlex.quote(sys.executable),
         only=shlex.quote(" ".join(ONLY)),
+        program=setup.program,
     )
     (job / "start").write_text(start)
     initrd = _initramfs(kernel, job / "initramfs")
     began = time.monotonic()
     with (job / "output.log").open("wb") as output:
         subprocess.run(
-            [*_KEEPER, *_command(kernel, initrd, job)],
+            [*_KEEPER, *_command(kernel, initrd, job, setup)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -128,12 +138,14 @@ def boot(kernel: Kernel, drivers: Path, job: Path) -> Boot:
     return Boot(job, time.monotonic() - began)
 
 
-def _command(kernel: Kernel, initrd: Path, job: Path) -> list[str]:
+def _command(kernel: Kernel, initrd: Path, job: Path, setup: Setup) -> list[str]:
     shares = [("root", Path("/"), 0x8, True), ("mods", kernel.modules, 0x9, True), ("job", job, 0xA, False)]
     return [
         *("nice", "qemu-system-x86_64"),
         *_MACHINE.split(),
-        *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", " ".join(_APPEND.split())),
+        *setup.iommu.split(),
+        *("-kernel", str(kernel.image), "-initrd", str(initrd)),
+        *("-append", " ".join([*_APPEND.split(), setup.words])),
         *("-chardev", f"file,id=console,path={job}/console.log", "-serial", "chardev:console"),
         *("-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output"),
         *("-chardev", f"socket,id=monitor,path={job}/monitor,server=on,wait=off"),

@@ -41,11 +41,7 @@ def _without_iommu(decision: Decision) -> Iterator[Remark]:
     host, desired = decision.snapshot.host, decision.snapshot.desired
     if host.iommu:
         return
-    missed = [
-        each.address
-        for each in host.functions.values()
-        if not _splits(each, host) and (_discoverable(each, desired) or _wanted(each, desired))
-    ]
+    missed = [each.address for each in host.functions.values() if expected(each, host, desired)]
     if missed:
         what = f"this host has no active IOMMU: {naming.few(missed)} cannot be given to a VM"
         yield Remark(RemarkCode.NO_IOMMU, "", what, _SWITCH_ON, True)
@@ -104,6 +100,16 @@ def _wanted(function: PciFunction, desired: Desired) -> bool:
         for selector in rule.selectors
         if not selector.vgpu_types and (not selector.drivers or VFIO_PCI in selector.drivers)
     )
+
+
+def expected(function: PciFunction, host: Host, desired: Desired) -> bool:
+    """True if somebody wants it as a whole, or discovery would take it, whatever driver it has now."""
+    return not _splits(function, host) and (_discoverable(function, desired) or _wanted(function, desired))
+
+
+def how_to_load() -> str:
+    """What to do where vfio-pci is not loaded."""
+    return _LOAD
 
 
 def _splits(function: PciFunction, host: Host) -> bool:

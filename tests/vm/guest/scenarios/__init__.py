@@ -7,7 +7,17 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tests.vm.guest.node import Mode, Node
-from tests.vm.guest.scenarios import binding, bursts, errors, groups, holders, mediated, plugging, virtual
+from tests.vm.guest.scenarios import (
+    binding,
+    bursts,
+    errors,
+    groups,
+    holders,
+    mediated,
+    plugging,
+    readiness,
+    virtual,
+)
 
 
 class Scenario(NamedTuple):
@@ -33,6 +43,7 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             plugging.a_card_unplugged_from_a_virtual_machine_stays_listed_until_its_pod_has_gone,
             groups.viability_is_what_the_kernel_says_in_every_combination,
             groups.a_port_in_the_group_does_not_hinder_it,
+            readiness.a_check_names_what_blocks_a_group,
             virtual.virtual_functions_come_and_go_with_their_number,
             virtual.nothing_is_written_to_a_function_that_came_back_without_its_virtual_functions,
             bursts.two_thousand_events_fit_into_the_socket_and_no_bind_is_missed,
