@@ -62,7 +62,7 @@ class UseKind(StrEnum):
     MOUNTED = "mounted"
     SWAP = "swap"
     STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
-    OPEN = "open"  # a process has the disk itself open
+    OPEN = "open"  # a process has the disk itself, or a character device below the function, open
     DISPLAY = "display"  # the firmware shows its messages there
 
 
