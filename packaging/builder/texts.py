@@ -31,7 +31,15 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *("architecture", "commands", "configuration", "events", "kubernetes", "kubevirt"),
+        *(
+            "architecture",
+            "commands",
+            "configuration",
+            "events",
+            "host-preparation",
+            "kubernetes",
+            "kubevirt",
+        ),
         *("logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
     )
 }
