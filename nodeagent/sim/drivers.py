@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -68,7 +69,7 @@ class SimulatedDrivers:
         text = files.read(self.host.path(f"{BUS}/{address}/driver_override")).decode().strip()
         return "" if text == _UNSET else text
 
-    def unbind(self, address: str, driver: str) -> None:
+    def unbind(self, driver: str, address: str) -> None:
         """``unbind`` of a driver was written."""
         if self.driver(address) == driver:
             kind = "unbind" if driver == self.own.get(address) else "release"
@@ -129,25 +130,22 @@ async def simulated(host: SimulatedHost, *addresses: str) -> AsyncIterator[Simul
     watcher = Watcher()
     try:
         drivers = SimulatedDrivers(host, addresses, watcher)
+        written = {host.path(PROBE): drivers.probe}
+        names = {each for each in drivers.own.values() if each is not None}
+        for name in names | set(os.listdir(host.path(DRIVERS))):
+            written[host.path(f"{DRIVERS}/{name}/unbind")] = partial(drivers.unbind, name)
         async with anyio.create_task_group() as group:
             group.start_soon(watcher.run)
-            group.start_soon(_serve, host.path(PROBE), drivers.probe)
-            names = {each for each in drivers.own.values() if each is not None}
-            for name in sorted(names | set(os.listdir(host.path(DRIVERS)))):
-                group.start_soon(_serve, host.path(f"{DRIVERS}/{name}/unbind"), _unbinder(drivers, name))
+            for path, listener in written.items():
+                group.start_soon(_serve, _fifo(path), listener)
             yield drivers
             group.cancel_scope.cancel()
     finally:
         watcher.close()
 
 
-def _unbinder(drivers: SimulatedDrivers, name: str) -> Callable[[str], None]:
-    return lambda address: drivers.unbind(address, name)
-
-
-async def _serve(path: str, written: Callable[[str], None]) -> None:
+async def _serve(fd: int, written: Callable[[str], None]) -> None:
     """A FIFO in the place of a file that is written; each line is one write."""
-    fd = _fifo(path)
     try:
         while True:
             await anyio.wait_readable(fd)

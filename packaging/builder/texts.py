@@ -31,16 +31,8 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *(
-            "architecture",
-            "commands",
-            "configuration",
-            "events",
-            "host-preparation",
-            "kubernetes",
-            "kubevirt",
-        ),
-        *("logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
+        *("architecture", "commands", "configuration", "events", "host-preparation", "kubernetes"),
+        *("kubevirt", "logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,44 @@ async def test_what_an_operator_bound_by_hand_is_never_unbound(node: Node) -> No
             node.configure(RESOURCE)
             await daemon.logged("action-done", count=2)
             assert drivers_of(drivers) == [("vfio-pci", ""), ("snd_hda_intel", "")]
+
+
+async def test_without_a_daemon_the_plan_is_the_same_and_nothing_is_written(node: Node) -> None:
+    add_card(node)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        plan = (await node.command("plan")).stdout
+        assert (
+            f"drivers\n  bind {GPU}, {AUDIO} to vfio-pci\n      because a rule wants it (config.yaml:4)"
+            in plan
+        )
+        add_disk(node)
+        plan = (await node.command("plan")).stdout
+        assert "in use by the host (nvme0n1, mounted on /srv/data)" in plan
+        assert "to do: leave it out of the rule, or have the host give it up" in plan
+        assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
+
+
+async def test_an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nobody(node: Node) -> None:
+    add_card(node)
+    node.add_gpu("0000:5e:00.0", 20)
+    node.configure(RESOURCE.replace(f'"{GPU}"', '"0000:*:00.0"') + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        with held_up(node, "snd_hda_intel"):
+            async with node.running(listed={CARDS: 2}) as (_, kubelet):
+                await node.until_told(lambda told: bool(told["changes"]["underWay"]))
+                await kubelet.admit(pod("vm", {CARDS: 1}))
+                assert drivers.writes[1:] == []
+        assert drivers.driver(GPU) == "nouveau"
+
+
+@contextmanager
+def held_up(node: Node, driver: str) -> Iterator[None]:
+    """Whoever writes to ``unbind`` of the driver waits, as for a holder: a FIFO that nobody reads."""
+    path = Path(node.host.path(f"/sys/bus/pci/drivers/{driver}/unbind"))
+    path.unlink()
+    os.mkfifo(path)
+    yield
 
 
 async def test_a_function_that_came_back_is_bound_again(node: Node) -> None:
