@@ -235,7 +235,16 @@ async def test_a_directory_that_another_daemon_took_ends_this_one(
     assert [type(error) for error in raised] == [AlreadyRunning]
 
 
-@pytest.mark.parametrize("module", ["nodeagent.agent.changing.loop", "nodeagent.policy.change.mdevs", "yaml"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "nodeagent.agent.changing.loop",
+        "nodeagent.kernel.apply.driver",
+        "nodeagent.policy.change.bindings",
+        "nodeagent.policy.change.mdevs",
+        "yaml",
+    ],
+)
 def test_a_node_without_wishes_never_loads_the_code_for_them(module: str) -> None:
     code = f"import sys, nodeagent.cli, nodeagent.app; print({module!r} in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

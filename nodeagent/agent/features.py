@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import anyio
 
+from nodeagent.agent import drivers_record
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import threads
@@ -23,15 +24,24 @@ from nodeagent.model.desired import Desired
 
 
 class Feature(NamedTuple):
-    """What a feature is called, when it is wanted, and where its code is."""
+    """What a feature is called, when it is wanted, and where its code is.
+
+    ``left``: a file that is there while an earlier daemon has left something to do, or "".
+    """
 
     name: str
     wanted: Callable[[Desired], bool]
     module: str
+    left: str = ""
 
 
 FEATURES = (
-    Feature("changes", lambda desired: desired.changes_host, "nodeagent.agent.changing.feature"),
+    Feature(
+        "changes",
+        lambda desired: desired.changes_host,
+        "nodeagent.agent.changing.feature",
+        left=drivers_record.PATH,
+    ),
     Feature("cluster", lambda desired: account.reaches(desired.following), "nodeagent.agent.cluster.feature"),
 )
 
@@ -58,7 +68,8 @@ class LateFeature:
     async def run(self) -> None:
         """Wait, load, run; for ever: a feature that is wanted no more has nothing to do."""
         seen = -1
-        while not self._feature.wanted(self._core.snapshots.now.desired):
+        left = self._feature.left and self._core.root.exists(self._feature.left)
+        while not left and not self._feature.wanted(self._core.snapshots.now.desired):
             seen, _ = await self._core.snapshots.newer(seen)
         if not self.components:
             module = await threads.call(importlib.import_module, self._feature.module)

@@ -51,7 +51,7 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:
     """The same with this machine's id and ledger, as far as they are not there. Blocks on files."""
-    known = before.ledger if before.ledger != Ledger() else ledger.look(root.path(ledger.PATH))
+    known = before.ledger if before.ledger != Ledger() else ledger.remembered(root)
     return replace(
         before,
         ledger=ownership.learned(known, before.host, before.names),

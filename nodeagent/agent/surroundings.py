@@ -20,8 +20,7 @@ from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.kernel import pciids, platform, standing
 from nodeagent.kernel.root import Root
-from nodeagent.kubelet import podresources
-from nodeagent.kubelet.podresources import VirtHandler
+from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 from nodeagent.model.status import Status
@@ -96,7 +95,7 @@ async def _pods(root: Root, places: Places) -> tuple[str, bool, int]:
     """Why PodResources does not answer or "", whether this user may ask, and how many pods it names."""
     path = root.path(places.pod_resources)
     try:
-        found = await podresources.pods(path, VirtHandler(root.path(places.plugins)), LIMIT)
+        found = await PodReader(path, VirtHandler(root.path(places.plugins)), LIMIT).pods()
     except KubeletUnavailable as error:
         return root.host_path(error.what), await threads.call(_may_ask, path), 0
     return "", True, len(found.pods)

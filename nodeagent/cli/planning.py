@@ -62,5 +62,5 @@ def _given(text: str) -> str:
 
 
 def _must_be_known(desired: Desired) -> bool:
-    """False where only VFs are planned, which go without."""
-    return desired.mdevs.manage or not desired.sriov
+    """False where only VFs or drivers are planned, which go without."""
+    return desired.mdevs.manage or not (desired.sriov or desired.passthrough)

@@ -204,6 +204,7 @@ def _written(effective: Effective, home: str) -> Configuration:
         rules=_setting(effective, "resources"),
         mdevs=_section(effective, "mdevs", Mdevs),
         sriov=_setting(effective, "sriov"),
+        passthrough=_setting(effective, "passthrough"),
         kubevirt=_section(effective, "kubevirt", KubeVirt),
         kubeconfig=_setting(effective, "kubeconfig"),
         node=_with_name(_section(effective, "node", Node)),
@@ -250,15 +251,9 @@ def _unfollowed(cluster: records.Cluster, built: Configuration) -> tuple[str, ..
 
 
 def _section(effective: Effective, name: str, record: type[R]) -> R:
-    """The record of a section, from all of its settings that are supported."""
+    """The record of a section, from all of its settings."""
     section = table.sections()[name].values()
-    return record(
-        **{
-            setting.field: typed(setting.shape, effective.value(setting))
-            for setting in section
-            if setting.supported
-        }
-    )
+    return record(**{setting.field: typed(setting.shape, effective.value(setting)) for setting in section})
 
 
 def _setting(effective: Effective, key: str) -> Any:

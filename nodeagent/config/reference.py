@@ -51,7 +51,7 @@ def _settings() -> Iterator[str]:
 def _ways(setting: table.Setting) -> str:
     if setting.flag is None:
         return "file only"
-    return f"`{setting.env}`" + (f", `{setting.flag}`" if setting.supported else "")
+    return f"`{setting.env}`, `{setting.flag}`"
 
 
 def _meaning(setting: table.Setting) -> str:
@@ -63,6 +63,7 @@ def _records() -> Iterator[str]:
         ("resources[]", selectors.RESOURCE),
         ("mdevs.types[]", table.TYPE),
         ("mdevs.nodes[]", table.MDEV_NODE),
+        ("passthrough[]", table.PASSTHROUGH),
         ("sriov[]", table.SRIOV),
     )
     shown: set[str] = set()

@@ -148,6 +148,21 @@ def _address(scalar: Scalar) -> str:
     )
 
 
+def _exact_address(scalar: Scalar) -> str:
+    whole = ids.pci_address(scalar.text)
+    if whole is not None:
+        return whole
+    hint = 'write each address in full, such as "0000:86:00.0": what is forced is said one by one'
+    raise Wrong(f'"{scalar.text}" is no PCI address', hint)
+
+
+def _vfio_driver(scalar: Scalar) -> str:
+    if _DRIVER.fullmatch(scalar.text) and ids.vfio_driver(scalar.text):
+        return scalar.text
+    hint = "use vfio-pci, or a variant of it for these devices, such as mlx5_vfio_pci"
+    raise Wrong(f'"{scalar.text}" is no VFIO driver', hint)
+
+
 def can_match(pattern: str) -> bool:
     """True if a pattern with ``*`` and ``?`` fits at least one PCI address in sysfs' spelling."""
     pattern = re.sub(r"\*+", "*", pattern)  # else each star of a long row is gone past from each other one
@@ -294,6 +309,8 @@ CLASS = hexadecimal("PCI class", (2, 4, 6), "0300")
 SUBSYSTEM = Word("subsystem", _subsystem)
 ADDRESS = Word("PCI address pattern", _address)
 DRIVER = matching("driver name", _DRIVER.pattern, "write it such as vfio-pci")
+VFIO_DRIVER = Word("VFIO driver", _vfio_driver, {"type": "string", "pattern": "^(?:vfio-pci|.+_vfio_pci)$"})
+EXACT_ADDRESS = Word("PCI address", _exact_address)
 NODE_PATH = Word("path below /dev", _node_path)
 PERMISSIONS = Word("permissions", _permissions)
 RESOURCE = Word("resource name", _resource)

@@ -2,9 +2,8 @@
 """THE table of settings: keys, shapes, defaults and help, each written once.
 
 Flags, environment variables, the reader of the files, the JSON schema and the reference in
-``docs/configuration.md`` all come from it. A setting with ``supported`` False belongs to the file
-format already: its shape is checked, and a use is refused, so that nobody believes that it works. One that
-is read ``at_start`` only says so wherever it is shown, and when the daemon reads a new value.
+``docs/configuration.md`` all come from it. A setting that is read ``at_start`` only says so wherever it is
+shown, and when the daemon reads a new value.
 """
 
 from __future__ import annotations
@@ -13,7 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.config import scalars, selectors, shapes
 from nodeagent.config.shapes import Either, Key, ListOf, MapOf, Record, Shape, Word
-from nodeagent.model.desired import API_VERSION, DISCOVERED_CLASSES, NodeTypes, SriovRule, WantedType
+from nodeagent.model.desired import (
+    API_VERSION,
+    DISCOVERED_CLASSES,
+    Extent,
+    NodeTypes,
+    PassthroughRule,
+    SriovRule,
+    WantedType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +33,6 @@ class Setting(NamedTuple):
     shape: Shape
     default: Any
     help: str
-    supported: bool = True
     file_only: bool = False
     at_start: bool = False
 
@@ -85,16 +91,24 @@ MDEV_NODE = Record(
     NodeTypes,
 )
 _MDEV_NODES = ListOf(MDEV_NODE)
-_PASSTHROUGH = ListOf(
-    Record(
-        "binding",
-        (
-            Key("match", selectors.PCI, "which functions", required=True),
-            Key("driver", scalars.DRIVER, "the driver to bind them to", required=True),
-            Key("group", scalars.choice("whole"), "bind the whole IOMMU group at once"),
+PASSTHROUGH = Record(
+    "binding",
+    (
+        Key("match", selectors.PCI, "which functions", required=True, field="selectors"),
+        Key("driver", scalars.VFIO_DRIVER, "the VFIO driver to bind them to; vfio-pci if none is given"),
+        Key(
+            "group",
+            scalars.member(Extent),
+            "whole: bind all of their IOMMU groups, at once or not at all; matched: them alone",
         ),
-        dict,
-    )
+        Key(
+            "force",
+            ListOf(scalars.EXACT_ADDRESS),
+            "addresses of functions that this host may lose although its network or display is on them",
+        ),
+    ),
+    PassthroughRule,
+    placed=True,
 )
 SRIOV = Record(
     "card",
@@ -185,10 +199,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "passthrough",
-        _PASSTHROUGH,
+        ListOf(PASSTHROUGH),
         (),
-        "functions to bind to a VFIO driver",
-        supported=False,
+        "functions to bind to a VFIO driver; they go back to their own when no rule names them any more",
         file_only=True,
     ),
     Setting("sriov", ListOf(SRIOV), (), "virtual functions to make", file_only=True),
@@ -356,9 +369,7 @@ def shown(shape: Shape, value: Any) -> Any:
 
 
 def note(setting: Setting, before: str, after: str) -> str:
-    """What a person should know of a setting that the daemon does not use, yet or at once; else ""."""
-    if not setting.supported:
-        return f"{before}not in this version yet{after}"
+    """What a person should know of a setting that the daemon does not use at once; else ""."""
     if setting.at_start:
         return f"{before}read at the start only{after}"
     return ""

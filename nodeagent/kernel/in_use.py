@@ -100,17 +100,27 @@ def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
     """Which of these block devices are open, and by which process; False if not all processes are seen."""
     asked: dict[Node, list[str]] = {}
     for name in names:
-        node = _node(root.path(f"/dev/{name}")) or _block(root.text(f"/sys/class/block/{name}/dev") or "")
+        node = _node(root.path(f"/dev/{name}")) or _of_block(root, name)
         asked |= {} if node is None else {node: [name]}
     return _processes_with(root, asked)[:2]
 
 
-def _block(number: str) -> Node | None:
-    """The node of a block device ``259:1``, which a container may have without showing it below /dev."""
+def _of_block(root: Root, name: str) -> Node | None:
+    return _numbered(stat.S_IFBLK, root.text(f"/sys/class/block/{name}/dev") or "")
+
+
+def characters_open(root: Root, numbers: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+    """The same of character devices, by name with its number ``226:0``."""
+    asked = {_numbered(stat.S_IFCHR, number): [name] for name, number in numbers.items()}
+    return _processes_with(root, {node: names for node, names in asked.items() if node is not None})[:2]
+
+
+def _numbered(kind: int, number: str) -> Node | None:
+    """The node of a device ``259:1``, which a container may have without showing it below /dev."""
     major, _, minor = number.partition(":")
     if not (major.isdecimal() and minor.isdecimal()):
         return None
-    return stat.S_IFBLK, os.makedev(int(major), int(minor)), 0
+    return kind, os.makedev(int(major), int(minor)), 0
 
 
 def _processes_with(root: Root, asked: Mapping[Node, Collection[str]]) -> tuple[dict[str, str], bool, bool]:

@@ -8,7 +8,9 @@ An Action says by itself all that others need to know of it, so a new one is a c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
+
+from nodeagent.model.ids import pci_order, vfio_driver
 
 
 class Action(Protocol):
@@ -274,7 +276,112 @@ class RunSriovManage(_OfVfs):
         return f"have sriov-manage {asked} of {self.address}"
 
 
-_ALL = (CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType, SetNumVfs, RunSriovManage)
+class Move(NamedTuple):
+    """A function on its way from the driver ``now`` to the driver ``to``; None is no driver.
+
+    ``back``: the driver that it gets if its group cannot follow: its own, before anything was bound here. So
+    what has arrived already (``now`` is ``to``) is among the moves as well.
+    """
+
+    address: str
+    now: str | None
+    to: str | None
+    back: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _OfDrivers:
+    """What both changes of drivers have in common: functions of one IOMMU group, in the order of the moves.
+
+    All of them or none: what fails is taken back. ``lent`` are the functions of the group that are given to
+    VMs now, moved or not: nobody may get one meanwhile. The host may lose those in ``forced``, whatever it
+    does with them.
+    """
+
+    card: str
+    moves: tuple[Move, ...]
+    lent: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """The group, by its first function."""
+        return self.card
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """The functions."""
+        return frozenset(move.address for move in self.moves)
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """What of the group can be given to a VM."""
+        return frozenset(self.lent)
+
+    @property
+    def type_id(self) -> None:
+        """A driver is no type."""
+        return
+
+    def _named(self) -> str:
+        """The addresses, by driver to come: ``0000:3b:00.0, 0000:3b:00.1 to vfio-pci``."""
+        by_driver: dict[str | None, list[str]] = {}
+        moves = [move for move in self.moves if move.now != move.to] or self.moves
+        for move in sorted(moves, key=lambda move: pci_order(move.address)):
+            by_driver.setdefault(move.to, []).append(move.address)
+        return "; ".join(
+            f"{', '.join(each)} to {driver or 'no driver'}" for driver, each in by_driver.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BindDrivers(_OfDrivers):
+    """Give functions of one IOMMU group to VFIO drivers."""
+
+    kind: ClassVar[str] = "bind-drivers"
+
+    @property
+    def attempt(self) -> str:
+        """Binding this group."""
+        return f"{self.card}/bind"
+
+    @property
+    def undo(self) -> Action:
+        """Giving them back."""
+        backs = tuple(Move(move.address, move.to, move.back, move.back) for move in reversed(self.moves))
+        return RestoreDrivers(self.card, backs, tuple(sorted(self.targets)))
+
+    def describe(self) -> str:
+        """The change in words."""
+        return f"bind {self._named()}"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDrivers(_OfDrivers):
+    """Give functions of one IOMMU group the drivers back that they had before they were bound."""
+
+    kind: ClassVar[str] = "restore-drivers"
+
+    @property
+    def attempt(self) -> str:
+        """Restoring this group."""
+        return f"{self.card}/restore"
+
+    @property
+    def undo(self) -> Action | None:
+        """Binding them again; None where they have no VFIO driver any more."""
+        moves = tuple(Move(move.address, move.to, move.now, move.to) for move in reversed(self.moves))
+        return BindDrivers(self.card, moves) if all(vfio_driver(move.to) for move in moves) else None
+
+    def describe(self) -> str:
+        """The change in words."""
+        return f"give back {self._named()}"
+
+
+_ALL = (
+    *(CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType),
+    *(SetNumVfs, RunSriovManage, BindDrivers, RestoreDrivers),
+)
 KINDS = tuple(kind.kind for kind in _ALL)
 """The kinds of all Actions that there are."""
 

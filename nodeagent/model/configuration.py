@@ -17,6 +17,7 @@ from nodeagent.model.desired import (
     Following,
     MdevDefinition,
     NodeTypes,
+    PassthroughRule,
     Rule,
     SriovRule,
     WantedType,
@@ -124,6 +125,7 @@ class Configuration:
     rules: tuple[Rule, ...] = ()
     mdevs: Mdevs = field(default_factory=Mdevs)
     sriov: tuple[SriovRule, ...] = ()
+    passthrough: tuple[PassthroughRule, ...] = ()
     kubevirt: KubeVirt = field(default_factory=KubeVirt)
     kubeconfig: str = ""
     node: Node = field(default_factory=Node)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
 from nodeagent.model.host import Kind
+from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.resource import Iommufd, Isolation
 
 API_VERSION = "nodeagent/v1"
@@ -173,6 +174,27 @@ class SriovRule:
     place: str = field(default="", compare=False)
 
 
+class Extent(StrEnum):
+    """What of an IOMMU group a rule binds."""
+
+    WHOLE = "whole"
+    MATCHED = "matched"
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughRule:
+    """The functions that are to have a VFIO driver. ``group``: with the rest of their IOMMU groups, or alone.
+
+    ``force`` are the addresses of functions that the host itself may lose.
+    """
+
+    selectors: tuple[PciSelector, ...]
+    driver: str = VFIO_PCI
+    group: Extent = Extent.WHOLE
+    force: tuple[str, ...] = ()
+    place: str = field(default="", compare=False)
+
+
 class Discovery(NamedTuple):
     """Automatic discovery: which classes, and how a resource is named (``name`` or ``id`` style).
 
@@ -206,6 +228,7 @@ class Desired(NamedTuple):
     rules: tuple[Rule, ...] = ()
     mdevs: MdevsWanted = MdevsWanted()
     sriov: tuple[SriovRule, ...] = ()
+    passthrough: tuple[PassthroughRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     permits: BySelector = NO_RULES
     foreign: BySelector = NO_RULES
@@ -219,4 +242,4 @@ class Desired(NamedTuple):
     @property
     def changes_host(self) -> bool:
         """True if nodeagent is to change anything at all."""
-        return self.mdevs.manage or bool(self.sriov)
+        return self.mdevs.manage or bool(self.sriov) or bool(self.passthrough)

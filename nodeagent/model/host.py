@@ -61,9 +61,13 @@ class UseKind(StrEnum):
     NETWORK = "network"  # an interface that is up with an address, carries a route, or is part of another
     MOUNTED = "mounted"
     SWAP = "swap"
-    STACKED = "stacked"  # below md, LVM or another device mapper
-    OPEN = "open"  # a process has the disk itself open
+    STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
+    OPEN = "open"  # a process has the disk itself, or a character device below the function, open
     DISPLAY = "display"  # the firmware shows its messages there
+
+
+FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})
+"""Uses that nobody can answer for."""
 
 
 class HostUse(NamedTuple):
@@ -85,6 +89,13 @@ class HostUses(NamedTuple):
 
     found: tuple[HostUse, ...] = ()
     unseen: tuple[str, ...] = ()
+
+    def counting(self, forced: bool) -> HostUses:
+        """What of it keeps the host's driver on the function; ``forced``: an operator answers for the rest.
+
+        What is mounted, swapped on or open stays in any case: to take it away would lose data, or hang.
+        """
+        return HostUses(tuple(use for use in self.found if use.kind in FIRM)) if forced else self
 
 
 class PciFunction(NamedTuple):

@@ -15,6 +15,8 @@ GroupNumber = NewType("GroupNumber", int)
 ResourceName = NewType("ResourceName", str)
 DeviceId = NewType("DeviceId", str)
 
+VFIO_PCI = "vfio-pci"  # the driver that takes any function
+
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -32,6 +34,14 @@ def mdev_uuid(text: str) -> str | None:
     """The lower-case UUID that ``text`` is, or None."""
     lowered = text.strip().lower()
     return lowered if _UUID.fullmatch(lowered) else None
+
+
+def vfio_driver(name: str | None) -> bool:
+    """True for the name of a VFIO driver for PCI functions: vfio-pci, and its variants such as mlx5_vfio_pci.
+
+    Those of drivers/vfio/pci are all named so (KBUILD_MODNAME), up to Linux 6.12.
+    """
+    return name is not None and (name == VFIO_PCI or name.endswith("_vfio_pci"))
 
 
 def vgpu_key(number: str) -> str:

@@ -14,9 +14,11 @@ from typing import NamedTuple
 class Ledger(NamedTuple):
     """``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
 
-    VFs go by their addresses, types by their ids.
+    ``drivers``: function that we bind → its own driver, "" for none. Functions go by their addresses, types
+    by their ids.
     """
 
     types: Mapping[str, str] = MappingProxyType({})
     names: Mapping[str, str] = MappingProxyType({})
     listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    drivers: Mapping[str, str] = MappingProxyType({})

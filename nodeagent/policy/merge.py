@@ -48,6 +48,9 @@ def merge(
         foreign=NO_RULES if entries is None else entries.foreign,
         mdevs=mdev_wishes.wanted(configuration, cr, here),
         sriov=tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.sriov),
+        passthrough=tuple(
+            replace(rule, place=rule.place.removeprefix(home)) for rule in configuration.passthrough
+        ),
         labels=tuple(here.items()),
         following=configuration.following,
     )

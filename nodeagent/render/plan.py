@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.model import plain
-from nodeagent.model.action import RunSriovManage, SetNumVfs, Step
+from nodeagent.model.action import BindDrivers, RestoreDrivers, RunSriovManage, SetNumVfs, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
 from nodeagent.render.plan_answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
@@ -16,6 +16,8 @@ SHOWN = 4  # alike lines that are shown before the rest is only counted
 _HEADINGS: Mapping[type, str] = {
     SetNumVfs: "virtual functions",
     RunSriovManage: "virtual functions",
+    BindDrivers: "drivers",
+    RestoreDrivers: "drivers",
 }
 """Of changes that are not shown with what is on their card."""
 _OTHERS = "other changes"

@@ -31,8 +31,8 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *("architecture", "commands", "configuration", "events", "kubernetes", "kubevirt"),
-        *("logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
+        *("architecture", "commands", "configuration", "events", "host-preparation", "kubernetes"),
+        *("kubevirt", "logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"
@@ -113,8 +113,7 @@ def _sections() -> Iterator[str]:
     yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
     yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
     for setting in table.SETTINGS:
-        if setting.supported:
-            yield from _setting(setting)
+        yield from _setting(setting)
     yield ".SH FILES"
     for path, meaning in _FILES:
         yield from (".TP", f".I {_escaped(path)}", _escaped(meaning))

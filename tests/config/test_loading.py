@@ -261,7 +261,10 @@ MISTAKES = [
     ("mdevs: {types: [{count: 4}]}", "mdevs.types[0].type: is missing", "write it"),
     ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type: unknown key", "types"),
     ("mdevs: {vgpuConfigFile: vgpu.yaml}", "mdevs.vgpuConfigFile:", "'/'"),
-    ("passthrough: [{match: [{vendors: [10de]}], driver: vfio-pci}]", "passthrough: not supported", "remove"),
+    ("passthrough: [{driver: vfio-pci}]", "passthrough[0].match: is missing", "write it"),
+    ("passthrough: [{match: [], driver: nvidia}]", '"nvidia" is no VFIO driver', "mlx5_vfio_pci"),
+    ("passthrough: [{match: [], group: part}]", '"part" is not one of', "matched"),
+    ('passthrough: [{match: [], force: ["0000:3b:*"]}]', '"0000:3b:*" is no PCI address', "in full"),
     ("kubevirt: {serve: internal}", 'kubevirt.serve: "internal" is not one of', "external"),
 ]
 

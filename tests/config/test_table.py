@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from nodeagent import config
-from nodeagent.base.errors import ConfigError
 from nodeagent.config import reference, scalars, table
+from nodeagent.model.desired import Extent
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 
@@ -77,9 +77,8 @@ def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
 def test_the_reader_knows_every_part_of_the_file_format(tmp_path: Path) -> None:
     path = tmp_path / "whole.yaml"
     path.write_text(WHOLE)
-    with pytest.raises(ConfigError) as caught:
-        config.check_file(str(path))
-    assert caught.value.what.endswith(": passthrough: not supported by this version yet")
+    (rule,) = config.check_file(str(path)).configuration.passthrough
+    assert (rule.selectors[0].vendors, rule.driver, rule.group) == (("10de",), "vfio-pci", Extent.WHOLE)
 
 
 def test_a_file_with_every_default_written_out_changes_nothing(tmp_path: Path) -> None:

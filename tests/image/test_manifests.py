@@ -216,8 +216,8 @@ def test_other_settings_roll_the_pods() -> None:
 @pytest.mark.parametrize("values", [pytest.param(values, id=name) for name, values in CASES.items()])
 def test_every_variable_and_flag_of_the_pod_is_in_the_table_of_settings(values: dict[str, Any]) -> None:
     container = manifests.container(manifests.helm(**values))
-    known = {setting.env for setting in table.SETTINGS if setting.supported}
-    flags = {setting.flag for setting in table.SETTINGS if setting.supported}
+    known = {setting.env for setting in table.SETTINGS}
+    flags = {setting.flag for setting in table.SETTINGS}
     given = {each["name"] for each in container["env"]}
     assert {"NODEAGENT_NODE_NAME", "NODEAGENT_HTTP_LISTEN"} <= given <= known
     verb, *rest = container["args"]

@@ -6,7 +6,8 @@ with a type it lists no others: that is in a small file below /run, so it ends w
 do. It is written before the type is, since a crash between the two must not make ours a foreign one; a
 line too many counts only while the VF has that very type, and goes when the kernel refuses it. What is
 not ours any more leaves the file soon after. A file that cannot be read is an empty one: then what is
-there stays, and a damaged one is told.
+there stays, and a damaged one is told. The own drivers of what is bound have a file of their own
+(``drivers_record``), kept alike.
 """
 
 from __future__ import annotations
@@ -18,18 +19,36 @@ from typing import Any
 
 import anyio
 
+from nodeagent.agent import drivers_record
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import identity
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import vgpus
-from nodeagent.model.action import Action, ClearVgpuType, SetVgpuType
+from nodeagent.model.action import Action, BindDrivers, ClearVgpuType, RestoreDrivers, SetVgpuType
 from nodeagent.model.host import Host
 from nodeagent.model.ledger import Ledger
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
+_DRIVERS = "drivers"  # what of a Ledger is in a file of its own
+
+
+def remembered(root: Root) -> Ledger:
+    """All that is on record since boot. Blocks.
+
+    :raises KernelRefused: if nothing can be read at present.
+    """
+    return _with_drivers(root, look(root.path(PATH)))
+
+
+def _opened(root: Root) -> Ledger:
+    return _with_drivers(root, read(root.path(PATH)))
+
+
+def _with_drivers(root: Root, types: Ledger) -> Ledger:
+    return types._replace(drivers=drivers_record.read(root.path(drivers_record.PATH)))
 
 
 def look(path: str) -> Ledger:
@@ -83,11 +102,11 @@ def named(root: Root, host: Host) -> dict[str, str]:
 
 
 def write(path: str, ledger: Ledger) -> None:
-    """Replace the file at once and whole.
+    """Replace the file of vGPU types at once and whole.
 
     :raises KernelRefused: if it cannot be written.
     """
-    document = {name: dict(known) for name, known in ledger._asdict().items()}
+    document = {name: dict(known) for name, known in ledger._asdict().items() if name != _DRIVERS}
     hint = "without it nodeagent would not know its own vGPUs again"
     sealed.write(path, document, hint, mode=0o644)
 
@@ -109,7 +128,7 @@ class LedgerKeeper:
         """Read what is on record since boot, and which machine this is."""
         self._setting.clear()
         machine = await threads.call(identity.machine_id, self._root)
-        self._saved = await threads.call(read, self._root.path(PATH))
+        self._saved = await threads.call(_opened, self._root)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
 
     def learn(self, busy: Set[str]) -> None:
@@ -132,12 +151,16 @@ class LedgerKeeper:
         """
         async with self._saving:
             now = self._snapshots.now.ledger
+            if now.drivers != self._saved.drivers:
+                path = self._root.path(drivers_record.PATH)
+                await threads.call(drivers_record.write, path, now.drivers)
+                self._saved = self._saved._replace(drivers=now.drivers)
             if now != self._saved:
                 await threads.call(write, self._root.path(PATH), now)
                 self._saved = now
 
     async def begin(self, action: Action) -> None:
-        """Before an action: a vGPU type is on disk before it is set.
+        """Before an action: a vGPU type is on disk before it is set, a driver before it is taken away.
 
         :raises KernelRefused: if that cannot be written; then the action must not be taken.
         """
@@ -148,12 +171,21 @@ class LedgerKeeper:
             self._setting.add(vf)
             self._set_types({**types, vf: action.type_id})
             await self.save()
+        if isinstance(action, BindDrivers):
+            own = {move.address: move.back or "" for move in action.moves}
+            self._set_drivers({**own, **self._snapshots.now.ledger.drivers})
+            await self.save()
 
     def end(self, action: Action, *, made: bool) -> None:
         """After it: a VF that was cleared, or not set, has no type of ours; the file follows.
 
-        A type that it was given before, by a late write, stays on record when another is refused.
+        A type that it was given before, by a late write, stays on record when another is refused. So does the
+        driver of what could not be bound, as its override may not have been taken back.
         """
+        if isinstance(action, RestoreDrivers) and made:
+            drivers = self._snapshots.now.ledger.drivers
+            left = {each: driver for each, driver in drivers.items() if each not in action.targets}
+            self._set_drivers(left)
         before = self._before.pop(action.device, None)
         self._setting.discard(action.device)
         if not isinstance(action, ClearVgpuType if made else SetVgpuType):
@@ -167,6 +199,9 @@ class LedgerKeeper:
 
     def _set_types(self, types: dict[str, str]) -> None:
         self._publish(self._snapshots.now.ledger._replace(types=types))
+
+    def _set_drivers(self, drivers: dict[str, str]) -> None:
+        self._publish(self._snapshots.now.ledger._replace(drivers=drivers))
 
     def _publish(self, known: Ledger) -> None:
         self._snapshots.publish(replace(self._snapshots.now, ledger=known))

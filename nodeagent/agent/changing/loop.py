@@ -83,7 +83,7 @@ class ChangeLoop:
     def one_turn(self, group: TaskGroup) -> None:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
         snapshot = self._snapshots.now
-        if not snapshot.desired.changes_host and self._inputs is None:
+        if not planning.due(snapshot) and self._inputs is None:
             self._forget()
             return
         if not snapshot.host.generation:
@@ -97,7 +97,7 @@ class ChangeLoop:
         self._tell(before)
         for card, steps in self._batches().items():
             self._runs.start(card, steps, snapshot, group)
-        self._inputs = _inputs(snapshot, self._runs) if snapshot.desired.changes_host else None
+        self._inputs = _inputs(snapshot, self._runs) if planning.due(snapshot) else None
 
     def status(self) -> ChangesStatus:
         """What is made of the host, what waits and what for, what the kernel refuses."""

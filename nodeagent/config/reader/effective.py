@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from nodeagent.config.reader.sources import Given
 
 DEFAULT = Place("default", "default")
-UNSUPPORTED = "not supported by this version yet"
-UNSUPPORTED_HINT = "remove it; nothing would come of it"
 
 
 class Effective:
@@ -40,8 +38,6 @@ class Effective:
         value = self._reader.read(setting.shape, given.entry, key)
         if value is BROKEN:
             return
-        if not setting.supported and value != setting.default:
-            self.problems.add(given.place, key, UNSUPPORTED, UNSUPPORTED_HINT)
         if isinstance(setting.shape, MapOf):
             self._values[key] = self._values[key] | value
             self._origins[key] = (*self._origins.get(key, ()), given.place)

@@ -107,7 +107,7 @@ def told(values: Iterable[Value], problems: Problems, place: str = _TOLD) -> Ite
     tables: dict[str, dict[str, Any]] = {"": {}}
     for value in values:
         setting = table.BY_KEY.get(value.key)
-        if setting is not None and setting.supported:
+        if setting is not None:
             tables.setdefault(setting.section, {})[setting.name] = value.value
     document = tables.pop("") | tables
     from nodeagent.config.reader import document as reader  # here: as above
@@ -228,7 +228,7 @@ def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
     parser.usage = filled.replace(_NO_BREAK, " ")
     group = parser.add_argument_group("settings", note) if note else parser
     for setting in table.SETTINGS:
-        if setting.flag is not None and setting.supported:
+        if setting.flag is not None:
             group.add_argument(
                 setting.flag,
                 dest=setting.key,

@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel.apply import sriov_manage, write
+from nodeagent.kernel.apply import driver, sriov_manage, write
 from nodeagent.kernel.apply.write import PATIENCE, Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.action import (
     Action,
+    BindDrivers,
     ClearVgpuType,
     CreateMdev,
     RemoveMdev,
+    RestoreDrivers,
     RunSriovManage,
     SetNumVfs,
     SetVgpuType,
@@ -156,4 +158,6 @@ _APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
     ClearVgpuType: _clear_vgpu_type,
     SetNumVfs: _set_num_vfs,
     RunSriovManage: _run_sriov_manage,
+    BindDrivers: driver.change,
+    RestoreDrivers: driver.change,
 }

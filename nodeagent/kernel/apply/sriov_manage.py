@@ -16,10 +16,9 @@ from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import pci
+from nodeagent.kernel.scan import chardevs, pci
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-_GPUS = "/proc/driver/nvidia/gpus"
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _HINT = (
     "run it by hand on the host to see more; it needs lspci, setpci, the module pci-pf-stub, and a GPU that "
@@ -70,7 +69,5 @@ def _ended(command: list[str]) -> tuple[int, str]:
 
 def _has_gpu_instances(root: Root, address: str) -> bool:
     """True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
-    lines = (root.text(f"{_GPUS}/{address}/information") or "").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    minor = next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
-    return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{minor}/mig"))
+    number = chardevs.minor(root, address)
+    return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{number}/mig"))

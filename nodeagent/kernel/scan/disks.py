@@ -83,7 +83,8 @@ def _of_one(root: Root, name: str, seen: Storage) -> Iterator[HostUse]:
         carried = next(
             (deeper for each in _above(root, holder) if (deeper := _direct(root, each, seen))), None
         )
-        yield HostUse(UseKind.STACKED, name, f"part of {holder}" + (f", {carried[1]}" if carried else ""))
+        kind = carried[0] if carried else UseKind.STACKED
+        yield HostUse(kind, name, f"part of {holder}" + (f", {carried[1]}" if carried else ""))
 
 
 def _direct(root: Root, name: str, seen: Storage) -> tuple[UseKind, str] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import disks, netdevs
+from nodeagent.kernel.scan import chardevs, disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress, pci_address
@@ -20,7 +20,7 @@ _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console s
 
 
 def look(root: Root, addresses: Iterable[PciAddress], *, closely: bool = False) -> dict[PciAddress, HostUses]:
-    """The uses of each of the functions; ``closely``: which processes have a disk open, too."""
+    """The uses of each of the functions; ``closely``: which processes have devices of theirs open, too."""
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
     networks, storage = netdevs.networks(root), disks.storage(root)
@@ -32,7 +32,9 @@ def look(root: Root, addresses: Iterable[PciAddress], *, closely: bool = False) 
             netdevs.uses(root, nets[address], networks) if address in nets else _elsewhere(root, address),
             disks.uses(root, names, storage),
         )
-        return seen if seen.found or not closely else _joined(seen, disks.opened(root, names))
+        if seen.found or not closely:
+            return seen
+        return _joined(seen, disks.opened(root, names), chardevs.opened(root, address))
 
     return {address: one(address) for address in addresses}
 

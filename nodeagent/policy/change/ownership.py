@@ -39,6 +39,7 @@ def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozens
         {vf: type_id for vf, type_id in ledger.types.items() if vf in coming or _kept(vf, type_id, host)},
         {**ledger.names, **called},
         {vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
+        {address: driver for address, driver in ledger.drivers.items() if address in host.functions},
     )
     return ledger if newer == ledger else newer
 

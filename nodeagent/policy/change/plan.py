@@ -2,7 +2,7 @@
 """The one composition of all changes of the host: Snapshot → Plan. Pure.
 
 The daemon and ``nodeagent plan`` ask here, so they cannot disagree. A new kind of change is one more planner
-in the table. Their order is that of the steps: VFs come before what is made on them.
+in the table. Their order is that of the steps: VFs come before their drivers and what is made on them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from collections.abc import Callable
 
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import mdevs, sriov
+from nodeagent.policy.change import bindings, mdevs, sriov
 
-_PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, mdevs.plan)
+_PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, mdevs.plan)
+
+
+def due(snapshot: Snapshot) -> bool:
+    """True if the operator wants a change, or if what nobody wants any more is to be given back."""
+    return snapshot.desired.changes_host or bool(snapshot.ledger.drivers)
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """What is to be done to this host; nothing at all where the operator wants no change."""
     obstacle = snapshot.desired.mdevs.obstacle
-    if not snapshot.desired.changes_host:
+    if not due(snapshot):
         return Plan(problems=(obstacle,) if obstacle else ())
     plans = [planner(snapshot) for planner in _PLANNERS]
     return Plan(

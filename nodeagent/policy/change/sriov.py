@@ -18,6 +18,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
+from nodeagent.policy.change import guards
 from nodeagent.policy.change.cards import order
 
 _SHOWN = 4  # VFs that one line names
@@ -126,30 +127,16 @@ def _obstacle(action: SetNumVfs | RunSriovManage, function: PciFunction, snapsho
         return "it has no driver, which would make them"
     if action.takes and not snapshot.allocations.complete:
         return "who holds what is not known"
-    used = (_taken(function.address, snapshot), *(_used(each, snapshot) for each in function.vfs))
+    used = (guards.taken(function.address, snapshot), *(_used(each, snapshot) for each in function.vfs))
     if _by_tool(function):
         used = (*used, _with_mdevs(function.address, snapshot.host))
     return next((text for text in used if text is not None), None)
 
 
-def _taken(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """Who has a function, in words: a pod, or whoever has it open."""
-    function = snapshot.host.functions.get(address)
-    holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
-    if holder is not None:
-        return f"{address} is held by {holder}"
-    if address in snapshot.reservations.given:
-        return f"{address} was given to a pod a moment ago"
-    opened = address in snapshot.open or function is None or groups.opened(function)
-    if opened is None:
-        return f"whether something on this host has {address} open cannot be seen"
-    return f"something on this host has {address} open" if opened else None
-
-
 def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
     """What a VF is used for, in words; None if it may go."""
     function = snapshot.host.functions.get(address)
-    taken = _taken(address, snapshot) or _with_mdevs(address, snapshot.host)
+    taken = guards.taken(address, snapshot) or _with_mdevs(address, snapshot.host)
     if taken is not None or function is None:
         return taken
     if function.vgpu_type is not None:

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives functions of one IOMMU group other drivers: all of them, or none.
+
+For each function ``driver_override`` comes first, then ``unbind`` from the present driver, then
+``drivers_probe``, which says nothing of a probe that has failed: so the link to the driver is read back. What
+a later function of the group is refused, the earlier ones give back, in reverse order. Before the first write
+to a function on a driver of the host it is looked at once more what the host uses of it. ``new_id`` is never
+used, for it takes whatever comes later; nor is a function removed and found again, as that would lose the
+override (Linux 6.1 to 7.2).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.apply import write
+from nodeagent.kernel.apply.write import Write
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import mdevs, pci, uses
+from nodeagent.model.action import BindDrivers, Move, RestoreDrivers
+from nodeagent.model.ids import PciAddress, vfio_driver
+
+_DRIVERS = "/sys/bus/pci/drivers"
+_PROBE = "/sys/bus/pci/drivers_probe"
+_NONE = ("", "(null)")  # what driver_override says where none is set
+_HINTS = {
+    errno.ENODEV: "it is gone, or its driver has changed: the next look at the host shows which",
+    errno.EINVAL: "another function of its IOMMU group is in use: it may not get a driver of the host now",
+}
+_MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
+
+
+def change(root: Root, action: BindDrivers | RestoreDrivers, patience: float) -> None:
+    """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
+
+    :raises KernelRefused: if a move cannot be made. Then all functions are what they were (``Move.back``), or
+        the text says of which that is not so.
+    """
+    arrived = [move for move in action.moves if _arrived(root, move.address, move.to)]
+    moves = [move for move in action.moves if move not in arrived]
+    for move in moves:
+        _allowed(root, move, move.address in action.forced)
+    for number, move in enumerate(moves):
+        try:
+            _go(root, move.address, move.to, patience)
+        except KernelRefused as error:
+            done = {*arrived, *moves[: number + 1]}
+            back = [each for each in reversed(action.moves) if each in done]
+            raise _taken_back(root, back, error, patience) from error
+
+
+def _arrived(root: Root, address: str, driver: str | None) -> bool:
+    return _driver(root, address) == driver and _override(root, address) == _wanted(driver)
+
+
+def _wanted(driver: str | None) -> str | None:
+    """The override that goes with a driver: those of the host need none."""
+    return driver if vfio_driver(driver) else None
+
+
+def _allowed(root: Root, move: Move, forced: bool) -> None:
+    """Right before the first write.
+
+    :raises KernelRefused: if the function is another than was planned for, or is used by the host.
+    """
+    device = f"{pci.DEVICES}/{move.address}"
+    if not root.exists(device):
+        raise _left(move, "it is gone", "plug it in again, or take it out of the rule")
+    if (now := _driver(root, move.address)) != move.now:
+        what = f"it was on {move.now or 'no driver'} a moment ago, and is on {now or 'no driver'}"
+        raise _left(move, what, "the next look at the host shows what it is now")
+    if move.to is not None and not root.exists(f"{_DRIVERS}/{move.to}"):
+        raise _left(move, f"the driver {move.to} is not loaded", _MODULE.format(move.to))
+    override = _override(root, move.address)
+    if override is not None and not vfio_driver(override):
+        hint = "find out who has set it (driverctl list-overrides), and have it unset there"
+        raise _left(move, f"its driver_override says {override}", hint)
+    if vfio_driver(move.to) and not vfio_driver(now):
+        _not_used(root, move, forced)
+
+
+def _not_used(root: Root, move: Move, forced: bool) -> None:
+    """:raises KernelRefused: if the host uses it, or that cannot be seen, or it carries VFs or mdevs."""
+    address = PciAddress(move.address)
+    children = [name for name in root.names(f"{pci.DEVICES}/{address}") if name.startswith("virtfn")]
+    if children or mdevs.instances_on(root, (address,)):
+        raise _left(move, "it has VFs or mdevs", "remove them first, once nobody uses them")
+    counting = uses.look(root, (address,), closely=True)[address].counting(forced)
+    for use in counting.found:
+        what = f"in use by the host ({use})"
+        raise _left(move, what, "leave it out of the rule, or have the host give it up")
+    for unseen in counting.unseen:
+        hint = "run nodeagent where it can be seen, or name the function in force if you know better"
+        raise _left(move, f"it cannot be seen from here: {unseen}", hint)
+
+
+def _left(move: Move, why: str, hint: str) -> KernelRefused:
+    return KernelRefused(
+        f"{move.address} is left as it is: {why}", hint, path=f"{pci.DEVICES}/{move.address}"
+    )
+
+
+def _go(root: Root, address: str, driver: str | None, patience: float) -> None:
+    """One function to one driver; None: to none.
+
+    :raises KernelRefused: with the write after which it did not become so.
+    """
+    _set_override(root, address, _wanted(driver), patience)
+    if _driver(root, address) == driver:
+        return
+    _unbind(root, address, patience)
+    if driver is not None:
+        step = Write(_PROBE, address, f"{driver} has not taken {address}", _HINTS)
+        write.verified(root, step, lambda: _driver(root, address) == driver, patience)
+
+
+def _set_override(root: Root, address: str, driver: str | None, patience: float) -> None:
+    if _override(root, address) == driver:
+        return
+    path = f"{pci.DEVICES}/{address}/driver_override"
+    step = Write(path, driver or "", f"it says {root.text(path)}")
+    write.verified(root, step, lambda: _override(root, address) == driver, patience)
+
+
+def _unbind(root: Root, address: str, patience: float) -> None:
+    """Blocks for as long as a process has a VFIO device open: to find that out before is the caller's."""
+    driver = _driver(root, address)
+    if driver is None:
+        return
+    step = Write(f"{_DRIVERS}/{driver}/unbind", address, f"{driver} has not let go of {address}", _HINTS)
+    write.verified(root, step, lambda: _driver(root, address) is None, patience)
+
+
+def _taken_back(root: Root, moves: Iterable[Move], error: KernelRefused, patience: float) -> KernelRefused:
+    """The refusal, after these moves were taken back in this order; with what could not be."""
+    stuck = [text for move in moves if (text := _returned(root, move, patience)) is not None]
+    if not stuck:
+        return error
+    what = f"{error.what}; and what was done before cannot be taken back: {'; '.join(stuck)}"
+    return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
+
+
+def _returned(root: Root, move: Move, patience: float) -> str | None:
+    """Take a function back to where it goes without its group; why it cannot, if so."""
+    try:
+        _go(root, move.address, move.back, patience)
+    except KernelRefused as error:
+        return f"{move.address} ({error.what})"
+    return None
+
+
+def _driver(root: Root, address: str) -> str | None:
+    return root.link(f"{pci.DEVICES}/{address}/driver")
+
+
+def _override(root: Root, address: str) -> str | None:
+    """What is set, or None. The read may hang while the function is taken from a holder (Linux 6.1)."""
+    text = root.text(f"{pci.DEVICES}/{address}/driver_override")
+    return None if text is None or text in _NONE else text

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions are to have a VFIO driver, and which their own again: one change for each group. Pure.
+
+A group is what VFIO gives away, so it is bound as a whole or not at all. Ours is what the Ledger has a driver
+for; what an operator has bound by hand is never unbound. A rule is asked what it says of a function on its
+own driver: else one that names drivers would undo itself. The functions behind a card's first one go first,
+and come back last: the kernel links them to it (drivers/pci/quirks.c, quirk_gpu_hda and others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from nodeagent.model.action import BindDrivers, Move, RestoreDrivers, Step
+from nodeagent.model.desired import Extent, PassthroughRule
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
+from nodeagent.model.ledger import Ledger
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import groups, selectors
+from nodeagent.policy.change import guards
+from nodeagent.policy.change.cards import order
+
+
+class Wish(NamedTuple):
+    """The VFIO driver that a function is to have, by which rule; ``picked``: it was named, not its group."""
+
+    driver: str
+    rule: PassthroughRule
+    picked: bool
+
+
+_Unit = tuple[GroupNumber | None, PciAddress]
+"""A group by its number and first function; a function without a group by itself."""
+_Wishes = Mapping[PciAddress, Wish]
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """The plan for all groups in the order of their first functions."""
+    if not snapshot.desired.passthrough and not snapshot.ledger.drivers:
+        return Plan()
+    wishes = _wishes(snapshot)
+    steps: list[Step] = []
+    waiting: list[Step] = []
+    remedies: dict[str, str] = {}
+    touched = {*wishes, *map(PciAddress, snapshot.ledger.drivers)} & snapshot.host.functions.keys()
+    for unit in sorted(
+        {_unit(address, snapshot.host) for address in touched}, key=lambda unit: order(unit[1])
+    ):
+        members = _members(unit, snapshot.host)
+        for step in _restoring(members, wishes, snapshot), _binding(members, wishes, snapshot, remedies):
+            if step is not None:
+                obstacle = _obstacle(step, members, snapshot)
+                if obstacle is None:
+                    steps.append(step)
+                else:
+                    waiting.append(Step(step.action, f"{step.why}; {obstacle}"))
+    return Plan(tuple(steps), tuple(waiting), problems=tuple(remedies), remedies=remedies)
+
+
+def _wishes(snapshot: Snapshot) -> _Wishes:
+    """What each function is to have; the rest of a whole group follows what was picked of it."""
+    host, ledger = snapshot.host, snapshot.ledger
+    wishes: dict[PciAddress, Wish] = {}
+    for address in sorted(host.functions, key=order):
+        rule = _rule(_on_its_own(host.functions[address], ledger), snapshot.desired.passthrough)
+        if rule is not None:
+            wishes[address] = Wish(rule.driver, rule, picked=True)
+    for address, wish in tuple(wishes.items()):
+        if wish.rule.group is Extent.WHOLE and not guards.bridge(host.functions[address]):
+            for member in host.members(host.functions[address].group):
+                wishes.setdefault(member.address, _beside(host.functions[address], member, wish))
+    return wishes
+
+
+def _on_its_own(function: PciFunction, ledger: Ledger) -> PciFunction:
+    """The function as it would be without us."""
+    if function.address not in ledger.drivers:
+        return function
+    return function._replace(driver=ledger.drivers[function.address] or None)
+
+
+def _rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> PassthroughRule | None:
+    return next((rule for rule in rules if _picks(rule, function)), None)
+
+
+def _picks(rule: PassthroughRule, function: PciFunction) -> bool:
+    return any(selectors.fits(each, function, selectors.NO_NAMES) for each in rule.selectors)
+
+
+def _beside(picked: PciFunction, member: PciFunction, wish: Wish) -> Wish:
+    """A variant driver is for its own devices: what is another one gets vfio-pci."""
+    alike = (picked.vendor, picked.device) == (member.vendor, member.device)
+    return Wish(wish.driver if alike else VFIO_PCI, wish.rule, picked=False)
+
+
+def _unit(address: PciAddress, host: Host) -> _Unit:
+    number = host.functions[address].group
+    members = host.members(number)
+    return (number, min((each.address for each in members), key=order)) if members else (None, address)
+
+
+def _members(unit: _Unit, host: Host) -> Sequence[PciFunction]:
+    return host.members(unit[0]) or (host.functions[unit[1]],)
+
+
+def _binding(
+    members: Sequence[PciFunction], wishes: _Wishes, snapshot: Snapshot, remedies: dict[str, str]
+) -> Step | None:
+    """The step that binds what is wanted of a group; None if all is as wished, or refused (``remedies``)."""
+    due = [(member, wishes[member.address]) for member in members if member.address in wishes]
+    due = [(member, wish) for member, wish in due if _to_be_bound(member, wish, snapshot.ledger)]
+    if not due:
+        return None
+    refusals = _refusals(due, members, snapshot.host)
+    if refusals:
+        remedies.update(refusals)
+        return None
+    moves = tuple(
+        _forth(each, wishes[each.address], snapshot.ledger)
+        for each in reversed(members)
+        if (each, wishes.get(each.address)) in due or _bound_by_us(each, wishes, snapshot.ledger)
+    )
+    forced = tuple(member.address for member, wish in due if member.address in wish.rule.force)
+    rule = due[0][1].rule
+    action = BindDrivers(_first(members), moves, _lent(members), forced)
+    return Step(action, f"a rule wants it{f' ({rule.place})' if rule.place else ''}")
+
+
+def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
+    """False if a VFIO driver has it already, unless that is ours and another one is wanted."""
+    if groups.vfio_bound(function):
+        return function.address in ledger.drivers and function.driver != wish.driver
+    beside = guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
+    return wish.picked or not beside
+
+
+def _bound_by_us(function: PciFunction, wishes: _Wishes, ledger: Ledger) -> bool:
+    """True for what has arrived already: it goes back with the rest of its group if that cannot follow."""
+    return function.address in wishes and function.address in ledger.drivers and groups.vfio_bound(function)
+
+
+def _refusals(
+    due: Sequence[tuple[PciFunction, Wish]], members: Sequence[PciFunction], host: Host
+) -> dict[str, str]:
+    """Why the group is left as it is: problem → what to do."""
+    head = due[0][0]
+    group = None if head.group is None else host.groups.get(head.group)
+    named = [(head, each) for each in guards.of_group(group, {wish.driver for _, wish in due}, host)]
+    if any(wish.rule.group is Extent.WHOLE for _, wish in due):
+        named += [(head, each) for each in guards.of_bridges(members)]
+    for member, wish in due:
+        forced = member.address in wish.rule.force
+        named += [(member, each) for each in guards.of_function(member, host, forced)]
+    beside = f", so group {head.group} is left as it is" if len(due) > 1 else ""
+    return {f"{each.address} is not bound: {what}{beside}": hint for each, (what, hint) in named}
+
+
+def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:
+    own = ledger.drivers.get(function.address)
+    back = function.driver if own is None else own or None
+    return Move(function.address, function.driver, wish.driver, back)
+
+
+def _restoring(members: Sequence[PciFunction], wishes: _Wishes, snapshot: Snapshot) -> Step | None:
+    """The step that gives back what nobody wants any more."""
+    drivers = snapshot.ledger.drivers
+    ours = [each for each in members if each.address in drivers and each.address not in wishes]
+    if not ours:
+        return None
+    moves = tuple(_back(each, drivers[each.address] or None) for each in ours)
+    return Step(RestoreDrivers(_first(members), moves, _lent(members)), "no rule wants it any more")
+
+
+def _back(function: PciFunction, own: str | None) -> Move:
+    """To its own driver; where it has another one of the host by now, that stays."""
+    moved = groups.vfio_bound(function) or function.driver is None
+    return Move(function.address, function.driver, own if moved else function.driver, function.driver)
+
+
+def _obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) -> str | None:
+    action = step.action
+    refused = snapshot.failures.get(action.attempt)
+    if refused is not None:
+        return f"{refused}; it is tried again later"
+    moves = action.moves if isinstance(action, BindDrivers) else ()
+    return guards.obstacle(members, moves, snapshot)
+
+
+def _first(members: Iterable[PciFunction]) -> str:
+    return min((each.address for each in members), key=order)
+
+
+def _lent(members: Iterable[PciFunction]) -> tuple[str, ...]:
+    return tuple(each.address for each in members if groups.ready(each))

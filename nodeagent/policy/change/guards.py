@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a function may not be taken from its driver: what needs a person, and what only time. Pure.
+
+Each refusal names its evidence and the way out; ``docs/host-preparation.md`` has a table of them. What could
+not be seen refuses as well. What the host uses is looked at once more right before the write
+(``kernel.apply.driver``), and what is open by ``agent.changing.probe``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from nodeagent.model.action import Move
+from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.ids import VFIO_PCI, PciAddress
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import classes, groups
+
+_NVSWITCH = "0680"
+_PAGE = "docs/host-preparation.md"
+
+
+class Refusal(NamedTuple):
+    """What is in the way, and what to do about it."""
+
+    what: str
+    hint: str
+
+
+def bridge(function: PciFunction) -> bool:
+    """True for bridges of all kinds (class 06), which are never bound; NVIDIA's NVSwitches are none."""
+    code = function.pci_class or ""
+    return code.startswith("06") and not code.startswith(_NVSWITCH)
+
+
+def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Refusal]:
+    """What keeps a whole group from being bound to these drivers."""
+    if not host.iommu or group is None:
+        yield Refusal("no IOMMU separates it from the host's memory", f"turn the IOMMU on: see {_PAGE}")
+    elif group.no_iommu:
+        yield Refusal("its group has no IOMMU behind it (vfio-noiommu)", f"turn the IOMMU on: see {_PAGE}")
+    elif groups.kept_by_firmware(group, host):
+        what = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
+        yield Refusal(what, "VFIO refuses such a group: leave it out of the rule, or ask for other firmware")
+    if VFIO_PCI in drivers and not host.vfio_loaded:
+        hint = (
+            "load it with modprobe vfio-pci, and name it in /etc/modules-load.d/vfio-pci.conf for each boot"
+        )
+        yield Refusal("the driver vfio-pci is not loaded", hint)
+
+
+def of_bridges(members: Iterable[PciFunction]) -> Iterator[Refusal]:
+    """A bridge whose driver VFIO does not suffer keeps the whole group from being used, and stays."""
+    for blocker in groups.blockers(each for each in members if bridge(each)):
+        what = f"{blocker.address} of the same group is a bridge, and its driver {blocker.driver} needs it"
+        yield Refusal(what, "leave the group out of the rule: bridges are never bound")
+
+
+def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Refusal]:
+    """What keeps a function with its driver; ``forced``: an operator answers for what can be answered for."""
+    if bridge(function):
+        yield Refusal("it is a bridge", "leave it out of the rule: bridges are never bound")
+    if function.left_behind:
+        yield Refusal("its PF has left it behind", "reboot the node when it is drained")
+    mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
+    if parts := classes.carried(function, mdevs):
+        yield Refusal(f"it has {parts}", f"remove its {parts} first, once nobody uses them")
+    if (vgpu_type := groups.vgpu_of(function)) is not None:
+        yield Refusal(f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
+    yield from _of_uses(function, forced)
+
+
+def _of_uses(function: PciFunction, forced: bool) -> Iterator[Refusal]:
+    if function.uses is None:
+        return
+    counting = function.uses.counting(forced)
+    for use in counting.found:
+        yield Refusal(f"in use by the host ({use})", "leave it out of the rule, or have the host give it up")
+    for unseen in counting.unseen:
+        hint = (
+            "run nodeagent where it can be seen (the host's PID and network namespaces); "
+            f"or name {function.address} in force if you know better"
+        )
+        yield Refusal(f"it cannot be seen from here: {unseen}", hint)
+
+
+def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
+    """What the moves of a group have to wait for, in words: whoever has a part of it; None if nothing."""
+    texts = [_leaving(member, snapshot.host) or taken(member.address, snapshot) for member in members]
+    texts += [_unlooked(snapshot.host.functions[PciAddress(move.address)]) for move in moves]
+    if any(map(groups.ready, members)) and not snapshot.allocations.complete:
+        texts.append("who holds what is not known")
+    return next((text for text in texts if text is not None), None)
+
+
+def _leaving(function: PciFunction, host: Host) -> str | None:
+    if function.unreadable is not None:
+        return f"{function.address} is {function.unreadable}"
+    group = None if function.group is None else host.groups.get(function.group)
+    return f"{function.address} is going away, still in use" if groups.going_away(function, group) else None
+
+
+def _unlooked(function: PciFunction) -> str | None:
+    if function.usable and function.driver is not None and function.uses is None:
+        return f"what the host uses of {function.address} has not been seen yet"
+    return None
+
+
+def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
+    """Who has a function, in words: a pod, or whoever has it open."""
+    function = snapshot.host.functions.get(address)
+    holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
+    if holder is not None:
+        return f"{address} is held by {holder}"
+    if address in snapshot.reservations.given:
+        return f"{address} was given to a pod a moment ago"
+    opened = address in snapshot.open or function is None or groups.opened(function)
+    if opened is None:
+        return f"whether something on this host has {address} open cannot be seen"
+    return f"something on this host has {address} open" if opened else None

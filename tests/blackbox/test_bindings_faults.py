@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever goes wrong at whichever write: a group has the drivers that are wished, or its own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from nodeagent.sim.drivers import SimulatedDrivers, simulated
+from tests.blackbox.harness import PATIENCE, Daemon, Node, eventually
+
+CARDS = "example.com/card"
+RESOURCE = f"""apiVersion: nodeagent/v1
+discovery: {{enabled: false}}
+resources: [{{name: {CARDS}, pci: [{{vendors: ["8086"]}}]}}]
+"""
+RULE = 'passthrough: [{match: [{vendors: ["8086"], addresses: ["*.0"]}]}]\n'
+GROUPS, FUNCTIONS = 16, 4
+FORTH, BACK = ("override", "unbind", "probe"), ("clear", "release", "reprobe")
+
+
+def add_groups(node: Node, count: int = GROUPS, functions: int = FUNCTIONS) -> list[list[str]]:
+    """Groups of functions on a driver of the host; their addresses."""
+    groups = [[f"0000:{0x20 + number:02x}:00.{part}" for part in range(functions)] for number in range(count)]
+    for number, addresses in enumerate(groups):
+        for address in addresses:
+            node.host.add_function(
+                address, vendor="8086", device="10d3", pci_class="020000", driver="e1000e", group=10 + number
+            )
+    return groups
+
+
+def everything(groups: list[list[str]]) -> list[str]:
+    return [address for group in groups for address in group]
+
+
+def state(drivers: SimulatedDrivers, group: list[str]) -> str:
+    """How a group stands: as "wished", as "before", or "torn"."""
+    found = {(drivers.driver(address), drivers.override(address)) for address in group}
+    if found == {("vfio-pci", "vfio-pci")}:
+        return "wished"
+    return "before" if found == {("e1000e", "")} else "torn"
+
+
+def states(drivers: SimulatedDrivers, groups: list[list[str]]) -> list[str]:
+    return [state(drivers, group) for group in groups]
+
+
+def faulty(groups: list[list[str]], kinds: tuple[str, ...]) -> Mapping[int, tuple[str, str]]:
+    """Group → the write that is to fail in it: each write of a group's in another group."""
+    places = [(kind, part) for part in range(FUNCTIONS) for kind in kinds]
+    return {number: (kind, groups[number][part]) for number, (kind, part) in enumerate(places)}
+
+
+async def until_refused(node: Node, groups: list[list[str]], numbers: Mapping[int, object]) -> None:
+    """Wait until the status names just these groups as refused, and nothing is being written."""
+    cards = {groups[number][0] for number in numbers}
+    await node.until_told(
+        lambda told: (
+            {each["card"] for each in told["changes"]["failing"]} == cards and not told["changes"]["underWay"]
+        )
+    )
+
+
+async def test_sixty_four_functions_in_sixteen_groups_are_bound_and_given_back(node: Node) -> None:
+    groups = add_groups(node)
+    node.configure(RESOURCE + RULE)
+    listed = {CARDS: GROUPS * FUNCTIONS}
+    async with simulated(node.host, *everything(groups)) as drivers, node.running(listed=listed):
+        await eventually(lambda: states(drivers, groups) == ["wished"] * GROUPS, PATIENCE)
+        assert len(drivers.writes) == GROUPS * FUNCTIONS * len(FORTH)
+        node.configure(RESOURCE)
+        await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
+        assert len(drivers.writes) == GROUPS * FUNCTIONS * (len(FORTH) + len(BACK))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("fault", ["lost", "torn"])
+async def test_a_group_in_which_one_write_fails_is_what_it_was_before(node: Node, fault: str) -> None:
+    groups = add_groups(node)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, *everything(groups)) as drivers:
+        failing = faulty(groups, FORTH)
+        for kind, address in failing.values():
+            drivers.faults.set(f"{kind}:{address}", fault)
+        async with node.running(listed={CARDS: GROUPS * FUNCTIONS}):
+            await until_refused(node, groups, failing)
+            wanted = ["before" if number in failing else "wished" for number in range(GROUPS)]
+            assert states(drivers, groups) == wanted
+            for kind, address in failing.values():
+                drivers.faults.clear(f"{kind}:{address}")
+            await eventually(lambda: states(drivers, groups) == ["wished"] * GROUPS, PATIENCE)
+
+
+@pytest.mark.timeout(60)
+async def test_a_group_in_which_one_write_back_fails_stays_bound(node: Node) -> None:
+    groups = add_groups(node)
+    node.configure(RESOURCE + RULE)
+    listed = {CARDS: GROUPS * FUNCTIONS}
+    async with simulated(node.host, *everything(groups)) as drivers, node.running(listed=listed):
+        await eventually(lambda: states(drivers, groups) == ["wished"] * GROUPS, PATIENCE)
+        failing = faulty(groups, BACK)
+        for kind, address in failing.values():
+            drivers.faults.set(f"{kind}:{address}", "lost")
+        node.configure(RESOURCE)
+        await until_refused(node, groups, failing)
+        wanted = ["wished" if number in failing else "before" for number in range(GROUPS)]
+        assert states(drivers, groups) == wanted
+        for kind, address in failing.values():
+            drivers.faults.clear(f"{kind}:{address}")
+        await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
+
+
+def killing(daemon: Daemon, at: int, done: bool) -> Callable[[int, bool], None]:
+    """Kill the daemon at that write, before it has its effect or after."""
+
+    def around(number: int, was_done: bool) -> None:
+        if (number, was_done) == (at, done):
+            daemon.send(signal.SIGKILL)
+
+    return around
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("number", range(1, 7))
+async def test_a_daemon_that_is_killed_at_any_write_leaves_to_the_next_one_what_that_can_end(
+    node: Node, number: int, done: bool
+) -> None:
+    groups = add_groups(node, 1, 2)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, *groups[0]) as drivers, node.kubelet() as kubelet:
+        async with node.daemon(ready=False) as daemon:
+            drivers.around = killing(daemon, number, done)
+            assert await daemon.process.wait() == -signal.SIGKILL
+        async with node.daemon() as daemon:
+            await eventually(lambda: states(drivers, groups) == ["wished"], PATIENCE)
+            await kubelet.until_listed(CARDS, 2, PATIENCE)
+            drivers.around = killing(daemon, len(drivers.writes) + number, done)
+            node.configure(RESOURCE)
+            assert await daemon.process.wait() == -signal.SIGKILL
+        async with node.daemon():
+            await eventually(lambda: states(drivers, groups) == ["before"], PATIENCE)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", range(1, 7))
+async def test_what_a_killed_daemon_had_begun_is_taken_back_where_the_rule_has_gone(
+    node: Node, number: int
+) -> None:
+    groups = add_groups(node, 1, 2)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, *groups[0]) as drivers, node.kubelet():
+        async with node.daemon(ready=False) as daemon:
+            drivers.around = killing(daemon, number, True)
+            assert await daemon.process.wait() == -signal.SIGKILL
+        node.configure(RESOURCE)
+        async with node.daemon():
+            await eventually(lambda: states(drivers, groups) == ["before"], PATIENCE)
+            await eventually(lambda: not node.has("/run/nodeagent/drivers.json"), PATIENCE)
