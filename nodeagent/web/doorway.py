@@ -30,8 +30,8 @@ AGAIN = 10.0  # seconds until an address that is busy is tried again
 MOST = 64  # connections at a time
 _BUSY = "choose another address with http.listen, or see who listens there: ss -ltnp"
 _FORBIDDEN = (
-    "the service may make no socket itself: see systemctl status nodeagent-http.socket; give that the same "
-    "ListenStream= and restart nodeagent (metrics.md has the drop-ins), or take http.listen back"
+    "the service may make no socket itself: give nodeagent-http.socket the same ListenStream= (systemctl "
+    "status says how it is) and restart nodeagent (metrics.md has the drop-ins), or take http.listen back"
 )
 
 Converse = Callable[[SocketStream, "Place"], Awaitable[None]]
