@@ -29,9 +29,8 @@ class Frozen:
     def __init__(self, mounted: Path) -> None:
         self._mounted = mounted
 
-    @contextlib.contextmanager
-    def hanging(self, path: Path) -> Iterator[None]:
-        """Who writes to this file, or makes one in this directory, sleeps until the end; reading goes on."""
+    def take(self, path: Path) -> None:
+        """Have a file or directory on this file system; at its path is a link then."""
         kept = self._mounted / path.name
         if path.is_dir():
             shutil.copytree(path, kept)
@@ -40,6 +39,10 @@ class Frozen:
             kept.write_bytes(path.read_bytes())
             path.unlink()
         path.symlink_to(kept)
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Who writes to one of these files, or makes one, sleeps until the end; reading goes on."""
         _run("fsfreeze", "--freeze", self._mounted)
         try:
             yield
@@ -62,13 +65,13 @@ def frozen(directory: Path) -> Iterator[Frozen]:
         _run("umount", "--lazy", mounted)
 
 
-def sleeping(pid: int) -> bool:
-    """True if a thread of this process waits for a frozen file system (wchan of proc(5)).
+def sleepers(pid: int) -> list[Path]:
+    """The threads of this process that wait for a frozen file system (wchan), as directories of proc(5).
 
     State D alone would not tell: a disk that is busy makes threads sleep so for a moment.
     """
     tasks = Path("/proc", str(pid), "task")
-    return tasks.exists() and any(_text(task / "wchan") == _THAW for task in tasks.iterdir())
+    return [task for task in tasks.iterdir() if _text(task / "wchan") == _THAW] if tasks.exists() else []
 
 
 def leader(pid: int) -> str:

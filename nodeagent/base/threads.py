@@ -8,9 +8,9 @@ its workers are not daemon threads.) Knows nothing of what is called, and keeps 
 caller's ``move_on_after``.
 
 A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors but
-those of a ``base.keeper``. Threads with tables of their own would end that, but Python's collector closes
-what it finds in whichever thread it runs, by numbers that mean something else there. A call must not leave a
-descriptor open.
+those of a ``base.keeper``. If all threads had tables of their own, Python's collector would close what it
+finds by numbers that mean something else in the thread in which it runs. So only what is most likely to sleep
+for ever, a write to sysfs, has one (``base.apart``). A call must not leave a descriptor open.
 """
 
 from __future__ import annotations

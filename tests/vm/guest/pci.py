@@ -12,6 +12,8 @@ from pathlib import Path
 
 BUS = Path("/sys/bus/pci")
 VFIO = "vfio-pci"
+# PCI Express Base Specification, 7.5.3.10 (Slot Control Register); offsets as in linux/pci_regs.h
+_CAPABILITIES, _PCI_EXPRESS, _SLOT_CONTROL, _POWER_OFF = 0x34, 0x10, 0x18, 0x400
 
 
 def below(slot: int) -> list[str]:
@@ -85,6 +87,35 @@ def synthetic(address: str, count: int = 1) -> None:
         for _ in range(count):
             uevent.write("change")
             uevent.flush()
+
+
+def sleeps(address: str) -> bool:
+    """True while runtime power management has put it to sleep."""
+    return path(address, "power/runtime_status").read_text().strip() == "suspended"
+
+
+def awake_for(address: str) -> int:
+    """Milliseconds for which it was awake so far."""
+    return int(path(address, "power/runtime_active_time").read_text())
+
+
+def power(address: str, *, on: bool) -> None:
+    """Switch the slot of a function on or off, past the kernel: in the Slot Control register of its port."""
+    port = path(address, "").resolve().parent / "config"
+    with port.open("r+b", buffering=0) as config:
+        at = _capability(config.read(256), _PCI_EXPRESS) + _SLOT_CONTROL
+        config.seek(at)
+        control = int.from_bytes(config.read(2), "little")
+        config.seek(at)
+        config.write((control & ~_POWER_OFF if on else control | _POWER_OFF).to_bytes(2, "little"))
+
+
+def _capability(space: bytes, wanted: int) -> int:
+    """Where a capability begins in a configuration space."""
+    at = space[_CAPABILITIES]
+    while space[at] != wanted:
+        at = space[at + 1]
+    return at
 
 
 def provoke(target: Path, text: str) -> subprocess.Popen[bytes]:

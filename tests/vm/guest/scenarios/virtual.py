@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import anyio
 import anyio.to_thread
 
@@ -10,6 +13,7 @@ from tests.vm.guest import pci, vfio
 from tests.vm.guest.node import ABSENT, HEALTHY, UNHEALTHY, Node, until
 
 _RETRIES = 4.0  # seconds in which a refusal would have been tried again, twice
+_MAY_MAKE = Path("/sys/module/vfio_pci/parameters/enable_sriov")
 
 
 def _make(physical: str, count: int) -> None:
@@ -17,8 +21,22 @@ def _make(physical: str, count: int) -> None:
     pci.path(physical, "sriov_numvfs").write_text(str(count))
 
 
-def _functions(physical: str) -> list[str]:
-    return [pci.path(physical, f"virtfn{index}").readlink().name for index in range(2)]
+def _functions(physical: str, count: int = 2) -> list[str]:
+    return [pci.path(physical, f"virtfn{index}").readlink().name for index in range(count)]
+
+
+def _let_vfio_make(flag: str) -> None:
+    """Let vfio-pci make virtual functions (Y), or not (N)."""
+    _MAY_MAKE.write_text(flag)
+
+
+def _refusal(address: str) -> int | None:
+    """The error number with which the kernel refuses to open a function; None if it opens."""
+    try:
+        with vfio.held(address, pci.group(address)):
+            return None
+    except OSError as error:
+        return error.errno
 
 
 async def virtual_functions_come_and_go_with_their_number(node: Node) -> None:
@@ -75,3 +93,26 @@ async def nothing_is_written_to_a_function_that_came_back_without_its_virtual_fu
     assert changes["writes"] == 0, changes
     assert any(node.leaving in problem for problem in changes["problems"]), changes
     assert pci.path(node.leaving, "sriov_numvfs").read_text().strip() == "0"
+
+
+async def virtual_functions_of_one_on_vfio_are_not_given_as_the_kernel_wants_a_token(node: Node) -> None:
+    """Whoever opens one has to show it, and libvirt does not; under the host's driver the same one opens."""
+    await node.change(_make, node.physical, 1)
+    (one,) = _functions(node.physical, 1)
+    await node.change(pci.bind, one, pci.VFIO)
+    await node.until(one, HEALTHY)
+    assert await anyio.to_thread.run_sync(_refusal, one) is None
+    await node.change(_make, node.physical, 0)
+    await node.until(one, ABSENT)
+    await node.change(_let_vfio_make, "Y")
+    try:
+        await node.change(pci.bind, node.physical, pci.VFIO)
+        await node.change(_make, node.physical, 1)
+        await node.change(pci.bind, one, pci.VFIO)
+        await node.until_reason(one, "needs-vf-token", f"its PF {node.physical} is on vfio-pci")
+        assert await anyio.to_thread.run_sync(_refusal, one) == errno.EACCES
+    finally:
+        await node.change(_make, node.physical, 0)
+        await node.change(_let_vfio_make, "N")
+        await node.change(pci.bind, node.physical, "nvme")
+    await node.until(one, ABSENT)
