@@ -65,13 +65,13 @@ MDEV_REMOVED = EventReason("MdevRemoved", False, "mdevs or vGPUs were removed fr
 CHANGE_WAITING = EventReason(
     "ChangeWaiting",
     False,
-    "mdevs, vGPUs or VFs are to be made or removed, as soon as nobody uses what is there",
+    "mdevs, vGPUs, VFs or drivers are to be changed, as soon as nobody uses what is there",
 )
 APPLY_FAILED = EventReason(
-    "ApplyFailed", True, "the kernel refuses to make or remove mdevs, vGPUs or VFs, or does not answer"
+    "ApplyFailed", True, "the kernel refuses to change mdevs, vGPUs, VFs or drivers, or does not answer"
 )
 WISH_UNMET = EventReason(
-    "WishUnmet", True, "what is wanted of mdevs, vGPUs or VFs cannot all be met on this node"
+    "WishUnmet", True, "what is wanted of mdevs, vGPUs, VFs or drivers cannot all be met on this node"
 )
 CONFIGURATION_REFUSED = EventReason(
     "ConfigurationRefused",
