@@ -35,7 +35,8 @@ _HINTS = {
     errno.EADDRNOTAVAIL: "this node has no such address: give http.listen one that it has",
     errno.EACCES: f"ports below 1024 need CAP_NET_BIND_SERVICE, and SELinux may refuse others: {_OTHER}",
     errno.EAFNOSUPPORT: "the service may make no socket itself: give nodeagent-http.socket the same "
-    "ListenStream= (systemctl status says how it is) and restart nodeagent (metrics.md has the drop-ins), or take http.listen back",
+    "ListenStream= (systemctl status says how it is) and restart "
+    "nodeagent (metrics.md has the drop-ins), or take http.listen back",
 }
 
 Converse = Callable[[SocketStream, "Place"], Awaitable[None]]
