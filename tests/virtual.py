@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+import time
 from collections.abc import Sequence
 
 import looptime
@@ -23,11 +24,27 @@ THREADS = 0.01  # seconds of each look for events that a thread may take; many c
 
 
 class Patient(selectors.DefaultSelector):
-    """Gives threads at work a moment: the loop looks for events many times before its clock jumps."""
+    """Gives threads at work a moment: the loop looks for events many times before its clock jumps.
+
+    Knows how long the loop has turned without a look, at the longest: real seconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the turns before."""
+        self.longest = 0.0
+        self._looked = time.monotonic()
 
     def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
         """What can be read or written, by then or at once."""
-        return super().select(THREADS if timeout == 0 and _at_work() else timeout)
+        self.longest = max(self.longest, time.monotonic() - self._looked)
+        try:
+            return super().select(THREADS if timeout == 0 and _at_work() else timeout)
+        finally:
+            self._looked = time.monotonic()
 
 
 def _at_work() -> bool:
@@ -39,15 +56,15 @@ def _at_work() -> bool:
 class Loop(looptime.LoopTimeEventLoop, asyncio.SelectorEventLoop):
     """The event loop of Linux, with such a clock."""
 
+    def __init__(self) -> None:
+        """Its time begins at 1000: zero would hide a clock that is not the loop's."""
+        self.looks = Patient()
+        super().__init__(self.looks, start=1000.0, end=1000.0 + END)
+
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop whose time begins at 1000: zero would hide a clock that is not the loop's."""
-    return Loop(Patient(), start=1000.0, end=1000.0 + END)
-
-
-def is_it(loop: asyncio.AbstractEventLoop) -> bool:
-    """True for a loop of that kind."""
-    return isinstance(loop, looptime.LoopTimeEventLoop)
+    """One for a test."""
+    return Loop()
 
 
 TIME = pytest.mark.parametrize(
