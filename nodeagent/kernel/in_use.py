@@ -145,8 +145,13 @@ def _is_ending(root: Root, process: str) -> bool:
 
 
 def sees_all_processes(root: Root) -> bool:
-    """False in a namespace of processes that is not the host's: there process 1 is not, either."""
-    return not root.is_host or root.target("/proc/self/ns/pid") == _HOST_PIDS
+    """False in a namespace of processes that is not the host's, and where those of others are hidden.
+
+    With ``hidepid=invisible`` (proc(5)) who may not trace process 1, and has not the group of that option,
+    does not see it, nor most others.
+    """
+    whole = root.target("/proc/self/ns/pid") == _HOST_PIDS and root.exists("/proc/1")
+    return whole or not root.is_host
 
 
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:

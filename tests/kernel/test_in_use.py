@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -274,3 +276,22 @@ async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: Simulated
     cards.host.tree.link(f"{DRIVER}/module", "/sys/module/nvidia_vgpu_vfio")
     files.write(cards.host.path("/proc/modules"), "nvidia_vgpu_vfio 57344 0 - Live 0x0000000000000000\n")
     assert in_use.look(Root(cards.host.directory), [ONE]).closed == {ONE}
+
+
+def sees_all(options: str) -> bool:
+    """What a process without CAP_SYS_PTRACE tells of a real ``/proc`` with these mount options."""
+    drop = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+    tell = "from nodeagent.kernel import in_use, root; print(in_use.sees_all_processes(root.Root()))"
+    mount = f'mount -t proc -o {options} proc /proc && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", mount, "sh", *drop, sys.executable, "-c", tell]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        pytest.skip(f"no such /proc can be had here: {done.stderr.strip()[-200:]}")
+    return done.stdout.strip() == "True"
+
+
+def test_where_others_processes_are_hidden_not_all_are_seen() -> None:
+    """With ``hidepid=invisible`` of proc(5), for whoever may not trace a process, nor has the group."""
+    if not sees_all("hidepid=0"):
+        pytest.skip("this is not the host's namespace of processes")
+    assert not sees_all("hidepid=2,gid=4242")
