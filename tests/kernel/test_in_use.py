@@ -161,6 +161,31 @@ async def test_a_vf_on_vfio_is_in_use_by_its_count(cards: SimulatedCards) -> Non
     assert used(cards, NIC) == {NIC}
 
 
+async def test_a_count_that_a_driver_has_left_is_no_open_file(cards: SimulatedCards) -> None:
+    """i915 and radeon never call pci_disable_device."""
+    cards.host.add_function(NIC, vendor="8086", device="56c0", pci_class="038000", driver="i915", group=70)
+    cards.host.bind(NIC, "vfio-pci")
+    cards.host.write(NIC, "enable", "1")
+    assert used(cards, NIC) == {NIC}, "nobody is seen at all"
+    files.directory(cards.host.path("/proc/77/fd"))
+    assert used(cards, NIC) == set()
+    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/dev/vfio/70"))
+    assert used(cards, NIC) == {NIC}
+    files.remove(cards.host.path("/proc/77/fd/9"))
+    files.write(cards.host.path("/proc/77/stat"), "77 (qemu) D 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0\n")
+    assert used(cards, NIC) == {NIC}, "it may close it only now"
+
+
+async def test_what_has_no_driver_is_open_only_while_its_group_has_a_node(cards: SimulatedCards) -> None:
+    """As with ``going_away``: an unbind that waits for the holder leaves the node."""
+    cards.host.add_function(NIC, vendor="8086", device="56c0", pci_class="038000", driver="i915", group=70)
+    cards.host.bind(NIC, None)
+    cards.host.write(NIC, "enable", "1")
+    assert used(cards, NIC) == set()
+    cards.host.node("/dev/vfio/70")
+    assert used(cards, NIC) == {NIC}
+
+
 async def test_a_vf_with_a_vgpu_type_is_judged_by_its_node_although_it_has_a_vfio_device(
     cards: SimulatedCards,
 ) -> None:
@@ -176,8 +201,6 @@ async def test_a_vf_on_a_driver_of_the_host_counts_as_used(cards: SimulatedCards
         NIC, vendor="15b3", device="101e", pci_class="020000", driver="mlx5_core", group=70
     )
     assert used(cards, NIC) == {NIC}
-    cards.host.bind(NIC, None)
-    assert used(cards, NIC) == {NIC}, "its enable count is not 0"
 
 
 async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards: SimulatedCards) -> None:
