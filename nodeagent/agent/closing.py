@@ -30,6 +30,9 @@ from nodeagent.policy.offer import grants, releases
 
 PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
 POLL = 0.1  # seconds: closing raises no event
+LOOK = 1.0  # seconds for a look at all processes: one open file of a dead file system keeps it from ending
+NAME = 0.5  # seconds to find out who has it open, for the text of a refusal that is due
+NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
 
 
 class Closing:
@@ -43,6 +46,7 @@ class Closing:
         self._observer = observer
         self._offering = offering
         self._forgotten = forgotten
+        self._looks = threads.OneByOne()
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Read again all that decides about these devices, and decide.
@@ -96,7 +100,8 @@ class Closing:
         return await self._open_among(doubtful) if doubtful else None
 
     async def _open_among(self, doubtful: Sequence[HostDevice]) -> str | None:
-        seen = await threads.call(in_use.look, self._root, [each.id for each in doubtful])
+        ids = [each.id for each in doubtful]
+        seen = await self._looks.call(LOOK, in_use.look, self._root, ids) or NOT_SEEN
         now = anyio.current_time()
         for each in doubtful:
             unproven = each.id not in seen.closed and self._forgotten.has(each, now)
@@ -105,8 +110,8 @@ class Closing:
         return None
 
     async def _by_whom(self, device_id: str) -> str:
-        openers = await threads.call(in_use.openers, self._root, [device_id])
-        return f": see {openers[device_id]}" if device_id in openers else ""
+        seen = await self._looks.call(NAME, in_use.openers, self._root, [device_id]) or {}
+        return f": see {seen[device_id]}" if device_id in seen else ""
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

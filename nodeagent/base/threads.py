@@ -21,7 +21,8 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import ClassVar, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import anyio
 
@@ -146,3 +147,23 @@ async def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         _Awaited.names[name] -= 1
         if not _Awaited.names[name]:
             del _Awaited.names[name]
+
+
+class OneByOne:
+    """Calls that may never end, one after the other: one that was left behind is waited for by the next."""
+
+    def __init__(self) -> None:
+        self._under_way: set[Call[Any]] = set()
+
+    async def call(
+        self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """Run ``function`` in a daemon thread; None if there is no result within so many seconds."""
+        with anyio.move_on_after(seconds):
+            while self._under_way:
+                await next(iter(self._under_way)).wait()
+            call = start(function, *args, **kwargs)
+            self._under_way.add(call)
+            call.when_ended(partial(self._under_way.discard, call))
+            return await call.result()
+        return None

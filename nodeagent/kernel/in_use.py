@@ -42,12 +42,16 @@ def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     """
     asked: dict[str, tuple[Node, ...]] = {}
     taken: set[str] = set()
+    counted: set[str] = set()
     for each in ids:
         verdict = _mdev(root, each) if mdev_uuid(each) else _function(root, PciAddress(each))
         if isinstance(verdict, tuple):
             asked[each] = verdict
+        elif verdict is None:
+            counted.add(each)
         elif verdict:
             taken.add(each)
+    taken |= counted - look(root, counted).closed
     if asked:
         opened = _open_nodes(root)
         taken |= {each for each, nodes in asked.items() if opened is None or opened.intersection(nodes)}
@@ -155,8 +159,13 @@ def _is_ending(root: Root, process: str) -> bool:
 
 
 def sees_all_processes(root: Root) -> bool:
-    """False in a namespace of processes that is not the host's: there process 1 is not, either."""
-    return not root.is_host or root.target("/proc/self/ns/pid") == _HOST_PIDS
+    """False in a namespace of processes that is not the host's, and where those of others are hidden.
+
+    With ``hidepid=invisible`` (proc(5)) who may not trace process 1, and has not the group of that option,
+    does not see it, nor most others.
+    """
+    whole = root.target("/proc/self/ns/pid") == _HOST_PIDS and root.exists("/proc/1")
+    return whole or not root.is_host
 
 
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
@@ -174,8 +183,12 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
     return _nodes(root, path) or alive
 
 
-def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
-    """A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
+def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...] | None:
+    """None: by its count it is open, unless a driver before has left that.
+
+    Without a driver it is open only while its group has a node: an unbind waits for the holder, who may have
+    a node of the device's own that is gone already (``vfio_unregister_group_dev`` since Linux 6.6).
+    A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
 
     Not so on NVIDIA's: there it is for vGPUs alone, and used by nobody while it is none and has no mdev.
     A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be. It has
@@ -186,8 +199,10 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...]:
         return False
     if function.unreadable is not None:
         return True
-    if function.driver is None or (function.vfio and not function.vgpu):
-        return function.enable is None or function.enable > 0
+    if function.driver is None:
+        return function.enable is None or bool(function.enable and _nodes(root, f"{pci.DEVICES}/{address}"))
+    if function.vfio and not function.vgpu:
+        return function.enable is None or (None if function.enable else False)
     if not function.vgpu:
         return function.physfn is None or function.driver != _NVIDIA or _has_mdevs(root, address)
     return function.vgpu_type is not None and (_nodes(root, f"{pci.DEVICES}/{address}") or True)

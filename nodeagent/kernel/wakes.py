@@ -25,7 +25,7 @@ class Wakes:
     def __init__(self) -> None:
         self._due: set[str] | None = None  # None: everything
         self.verdicts: Latest[Mapping[PciAddress, Recovery]] = Latest(MappingProxyType({}))
-        self._closed: set[PciAddress] = set()  # seen closed since their verdicts
+        self._lowest: dict[PciAddress, int] = {}  # count of opens that was seen since the verdict
         self._rung: Latest[None] = Latest(None)
         self._doubted: dict[str, None] = {}
         self._glances: Latest[None] = Latest(None)
@@ -72,7 +72,7 @@ class Wakes:
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
         """Note a verdict, None if nothing is wrong any more, and ask for a scan."""
-        self._closed.discard(address)
+        self._lowest.pop(address, None)
         verdicts = {key: verdict for key, verdict in self.recoveries.items() if key != address}
         self.verdicts.set(verdicts if recovery is None else {**verdicts, address: recovery})
         self.wake(address)
@@ -81,18 +81,18 @@ class Wakes:
         """Forget what was said of functions that are gone or unbound, or have proved well.
 
         The former start with a clean slate. One that was opened after its verdict, and answers while it is
-        open, works: VFIO enables and resets a device when it is opened.
+        open, works: VFIO enables and resets a device when it is opened. A count that rises tells of that,
+        whatever a driver before has left of it.
         """
         for address, verdict in tuple(self.recoveries.items()):
             function = host.functions.get(address)
-            if (
-                function is None
-                or function.driver is None
-                or _well(function, verdict, address in self._closed)
-            ):
+            if function is None or function.driver is None:
                 self.recovery(address, None)
-            elif function.enable == 0:
-                self._closed.add(address)
+            elif function.enable is not None:
+                lowest = self._lowest.setdefault(address, function.enable)
+                self._lowest[address] = min(lowest, function.enable)
+                if _well(function, verdict, function.enable > lowest):
+                    self.recovery(address, None)
 
     def take(self) -> frozenset[str] | None:
         """What is due, None for everything; with that it is due no more."""
@@ -104,9 +104,9 @@ class Wakes:
         await self._rung.newer(seen)
 
 
-def _well(function: PciFunction, verdict: Recovery, closed: bool) -> bool:
-    """``closed``: it was seen closed since the verdict."""
-    return function.answers is True and (closed or verdict is Recovery.FALLEN)
+def _well(function: PciFunction, verdict: Recovery, opened: bool) -> bool:
+    """``opened``: it was seen to be opened since the verdict."""
+    return function.answers is True and (opened or verdict is Recovery.FALLEN)
 
 
 class CountedWakes:

@@ -91,3 +91,27 @@ def test_a_call_that_ends_after_the_loop_harms_nobody() -> None:
         assert time.monotonic() < deadline, "the thread did not come through"
         ends[0].join(timeout=0.01)
     assert ends[0].is_alive()
+
+
+async def test_of_calls_one_by_one_the_next_waits_in_vain_for_one_that_hangs() -> None:
+    ends, calls = threading.Event(), threads.OneByOne()
+    assert await calls.call(0.01, ends.wait) is None
+    assert await calls.call(0.01, lambda: "beside it") is None
+    ends.set()
+    assert await calls.call(60.0, lambda: "after it") == "after it"
+
+
+async def test_calls_one_by_one_are_never_made_at_the_same_time() -> None:
+    calls, under_way, most = threads.OneByOne(), 0, 0
+
+    def work() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.01)
+        under_way -= 1
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(calls.call, 60.0, work)
+    assert most == 1

@@ -49,6 +49,18 @@ def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -
 
 
 @asynccontextmanager
+async def mdevs_offered(node: Node) -> AsyncIterator[Kubelet]:
+    """A daemon that has made two mdevs; one kubelet."""
+    card = Card("0000:3b:00.0", (Type("nvidia-228", 2, "GRID T4-8A"),))
+    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    node.configure("mdevs: {manage: true, types: [nvidia-228]}")
+    cards.add_card(node.host, card, 10)
+    async with cards.simulated(node.host, MdevKernel([card])), node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: list(health(kubelet, MDEVS).values()) == ["Healthy"] * 2, PATIENCE)
+        yield kubelet
+
+
+@asynccontextmanager
 async def restarted_with(
     node: Node, board: Board, wants: dict[str, int], *, seen: bool = True
 ) -> AsyncIterator[tuple[Kubelet, Pod]]:
@@ -119,19 +131,9 @@ async def test_who_has_a_group_open_is_seen_to_have_each_of_its_functions_open(n
 async def test_an_mdev_is_waited_for_whose_process_cannot_be_seen_or_is_ending(
     node: Node, seen: bool
 ) -> None:
-    card = Card("0000:3b:00.0", (Type("nvidia-228", 2, "GRID T4-8A"),))
-    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
-    node.configure("mdevs: {manage: true, types: [nvidia-228]}")
-    cards.add_card(node.host, card, 10)
     if seen:
         process(node, flags=ENDING, state="Z", threads=2)
-    async with (
-        cards.simulated(node.host, MdevKernel([card])),
-        node.kubelet() as kubelet,
-        node.daemon(),
-        anyio.create_task_group() as tasks,
-    ):
-        await kubelet.until(lambda: list(health(kubelet, MDEVS).values()) == ["Healthy"] * 2, PATIENCE)
+    async with mdevs_offered(node) as kubelet, anyio.create_task_group() as tasks:
         old = await kubelet.admit(pod("old", {MDEVS: 2}))
         await named(node, old.result.ids[MDEVS][0], old)
         kubelet.delete(old)

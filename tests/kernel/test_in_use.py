@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -159,6 +161,31 @@ async def test_a_vf_on_vfio_is_in_use_by_its_count(cards: SimulatedCards) -> Non
     assert used(cards, NIC) == {NIC}
 
 
+async def test_a_count_that_a_driver_has_left_is_no_open_file(cards: SimulatedCards) -> None:
+    """i915 and radeon never call pci_disable_device."""
+    cards.host.add_function(NIC, vendor="8086", device="56c0", pci_class="038000", driver="i915", group=70)
+    cards.host.bind(NIC, "vfio-pci")
+    cards.host.write(NIC, "enable", "1")
+    assert used(cards, NIC) == {NIC}, "nobody is seen at all"
+    files.directory(cards.host.path("/proc/77/fd"))
+    assert used(cards, NIC) == set()
+    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/dev/vfio/70"))
+    assert used(cards, NIC) == {NIC}
+    files.remove(cards.host.path("/proc/77/fd/9"))
+    files.write(cards.host.path("/proc/77/stat"), "77 (qemu) D 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0\n")
+    assert used(cards, NIC) == {NIC}, "it may close it only now"
+
+
+async def test_what_has_no_driver_is_open_only_while_its_group_has_a_node(cards: SimulatedCards) -> None:
+    """As with ``going_away``: an unbind that waits for the holder leaves the node."""
+    cards.host.add_function(NIC, vendor="8086", device="56c0", pci_class="038000", driver="i915", group=70)
+    cards.host.bind(NIC, None)
+    cards.host.write(NIC, "enable", "1")
+    assert used(cards, NIC) == set()
+    cards.host.node("/dev/vfio/70")
+    assert used(cards, NIC) == {NIC}
+
+
 async def test_a_vf_with_a_vgpu_type_is_judged_by_its_node_although_it_has_a_vfio_device(
     cards: SimulatedCards,
 ) -> None:
@@ -174,8 +201,6 @@ async def test_a_vf_on_a_driver_of_the_host_counts_as_used(cards: SimulatedCards
         NIC, vendor="15b3", device="101e", pci_class="020000", driver="mlx5_core", group=70
     )
     assert used(cards, NIC) == {NIC}
-    cards.host.bind(NIC, None)
-    assert used(cards, NIC) == {NIC}, "its enable count is not 0"
 
 
 async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards: SimulatedCards) -> None:
@@ -274,3 +299,22 @@ async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: Simulated
     cards.host.tree.link(f"{DRIVER}/module", "/sys/module/nvidia_vgpu_vfio")
     files.write(cards.host.path("/proc/modules"), "nvidia_vgpu_vfio 57344 0 - Live 0x0000000000000000\n")
     assert in_use.look(Root(cards.host.directory), [ONE]).closed == {ONE}
+
+
+def sees_all(options: str) -> bool:
+    """What a process without CAP_SYS_PTRACE tells of a real ``/proc`` with these mount options."""
+    drop = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+    tell = "from nodeagent.kernel import in_use, root; print(in_use.sees_all_processes(root.Root()))"
+    mount = f'mount -t proc -o {options} proc /proc && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", mount, "sh", *drop, sys.executable, "-c", tell]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        pytest.skip(f"no such /proc can be had here: {done.stderr.strip()[-200:]}")
+    return done.stdout.strip() == "True"
+
+
+def test_where_others_processes_are_hidden_not_all_are_seen() -> None:
+    """With ``hidepid=invisible`` of proc(5), for whoever may not trace a process, nor has the group."""
+    if not sees_all("hidepid=0"):
+        pytest.skip("this is not the host's namespace of processes")
+    assert not sees_all("hidepid=2,gid=4242")

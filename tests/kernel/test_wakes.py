@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host, PciFunction, Recovery
@@ -62,6 +63,21 @@ def test_a_recovery_is_kept_until_its_function_is_unbound_or_gone() -> None:
     wakes.recovery(A, Recovery.FAILED)
     wakes.settle(Host())
     assert wakes.recoveries == {}
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["a count of zero", "a count that a driver before has left"])
+def test_a_recovery_is_kept_until_its_function_was_opened_anew_and_answers(left: int) -> None:
+    wakes = Wakes()
+    wakes.recovery(A, Recovery.FAILED)
+    for enable, answers, kept in (
+        (left + 1, True, True),  # by whoever had it open when it failed
+        (left, True if left else None, True),
+        (left + 1, False, True),
+        (left + 1, True, False),
+    ):
+        card = PciFunction(A, driver="vfio-pci", vfio=True, enable=enable, answers=answers)
+        wakes.settle(Host(functions={A: card}))
+        assert (A in wakes.recoveries) is kept
 
 
 async def test_a_glance_is_asked_for_once_and_apart_from_what_is_due() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 
 import anyio
 
@@ -30,7 +29,7 @@ class Probe:
         self._root = root
         self._snapshots = snapshots
         self._deadline = deadline
-        self._left: set[threads.Call[frozenset[str]]] = set()
+        self._looks = threads.OneByOne()
 
     async def ask(self, ids: Collection[str]) -> frozenset[str]:
         """Those of the ids that something on the host has open, as far as that is known in time."""
@@ -45,21 +44,11 @@ class Probe:
             await self.ask(opened)
 
     async def _in_time(self, ids: frozenset[str]) -> frozenset[str]:
-        with anyio.move_on_after(self._deadline):
-            while self._left:
-                await next(iter(self._left)).wait()
-            return await self._answer(threads.start(in_use.in_use, self._root, tuple(ids)), ids)
-        return ids
-
-    async def _answer(self, call: threads.Call[frozenset[str]], ids: frozenset[str]) -> frozenset[str]:
         try:
-            return await call.result()
+            opened = await self._looks.call(self._deadline, in_use.in_use, self._root, tuple(ids))
         except KernelRefused:  # not looked at, as with a question that is not answered
             return ids
-        finally:
-            if not call.ended:
-                self._left.add(call)
-                call.when_ended(partial(self._left.discard, call))
+        return ids if opened is None else opened
 
 
 class BatchProbe:
