@@ -71,13 +71,18 @@ class SimulatedDrivers:
 
     def unbind(self, driver: str, address: str) -> None:
         """``unbind`` of a driver was written."""
+        if address in self.own:
+            self._overridden(address)  # it was written before, and may be heard of later
         if self.driver(address) == driver:
             kind = "unbind" if driver == self.own.get(address) else "release"
             self._happens(Wrote(kind, address), lambda: self._let_go(address))
 
     def probe(self, address: str) -> None:
         """``drivers_probe`` was written: who is to have the function takes it, if that driver is there."""
-        if address not in self.own or self.driver(address) is not None:
+        if address not in self.own:
+            return
+        self._overridden(address)
+        if self.driver(address) is not None:
             return
         override = self.override(address)
         driver = override or self.own[address]
@@ -90,8 +95,11 @@ class SimulatedDrivers:
 
     def _written(self, change: Change) -> None:
         address = change.directory.rpartition("/")[2]
-        if change.name != "driver_override" or not os.path.lexists(change.directory):
-            return
+        if change.name == "driver_override" and os.path.lexists(change.directory):
+            self._overridden(address)
+
+    def _overridden(self, address: str) -> None:
+        """What was written to ``driver_override``, if anything was."""
         now = self.override(address)
         if now != self._overrides[address]:
             before, self._overrides[address] = self._overrides[address], now

@@ -82,11 +82,14 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
 
 
 def _not_used(root: Root, move: Move, forced: bool) -> None:
-    """:raises KernelRefused: if the host uses it, or that cannot be seen, or it carries VFs or mdevs."""
+    """:raises KernelRefused: if the host uses it, or that cannot be seen, or it has VFs, mdevs or a vGPU."""
     address = PciAddress(move.address)
     children = [name for name in root.names(f"{pci.DEVICES}/{address}") if name.startswith("virtfn")]
     if children or mdevs.instances_on(root, (address,)):
         raise _left(move, "it has VFs or mdevs", "remove them first, once nobody uses them")
+    vgpu_type = root.text(f"{pci.DEVICES}/{address}/{pci.VGPU_TYPE}")
+    if vgpu_type not in (None, "", pci.NO_VGPU):
+        raise _left(move, f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
     counting = uses.look(root, (address,), closely=True)[address].counting(forced)
     for use in counting.found:
         what = f"in use by the host ({use})"

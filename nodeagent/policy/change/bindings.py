@@ -9,7 +9,7 @@ and come back last: the kernel links them to it (drivers/pci/quirks.c, quirk_gpu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.action import BindDrivers, Move, RestoreDrivers, Step
@@ -20,7 +20,7 @@ from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
-from nodeagent.policy.change import guards
+from nodeagent.policy.change import guards, sriov
 from nodeagent.policy.change.cards import order
 
 
@@ -114,7 +114,7 @@ def _binding(
     due = [(member, wish) for member, wish in due if _to_be_bound(member, wish, snapshot.ledger)]
     if not due:
         return None
-    refusals = _refusals(due, members, snapshot.host)
+    refusals = _refusals(due, members, snapshot)
     if refusals:
         remedies.update(refusals)
         return None
@@ -143,10 +143,10 @@ def _bound_by_us(function: PciFunction, wishes: _Wishes, ledger: Ledger) -> bool
 
 
 def _refusals(
-    due: Sequence[tuple[PciFunction, Wish]], members: Sequence[PciFunction], host: Host
+    due: Sequence[tuple[PciFunction, Wish]], members: Sequence[PciFunction], snapshot: Snapshot
 ) -> dict[str, str]:
     """Why the group is left as it is: problem → what to do."""
-    head = due[0][0]
+    head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
     named = [(head, each) for each in guards.of_group(group, {wish.driver for _, wish in due}, host)]
     if any(wish.rule.group is Extent.WHOLE for _, wish in due):
@@ -154,8 +154,17 @@ def _refusals(
     for member, wish in due:
         forced = member.address in wish.rule.force
         named += [(member, each) for each in guards.of_function(member, host, forced)]
+        named += [(member, each) for each in _of_vfs(member, snapshot)]
     beside = f", so group {head.group} is left as it is" if len(due) > 1 else ""
     return {f"{each.address} is not bound: {what}{beside}": hint for each, (what, hint) in named}
+
+
+def _of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[guards.Refusal]:
+    """A driver that is taken away while it makes VFs may leave them behind, which can crash the kernel."""
+    rule = sriov.rule_of(function, snapshot.desired.sriov)
+    if rule is not None and rule.num_vfs:
+        hint = "take it out of one of the two; its VFs can be bound by passthrough"
+        yield guards.Refusal("a rule of sriov wants VFs of it", hint)
 
 
 def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:

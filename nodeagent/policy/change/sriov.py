@@ -38,7 +38,7 @@ def plan(snapshot: Snapshot) -> Plan:
     functions = snapshot.host.functions
     for address in sorted(functions, key=order):
         function = functions[address]
-        rule = _rule(function, snapshot.desired.sriov)
+        rule = rule_of(function, snapshot.desired.sriov)
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
         refused = _refused(rule, function, lost.get(address, ()), snapshot.host)
@@ -104,7 +104,8 @@ def _some(addresses: Sequence[str]) -> str:
     return ", ".join(addresses[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
+def rule_of(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
+    """The rule that says how many VFs a function is to have, or None."""
     if not function.sriov_capable or function.physfn is not None:
         return None
     return next((rule for rule in rules if _picks(rule, function)), None)

@@ -121,3 +121,10 @@ async def test_vfs_that_came_meanwhile_keep_their_pf(drivers: SimulatedDrivers) 
     with pytest.raises(KernelRefused, match="VFs or mdevs"):
         await change(drivers, BIND)
     assert drivers.writes == []
+
+
+async def test_a_vgpu_that_came_meanwhile_is_not_taken(drivers: SimulatedDrivers) -> None:
+    drivers.host.write_file(f"/sys/bus/pci/devices/{A}/nvidia/current_vgpu_type", "557")
+    with pytest.raises(KernelRefused, match="vGPU type 557"):
+        await change(drivers, BIND)
+    assert drivers.writes == []

@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.model.action import BindDrivers, Move, RestoreDrivers
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector
+from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
@@ -214,3 +214,13 @@ def test_what_was_refused_waits_for_its_time() -> None:
     known = replace(KNOWN, failures={f"{GPU}/bind": "the kernel refused"})
     (waiting,) = planned(here(gpu(), audio()), RULE, known=known).waiting
     assert "the kernel refused; it is tried again later" in waiting.why
+
+
+def test_a_function_of_which_vfs_are_wanted_is_not_taken_from_the_driver_that_makes_them() -> None:
+    on = here(gpu(sriov_capable=True))
+    wish = Desired(passthrough=(RULE,), sriov=(SriovRule((PciSelector(addresses=(GPU,)),), 4),))
+    plan = bindings.plan(replace(KNOWN, host=on, desired=wish))
+    assert plan.steps == ()
+    assert plan.problems == (f"{GPU} is not bound: a rule of sriov wants VFs of it",)
+    none = replace(wish.sriov[0], num_vfs=0)
+    assert bindings.plan(replace(KNOWN, host=on, desired=wish._replace(sriov=(none,)))).steps
