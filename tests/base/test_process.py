@@ -7,7 +7,9 @@ import os
 import threading
 import time
 
-from nodeagent.base import process
+from nodeagent.base import process, threads
+
+PATIENCE = 10.0  # seconds
 
 
 def test_the_numbers_are_those_of_this_process() -> None:
@@ -21,6 +23,9 @@ def test_the_numbers_are_those_of_this_process() -> None:
 
 
 def test_what_is_opened_and_started_is_counted() -> None:
+    for other in threading.enumerate():  # some of another test may be about to end
+        if other.name.startswith(threads.NAME):
+            other.join(PATIENCE)
     before, stop = process.numbers(), threading.Event()
     descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     thread = threading.Thread(target=stop.wait)
