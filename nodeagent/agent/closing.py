@@ -92,11 +92,10 @@ class Closing:
         """
         doubtful: list[HostDevice] = []
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
-            counted = isinstance(member, PciFunction) and not groups.takes_vgpu(member)
-            if isinstance(member, PciFunction) and counted and groups.opened(member):
-                return member.id
-            if not counted or (isinstance(member, PciFunction) and groups.in_use(member)):
+            if groups.uncertain(member):
                 doubtful.append(member)
+            elif isinstance(member, PciFunction) and groups.opened(member):
+                return member.id
         return await self._open_among(doubtful) if doubtful else None
 
     async def _open_among(self, doubtful: Sequence[HostDevice]) -> str | None:
