@@ -30,7 +30,7 @@ from nodeagent.policy.offer import grants, releases
 
 PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
 POLL = 0.1  # seconds: closing raises no event
-LOOK = 1.0  # seconds for a look at all processes: one open file of a dead file system keeps it from ending
+LOOK = 2.0  # seconds for a look at all processes: one open file of a dead file system keeps it from ending
 NAME = 0.5  # seconds to find out who has it open, for the text of a refusal that is due
 NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
 
@@ -92,11 +92,10 @@ class Closing:
         """
         doubtful: list[HostDevice] = []
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
-            counted = isinstance(member, PciFunction) and not groups.takes_vgpu(member)
-            if isinstance(member, PciFunction) and counted and groups.opened(member):
-                return member.id
-            if not counted or (isinstance(member, PciFunction) and groups.in_use(member)):
+            if groups.uncertain(member):
                 doubtful.append(member)
+            elif isinstance(member, PciFunction) and groups.opened(member):
+                return member.id
         return await self._open_among(doubtful) if doubtful else None
 
     async def _open_among(self, doubtful: Sequence[HostDevice]) -> str | None:

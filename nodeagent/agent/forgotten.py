@@ -30,12 +30,14 @@ class Forgotten:
 
     def gone(self, ids: Iterable[str], now: float) -> None:
         """Whoever had these does not any more."""
-        lately = {each: since for each, since in self._since.items() if now < since + ENDING}
-        self._since = lately | dict.fromkeys(ids, now)
+        self._since = {each: self._since[each] for each in self.lately(now)} | dict.fromkeys(ids, now)
+
+    def lately(self, now: float) -> frozenset[str]:
+        """The ids that pods had of which it is known, and that may not have ended by ``now``."""
+        return frozenset(each for each, since in self._since.items() if now < since + ENDING)
 
     def has(self, host_device: HostDevice, now: float) -> bool:
         """True if a pod had it, or its whole group, and may not have ended by ``now``."""
         if self._began is None or now < self._began + ENDING:
             return True
-        ids = (host_device.id, str(host_device.group))
-        return any(now < self._since[each] + ENDING for each in ids if each in self._since)
+        return not self.lately(now).isdisjoint((host_device.id, str(host_device.group)))

@@ -108,7 +108,8 @@ class Granting:
         snapshot = self._offering.one_turn().snapshot
         ids = dict.fromkeys((*available, *must))
         resource = self.resource(name)
-        topologies = {each: prefer.topology(each, resource, snapshot, same=same) for each in ids}
+        lately = self._reservations.forgotten.lately(anyio.current_time())
+        topologies = {each: prefer.topology(each, resource, snapshot, lately, same=same) for each in ids}
         return prefer.choose(available, must, size, topologies)
 
     def _admit(self, admission: Admission) -> None:

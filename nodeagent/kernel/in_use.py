@@ -253,8 +253,25 @@ def _open_nodes(root: Root) -> frozenset[Node] | None:
 
 
 def _opened_by(root: Root, process: str) -> set[Node] | None:
-    """What one process has open; None if that may not be seen. One that has ended has nothing open."""
-    directory = root.path(f"/proc/{process}/fd")
+    """What one process has open; None if that may not be seen. One that has ended has nothing open.
+
+    The first thread shows nothing once it has ended. The others have the same table for as long as one of
+    them sleeps in the kernel, or runs.
+    """
+    opened = _opened_at(root.path(f"/proc/{process}/fd"))
+    if opened is None or opened:
+        return opened
+    threads = f"/proc/{process}/task"
+    for thread in root.names(threads):
+        further = _opened_at(root.path(f"{threads}/{thread}/fd")) if thread != process else set()
+        if further is None:
+            return None
+        opened |= further
+    return opened
+
+
+def _opened_at(directory: str) -> set[Node] | None:
+    """What the descriptors in such a directory are; None if that may not be seen."""
     try:
         paths = [f"{directory}/{name}" for name in os.listdir(directory)]
     except PermissionError:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.ids import GroupNumber
 
 VENDOR_DRIVER = "nvidia"
@@ -148,3 +148,10 @@ def opened(function: PciFunction) -> bool | None:
     if sight is None or (sight.process is None and not sight.whole):
         return None
     return sight.process is not None
+
+
+def uncertain(device: HostDevice) -> bool:
+    """True if no count tells that it is closed, nor that it is open: mdevs and a vendor's vGPUs have none."""
+    if not isinstance(device, PciFunction) or takes_vgpu(device):
+        return True
+    return in_use(device) and not opened(device)

@@ -49,14 +49,14 @@ def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -
 
 
 @asynccontextmanager
-async def mdevs_offered(node: Node) -> AsyncIterator[Kubelet]:
-    """A daemon that has made two mdevs; one kubelet."""
-    card = Card("0000:3b:00.0", (Type("nvidia-228", 2, "GRID T4-8A"),))
+async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[Kubelet]:
+    """A daemon that has made so many mdevs; one kubelet."""
+    card = Card("0000:3b:00.0", (Type("nvidia-228", count, "GRID T4-8A"),))
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     node.configure("mdevs: {manage: true, types: [nvidia-228]}")
     cards.add_card(node.host, card, 10)
     async with cards.simulated(node.host, MdevKernel([card])), node.kubelet() as kubelet, node.daemon():
-        await kubelet.until(lambda: list(health(kubelet, MDEVS).values()) == ["Healthy"] * 2, PATIENCE)
+        await kubelet.until(lambda: list(health(kubelet, MDEVS).values()) == ["Healthy"] * count, PATIENCE)
         yield kubelet
 
 
@@ -203,3 +203,16 @@ async def test_a_card_that_a_driver_of_the_host_has_left_is_not_on_its_way_out(n
         node.host.bind(board.gpu, None)
         await node.until_told(lambda told: "no driver" in str(told["resources"]))
         assert "bind 0000:20:00.0 to vfio-pci" in (await node.command("explain", board.gpu)).stdout
+
+
+async def test_while_another_mdev_is_free_none_is_preferred_that_a_pod_had_a_moment_ago(node: Node) -> None:
+    """Where no process is seen it would be waited for."""
+    async with mdevs_offered(node, 3) as kubelet:
+        old = await kubelet.admit(pod("old", {MDEVS: 1}))
+        (device,) = old.result.ids[MDEVS]
+        await named(node, device, old)
+        await anyio.sleep(OLD)
+        kubelet.delete(old)
+        new = [await kubelet.admit(pod(name, {MDEVS: 1})) for name in ("one", "two")]
+        running(*new)
+        assert all(device not in each.result.ids[MDEVS] for each in new)

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look in /proc that does not end: one file of a dead file system, open in any process, is enough."""
+"""What hangs on a host: a look in /proc, and a thread of a process that was killed.
+
+One file of a dead file system, open in any process, is enough for the former.
+"""
 
 from __future__ import annotations
 
 import os
 
+import anyio
+
 from nodeagent.sim import files
-from tests.blackbox.boards import named, running
+from tests.blackbox.boards import named, running, stays
 from tests.blackbox.harness import Node, pod
-from tests.blackbox.test_one_group_counts import MDEVS, mdevs_offered
+from tests.blackbox.test_one_group_counts import ENDING, MDEVS, OLD, QEMU, mdevs_offered, process
 
 LOOKED_AT = "/proc/4712/stat"
 
@@ -24,3 +29,22 @@ async def test_an_mdev_is_given_though_some_process_cannot_be_looked_at(node: No
         await named(node, first.result.ids[MDEVS][0], first)
         kubelet.delete(first)
         running(await kubelet.admit(pod("third", {MDEVS: 1})))
+
+
+async def test_an_mdev_is_waited_for_as_long_as_a_thread_has_it_that_was_killed_and_sleeps_in_the_kernel(
+    node: Node,
+) -> None:
+    """The first thread has ended and shows nothing; the one that sleeps has the table of descriptors."""
+    async with mdevs_offered(node) as kubelet:
+        old = await kubelet.admit(pod("old", {MDEVS: 2}))
+        await named(node, old.result.ids[MDEVS][0], old)
+        process(node, flags=ENDING, state="Z", threads=2)
+        nodes = [path for path, _, _ in old.result.devices if path.rpartition("/")[2].isdecimal()]
+        node.host.tree.link(f"{QEMU}/task/4712/fd/7", nodes[0])
+        kubelet.delete(old)
+        new = pod("new", {MDEVS: 2})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, new)
+            await stays(kubelet, lambda: new.phase == "Pending", OLD + 1.0)
+            node.host.tree.remove(f"{QEMU}/task/4712/fd/7")
+        running(new)

@@ -295,6 +295,21 @@ async def test_while_a_process_is_ending_nothing_is_closed_for_sure(
     assert in_use.look(root, [ONE]) == ({}, True, frozenset({ONE} if closed else ()))
 
 
+@pytest.mark.parametrize("thread", ["sleeps", "ends"])
+async def test_of_a_process_whose_first_thread_has_ended_the_others_are_looked_at(
+    cards: SimulatedCards, thread: str
+) -> None:
+    """They have its table of descriptors until the last of them ends; the first one shows it no more."""
+    files.directory(cards.host.path("/proc/77/fd"))
+    files.directory(cards.host.path("/proc/77/task/77/fd"))
+    files.directory(cards.host.path("/proc/77/task/78/fd"))
+    files.write(cards.host.path("/proc/77/stat"), "77 (qemu) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 2 0\n")
+    if thread == "sleeps":
+        files.link(cards.host.path("/proc/77/task/78/fd/9"), str(nodes(cards)[1]))
+    seen = in_use.look(Root(cards.host.directory), [ONE, TWO])
+    assert len(seen.openers) == len(seen.closed) == (1 if thread == "sleeps" else 0)
+
+
 async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: SimulatedCards) -> None:
     cards.host.tree.link(f"{DRIVER}/module", "/sys/module/nvidia_vgpu_vfio")
     files.write(cards.host.path("/proc/modules"), "nvidia_vgpu_vfio 57344 0 - Live 0x0000000000000000\n")

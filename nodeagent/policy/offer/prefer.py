@@ -3,8 +3,9 @@
 
 Devices are picked one after the other. The next one comes from a group of which the same pod has a part; else
 from one that is begun already; else from a group that fits wholly into what is still wanted; else from where
-the fewest devices are left over, so that large sets stay together for those who need them. A group that
-another pod has, or is being given, comes last. Ties go by address: the kubelet's list has a random order.
+the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
+moment ago, and may have open, would be waited for: it comes after all that is free. A group that another pod
+has, or is being given, comes last. Ties go by address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Holder
+from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import ResourceName, pci_order
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import groups
 from nodeagent.policy.offer import kinds, units
 
 
@@ -28,7 +31,8 @@ class Whose(IntEnum):
 
     ASKER = 0  # the pod that asks, of another resource
     NOBODY = 1
-    ANOTHER = 2
+    LEAVING = 2  # a pod that was forgotten a moment ago, unless it is seen that it has ended
+    ANOTHER = 3
 
 
 class Topology(NamedTuple):
@@ -43,11 +47,19 @@ class Topology(NamedTuple):
 NO_TOPOLOGY = Topology()
 
 
-def topology(device_id: str, resource: Resource, snapshot: Snapshot, *, same: bool) -> Topology:
+def topology(
+    device_id: str,
+    resource: Resource,
+    snapshot: Snapshot,
+    lately: frozenset[str] = frozenset(),
+    *,
+    same: bool,
+) -> Topology:
     """Where a device of this host sits; nowhere, if the host has none of that id.
 
-    ``same``: the pod that is being admitted asks again. A device that turned Unhealthy a moment ago comes
-    last: the kubelet does not know it yet.
+    ``lately`` are ids that pods had which the kubelet has forgotten a moment ago. ``same``: the pod that is
+    being admitted asks again. A device that turned Unhealthy a moment ago comes last: the kubelet does not
+    know it yet.
     """
     host_device = snapshot.host.device(device_id)
     if host_device is None:
@@ -59,6 +71,8 @@ def topology(device_id: str, resource: Resource, snapshot: Snapshot, *, same: bo
     device = resource.device(device_id)
     usable = device is not None and device.healthy
     whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
+    if whose is Whose.NOBODY and lately and _leaving(host_device, snapshot, lately):
+        whose = Whose.LEAVING
     return Topology(host_device.group, host_device.numa_node, root, whose)
 
 
@@ -68,6 +82,14 @@ def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozense
         return Whose.NOBODY
     others = (holder.got(each) not in mine or holder.resource == resource for each, holder in holders.items())
     return Whose.ANOTHER if any(others) else Whose.ASKER
+
+
+def _leaving(host_device: HostDevice, snapshot: Snapshot, lately: frozenset[str]) -> bool:
+    """True if something of the group was a pod's a moment ago, and may be open yet."""
+    members = snapshot.host.devices_in(host_device.group) or (host_device,)
+    return any(
+        groups.uncertain(each) and not lately.isdisjoint((each.id, str(each.group))) for each in members
+    )
 
 
 def choose(

@@ -91,6 +91,23 @@ def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
     assert prefer.topology(A, resource, snapshot(host(function(A))), same=True).whose is Whose.ANOTHER
 
 
+@pytest.mark.parametrize(
+    ("enable", "idle", "whose"),
+    [(0, 0, Whose.NOBODY), (1, 1, Whose.LEAVING)],
+    ids=["closed", "a count that may be left"],
+)
+@pytest.mark.parametrize("lately", [A, "7"], ids=["its neighbour", "the whole group"])
+def test_what_a_pod_had_a_moment_ago_and_may_have_open_comes_after_what_is_free(
+    lately: str, enable: int, idle: int, whose: Whose
+) -> None:
+    pair = [function(each, 7)._replace(enable=enable, idle=idle) for each in (A, B)]
+    now = snapshot(host(*pair, function(C, 8)))
+    resource = Resource(ResourceName(GPU), Kind.PCI, tuple(Device(DeviceId(each)) for each in (B, C)))
+    told = {each: prefer.topology(each, resource, now, frozenset({lately}), same=False) for each in (B, C)}
+    assert [each.whose for each in told.values()] == [whose, Whose.NOBODY]
+    assert prefer.choose([B, C], [], 1, told) == ((B,) if whose is Whose.NOBODY else (C,))
+
+
 def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
     topologies = {"a": Topology(1, 0), "b": Topology(2, 1), "c": Topology(3, 1)}
     assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
