@@ -4,9 +4,9 @@
 For each function ``driver_override`` comes first, then ``unbind`` from the present driver, then
 ``drivers_probe``, which says nothing of a probe that has failed: so the link to the driver is read back. What
 a later function of the group is refused, the earlier ones give back, in reverse order. Before the first write
-to a function on a driver of the host it is looked at once more what the host uses of it. ``new_id`` is never
-used, for it takes whatever comes later; nor is a function removed and found again, as that would lose the
-override (Linux 6.1 to 7.2).
+it is looked at once more what the host uses of all of them, and of each again when its turn comes: the one
+before may have waited in the kernel for hours. ``new_id`` is never used, for it takes whatever comes later;
+nor is a function removed and found again, as that would lose the override (Linux 6.1 to 7.2).
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ def change(root: Root, action: BindDrivers | RestoreDrivers, patience: float) ->
     for move in moves:
         _allowed(root, move, move.address in action.forced)
     for number, move in enumerate(moves):
+        done = {*arrived, *moves[:number]}
         try:
+            if number:
+                _allowed(root, move, move.address in action.forced)
+            done.add(move)
             _go(root, move.address, move.to, patience)
         except KernelRefused as error:
-            done = {*arrived, *moves[: number + 1]}
             back = [each for each in reversed(action.moves) if each in done]
             raise _taken_back(root, back, error, patience) from error
 

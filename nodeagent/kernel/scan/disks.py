@@ -4,8 +4,8 @@
 Mounts are those of the process 1 of the host, by device number, and by name where a file system has numbers
 of its own (btrfs). A container sees others: what it sees mounted is mounted, and of the rest nothing is known
 but what some file systems show in ``/sys/fs`` whichever namespace they are mounted in. Swap is the same for
-all. Whether a process has a disk open is asked of all processes, so on demand only. A pool of ZFS does not
-show.
+all. Whether a process has a disk open is asked of all processes, so on demand only. Which disks a pool of ZFS
+is on does not show, but that there is one does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nodeagent.model.host import HostUse, HostUses, UseKind
 
 BLOCKS = "/sys/class/block"
 MOUNTS = "/proc/1/mountinfo"
+_POOLS = "/proc/spl/kstat/zfs"  # a directory with a file ``state`` for each pool that is imported
 _FILE_SYSTEMS = ("ext4", "xfs", "f2fs")  # /sys/fs/<name>/<block device> while one is mounted
 _BTRFS = "/sys/fs/btrfs"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -27,11 +28,16 @@ _PATH_OF_HEAD = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
 class Storage(NamedTuple):
-    """Device number or name → where it is mounted; names that are swap; whether all mounts are seen."""
+    """Device number or name → where it is mounted; names that are swap; whether all mounts are seen.
+
+    ``loops``: loop device → the block device that it is on. ``pools``: those of ZFS.
+    """
 
     mounted: Mapping[str, str]
     swaps: frozenset[str]
     whole: bool
+    loops: Mapping[str, str]
+    pools: tuple[str, ...]
 
 
 def storage(root: Root) -> Storage:
@@ -46,24 +52,36 @@ def storage(root: Root) -> Storage:
         {**dict.fromkeys(somewhere, ""), **mounted},
         swaps,
         text is not None and in_use.sees_all_processes(root),
+        dict(_loops(root)),
+        tuple(name for name in root.names(_POOLS) if root.exists(f"{_POOLS}/{name}/state")),
     )
+
+
+def _loops(root: Root) -> Iterator[tuple[str, str]]:
+    """Those on a block device itself, which does not name them as its holders."""
+    for name in root.names(BLOCKS):
+        path = root.text(f"{BLOCKS}/{name}/loop/backing_file") if name.startswith("loop") else None
+        if path is not None and path.startswith("/dev/"):
+            yield name, _base(path)
 
 
 def uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     """What the host does with these block devices."""
     names = tuple(names)
     found = tuple(use for name in names for use in _of_one(root, name, seen))
-    if not names or found or seen.whole:
+    if not names or found:
         return HostUses(found)
-    return HostUses((), (f"what is mounted: {MOUNTS} is not that of the host, or cannot be read",))
+    unseen = [] if seen.whole else [f"what is mounted: {MOUNTS} is not that of the host, or cannot be read"]
+    unseen += [f"whether the ZFS pool {pool} is on {', '.join(names)}" for pool in seen.pools]
+    return HostUses((), tuple(unseen))
 
 
-def opened(root: Root, names: Iterable[str]) -> HostUses:
-    """Which of these block devices a process has open, a virtual machine's for example. Costly."""
-    names = tuple(names)
-    holders, seen = in_use.disks_open(root, names) if names else ({}, True)
+def opened(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
+    """Which of these block devices, or of what is on them, a process has open, a VM's for example. Costly."""
+    names = tuple(dict.fromkeys(above for name in names for above in _above(root, name, seen)))
+    holders, whole = in_use.disks_open(root, names) if names else ({}, True)
     found = tuple(HostUse(UseKind.OPEN, name, f"open by {holder}") for name, holder in holders.items())
-    return HostUses(found, () if found or seen else ("which processes have it open",))
+    return HostUses(found, () if found or whole else ("which processes have it open",))
 
 
 def with_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
@@ -79,9 +97,9 @@ def _of_one(root: Root, name: str, seen: Storage) -> Iterator[HostUse]:
     how = _direct(root, name, seen)
     if how is not None:
         yield HostUse(how[0], name, how[1])
-    for holder in root.names(f"{BLOCKS}/{name}/holders"):
+    for holder in _holders(root, name, seen):
         carried = next(
-            (deeper for each in _above(root, holder) if (deeper := _direct(root, each, seen))), None
+            (deeper for each in _above(root, holder, seen) if (deeper := _direct(root, each, seen))), None
         )
         kind = carried[0] if carried else UseKind.STACKED
         yield HostUse(kind, name, f"part of {holder}" + (f", {carried[1]}" if carried else ""))
@@ -98,12 +116,17 @@ def _direct(root: Root, name: str, seen: Storage) -> tuple[UseKind, str] | None:
     return UseKind.MOUNTED, f"mounted on {point}" if point else "mounted"
 
 
-def _above(root: Root, name: str, depth: int = 8) -> Iterator[str]:
+def _above(root: Root, name: str, seen: Storage, depth: int = 8) -> Iterator[str]:
     """The device and what is stacked on it."""
     yield name
     if depth:
-        for holder in root.names(f"{BLOCKS}/{name}/holders"):
-            yield from _above(root, holder, depth - 1)
+        for holder in _holders(root, name, seen):
+            yield from _above(root, holder, seen, depth - 1)
+
+
+def _holders(root: Root, name: str, seen: Storage) -> tuple[str, ...]:
+    loops = (loop for loop, backing in seen.loops.items() if backing == name)
+    return (*root.names(f"{BLOCKS}/{name}/holders"), *loops)
 
 
 def _mounts(text: str) -> Iterator[tuple[tuple[str, str], str]]:

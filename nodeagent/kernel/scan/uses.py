@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import chardevs, disks, netdevs
+from nodeagent.kernel.scan import chardevs, consoles, disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES
-from nodeagent.model.host import HostUse, HostUses, UseKind
+from nodeagent.model.host import FIRM, HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress, pci_address
 
 _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console show there")
@@ -24,17 +24,19 @@ def look(root: Root, addresses: Iterable[PciAddress], *, closely: bool = False) 
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
     networks, storage = netdevs.networks(root), disks.storage(root)
+    shown = _by_function(consoles.targets(root))
 
     def one(address: PciAddress) -> HostUses:
         names = disks.with_heads(disks_of.get(address, ()), blocks)
         seen = _joined(
             HostUses((_BOOT_VGA,) if root.text(f"{DEVICES}/{address}/boot_vga") == "1" else ()),
             netdevs.uses(root, nets[address], networks) if address in nets else _elsewhere(root, address),
+            HostUses(tuple(map(consoles.use, shown.get(address, ())))),
             disks.uses(root, names, storage),
         )
-        if seen.found or not closely:
+        if not closely or any(use.kind in FIRM for use in seen.found):
             return seen
-        return _joined(seen, disks.opened(root, names), chardevs.opened(root, address))
+        return _joined(seen, disks.opened(root, names, storage), chardevs.opened(root, address))
 
     return {address: one(address) for address in addresses}
 
@@ -45,13 +47,16 @@ def _targets(root: Root, directory: str) -> dict[str, str]:
 
 
 def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
-    """The last PCI address on the path of each; what has none is virtual."""
+    """All PCI addresses on the path of each; what has none is virtual.
+
+    Above a function are bridges, which are never bound, and where Intel's VMD has disks behind it in a PCI
+    domain of its own, that controller, with which they go.
+    """
     result: dict[PciAddress, list[str]] = {}
     for name, target in targets.items():
-        parts = reversed(target.split("/"))
-        above = next((PciAddress(part) for part in parts if pci_address(part) == part), None)
-        if above is not None:
-            result.setdefault(above, []).append(name)
+        for part in target.split("/"):
+            if pci_address(part) == part:
+                result.setdefault(PciAddress(part), []).append(name)
     return result
 
 

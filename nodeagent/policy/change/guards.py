@@ -17,7 +17,7 @@ from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, groups
 
-_NVSWITCH = "0680"
+_NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
 _PAGE = "docs/host-preparation.md"
 
 
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 def bridge(function: PciFunction) -> bool:
     """True for bridges of all kinds (class 06), which are never bound; NVIDIA's NVSwitches are none."""
     code = function.pci_class or ""
-    return code.startswith("06") and not code.startswith(_NVSWITCH)
+    return code.startswith("06") and (function.vendor, code[:4]) != _NVSWITCH
 
 
 def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Refusal]:

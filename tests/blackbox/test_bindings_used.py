@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host uses in ways that do not show on the function itself is not taken from it, by force either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nodeagent.sim.drivers import SimulatedDrivers, simulated
+from tests.blackbox.harness import PATIENCE, Node, eventually
+from tests.blackbox.test_bindings import AUDIO, GPU, OWN, add_card, below, drivers_of
+
+FORCED = f'passthrough: [{{match: [{{addresses: ["{GPU}"]}}], force: ["{GPU}"]}}]\n'
+RULE = FORCED.replace(f', force: ["{GPU}"]', "")
+HEAD = "apiVersion: nodeagent/v1\ndiscovery: {enabled: false}\n"
+
+
+def mount(node: Node, number: str = "259:0") -> None:
+    """The file system on the disk with that number is mounted."""
+    node.host.write_file("/proc/1/mountinfo", f"1 0 {number} / /srv rw - ext4 /dev/disk rw")
+
+
+def add_volume(node: Node, name: str) -> Path:
+    """A block device that is no function's; its directory."""
+    directory = node.root / "sys/devices/virtual/block" / name
+    directory.mkdir(parents=True)
+    (directory / "dev").write_text("254:0\n")
+    (node.root / "sys/class/block" / name).symlink_to(f"../../devices/virtual/block/{name}")
+    return directory
+
+
+def add_disk(node: Node, below_it: str = "nvme/nvme0/nvme0n1") -> None:
+    """A disk of the first function, on which nothing is."""
+    name = below_it.rpartition("/")[2]
+    below(node, GPU, below_it, f"sys/class/block/{name}", dev="259:0")
+    node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
+
+
+def add_process(node: Node, path: str) -> None:
+    """A process that has that open."""
+    node.host.write_file("/proc/4711/comm", "Xorg")
+    (node.root / "proc/4711/fd").mkdir()
+    (node.root / "proc/4711/fd/7").symlink_to(path)
+
+
+async def refused(node: Node, drivers: SimulatedDrivers, rule: str = RULE) -> str:
+    """What the daemon says, who leaves the group as it is."""
+    node.configure(HEAD + rule)
+    async with node.kubelet(), node.daemon():
+        told = await node.until_told(lambda told: bool(_reasons(told["changes"])))
+        assert drivers.writes == []
+    return " ".join(_reasons(told["changes"]))
+
+
+def _reasons(changes: dict[str, Any]) -> list[str]:
+    return [*changes["problems"], *(each["what"] for each in changes["failing"])]
+
+
+async def test_a_controller_with_a_mounted_disk_in_a_pci_domain_of_its_own_is_left(node: Node) -> None:
+    """Intel's VMD: the disks behind it have addresses in another domain, and go with its driver."""
+    add_card(node)
+    add_disk(node, "pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme0/nvme0n1")
+    mount(node)
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "nvme0n1, mounted on /srv" in await refused(node, drivers)
+
+
+async def test_force_does_not_hide_a_process_behind_a_use_that_it_answers_for(node: Node) -> None:
+    add_card(node)
+    add_process(node, "/dev/null")
+    node.host.write(GPU, "boot_vga", "1")
+    below(node, GPU, "drm/card0", "sys/class/drm/card0", dev="1:3")
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "card0, open by process 4711 (Xorg)" in await refused(node, drivers, FORCED)
+
+
+async def test_a_volume_that_a_process_has_open_keeps_the_disk_below_it(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    add_volume(node, "dm-0")
+    (node.root / "sys/class/block/nvme0n1/holders/dm-0").mkdir(parents=True)
+    (node.root / "dev").mkdir(exist_ok=True)
+    (node.root / "dev/dm-0").touch()
+    add_process(node, str(node.root / "dev/dm-0"))
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "open by process 4711 (Xorg)" in await refused(node, drivers, FORCED)
+
+
+async def test_a_disk_below_a_loop_device_that_is_mounted_is_left(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    loop = add_volume(node, "loop0")
+    (loop / "loop").mkdir()
+    (loop / "loop/backing_file").write_text("/dev/nvme0n1\n")
+    mount(node, "254:0")
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "nvme0n1, part of loop0, mounted on /srv" in await refused(node, drivers, FORCED)
+
+
+async def test_where_there_is_a_pool_of_zfs_a_disk_is_not_known_to_be_free(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    node.host.write_file("/proc/spl/kstat/zfs/tank/state", "ONLINE")
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "whether the ZFS pool tank is on nvme0n1" in await refused(node, drivers)
+
+
+async def test_the_display_on_which_the_console_is_stays_without_a_firmware_that_says_so(node: Node) -> None:
+    add_card(node)
+    below(node, GPU, "graphics/fb0", "sys/class/graphics/fb0", dev="29:0")
+    node.host.write_file("/sys/class/graphics/fbcon/rotate", "0")
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "fb0, the console shows there" in await refused(node, drivers)
+
+
+async def test_a_serial_port_that_is_the_console_stays(node: Node) -> None:
+    add_card(node)
+    below(node, GPU, "tty/ttyS4", "sys/class/tty/ttyS4", dev="4:68")
+    node.host.write_file("/sys/class/tty/console/active", "tty0 ttyS4")
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        assert "ttyS4, the console of the kernel" in await refused(node, drivers)
+
+
+async def test_a_chipset_bridge_of_another_kind_is_left(node: Node) -> None:
+    """Class 0680 is NVIDIA's NVSwitch, and with everybody else whatever a chipset has."""
+    node.host.add_function(
+        GPU, vendor="8086", device="7113", pci_class="068000", driver="piix4_smbus", group=10
+    )
+    async with simulated(node.host, GPU) as drivers:
+        assert "it is a bridge" in await refused(node, drivers)
+
+
+async def test_what_is_mounted_while_another_function_of_the_group_is_bound_is_not_taken(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    node.configure(HEAD + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet():
+        drivers.around = lambda number, done: mount(node) if (number, done) == (3, True) else None
+        async with node.daemon():
+            told = await node.until_told(lambda told: bool(_reasons(told["changes"])))
+            assert "mounted on /srv" in " ".join(_reasons(told["changes"]))
+            await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
+        assert ("unbind", GPU) not in drivers.writes
