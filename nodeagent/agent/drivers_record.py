@@ -2,16 +2,16 @@
 """The own drivers of the functions that we bind, on disk: what gives them back after a restart.
 
 Below /run, since drivers and overrides end with the boot as well. It is there only while there is something
-to give back: a daemon that starts looks whether it is, and loads what changes the host only then.
+to give back: a daemon that starts looks whether it is, and loads what changes the host only then. Of a
+damaged one nothing is believed: what is bound stays so, as if an operator had bound it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeagent.base import files
+from nodeagent.base import log, sealed
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import looked
 
@@ -19,20 +19,35 @@ PATH = "/run/nodeagent/drivers.json"
 _HINT = "without it the functions would not get their own drivers back"
 
 
-def read(path: str) -> dict[str, str]:
-    """Function → its own driver, "" for none; nothing without a readable file.
+def look(path: str) -> dict[str, str]:
+    """Function → its own driver, "" for none; nothing without a file, or if it is damaged. Blocks.
 
     :raises KernelRefused: if nothing can be read at present.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _read(path)
+    except sealed.Broken:
+        return {}
+
+
+def read(path: str) -> dict[str, str]:
+    """As ``look``, for whoever writes it: a damaged record is set aside, and told. Blocks."""
+    try:
+        return _read(path)
+    except sealed.Broken as error:
+        sealed.set_aside(path)
+        log.event(log.DRIVERS_RECORD_BROKEN, error=str(error))
+        return {}
+
+
+def _read(path: str) -> dict[str, str]:
+    """:raises Broken: if it is not what was written."""
+    try:
+        document = sealed.content(path)
     except OSError as error:
         looked(error)
         return {}
-    except (ValueError, RecursionError):
-        return {}
-    pairs = document.items() if isinstance(document, dict) else ()
-    return {address: driver for address, driver in pairs if isinstance(driver, str)}
+    return {address: driver for address, driver in document.items() if isinstance(driver, str)}
 
 
 def write(path: str, drivers: Mapping[str, str]) -> None:
@@ -41,7 +56,7 @@ def write(path: str, drivers: Mapping[str, str]) -> None:
     :raises KernelRefused: if it cannot be written.
     """
     if drivers:
-        files.put(path, json.dumps(dict(drivers), indent=1), _HINT)
+        sealed.write(path, drivers, _HINT, mode=0o644)
         return
     try:
         Path(path).unlink(missing_ok=True)

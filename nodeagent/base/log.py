@@ -296,6 +296,12 @@ VGPU_RECORD_BROKEN = Event(
     logging.WARNING,
     "which vGPU types nodeagent has set is lost: {error}",
 )
+DRIVERS_RECORD_BROKEN = Event(
+    "drivers-record-broken",
+    "aa73fc3497fe418984859bd0358c5aca",
+    logging.WARNING,
+    "which drivers bound functions had before is lost: {error}",
+)
 CLUSTER_RECORD_BROKEN = Event(
     "cluster-record-broken",
     "b9509d0095444d01ae096e5a99e87fb5",

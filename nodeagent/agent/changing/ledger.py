@@ -40,15 +40,11 @@ def remembered(root: Root) -> Ledger:
 
     :raises KernelRefused: if nothing can be read at present.
     """
-    return _with_drivers(root, look(root.path(PATH)))
+    return look(root.path(PATH))._replace(drivers=drivers_record.look(root.path(drivers_record.PATH)))
 
 
 def _opened(root: Root) -> Ledger:
-    return _with_drivers(root, read(root.path(PATH)))
-
-
-def _with_drivers(root: Root, types: Ledger) -> Ledger:
-    return types._replace(drivers=drivers_record.read(root.path(drivers_record.PATH)))
+    return read(root.path(PATH))._replace(drivers=drivers_record.read(root.path(drivers_record.PATH)))
 
 
 def look(path: str) -> Ledger:
@@ -173,7 +169,7 @@ class LedgerKeeper:
             await self.save()
         if isinstance(action, BindDrivers):
             own = {move.address: move.back or "" for move in action.moves}
-            self._set_drivers({**own, **self._snapshots.now.ledger.drivers})
+            self._set_drivers({**self._snapshots.now.ledger.drivers, **own})
             await self.save()
 
     def end(self, action: Action, *, made: bool) -> None:

@@ -3,8 +3,10 @@
 
 A group is what VFIO gives away, so it is bound as a whole or not at all. Ours is what the Ledger has a driver
 for; what an operator has bound by hand is never unbound. A rule is asked what it says of a function on its
-own driver: else one that names drivers would undo itself. The functions behind a card's first one go first,
-and come back last: the kernel links them to it (drivers/pci/quirks.c, quirk_gpu_hda and others).
+own driver: else one that names drivers would undo itself. What is bound of a group whose rest may not follow
+goes back: a daemon that was killed half-way has left it so, or the rest has come back and is in use. The
+functions behind a card's first one go first, and come back last: the kernel links them to it
+(drivers/pci/quirks.c, quirk_gpu_hda and others).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import NamedTuple
 from nodeagent.model.action import BindDrivers, Move, RestoreDrivers, Step
 from nodeagent.model.desired import Extent, PassthroughRule
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
@@ -77,9 +79,14 @@ def _wishes(snapshot: Snapshot) -> _Wishes:
 
 def _on_its_own(function: PciFunction, ledger: Ledger) -> PciFunction:
     """The function as it would be without us."""
-    if function.address not in ledger.drivers:
-        return function
-    return function._replace(driver=ledger.drivers[function.address] or None)
+    return function._replace(driver=_own(function, ledger))
+
+
+def _own(function: PciFunction, ledger: Ledger) -> str | None:
+    """The driver that it has without us; on record may be that of what was there before it came back."""
+    recorded = ledger.drivers.get(function.address)
+    hosts = function.driver is not None and not vfio_driver(function.driver)
+    return function.driver if recorded is None or hosts else recorded or None
 
 
 def _rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> PassthroughRule | None:
@@ -109,7 +116,10 @@ def _members(unit: _Unit, host: Host) -> Sequence[PciFunction]:
 def _binding(
     members: Sequence[PciFunction], wishes: _Wishes, snapshot: Snapshot, remedies: dict[str, str]
 ) -> Step | None:
-    """The step that binds what is wanted of a group; None if all is as wished, or refused (``remedies``)."""
+    """The step that binds what is wanted of a group; None if all is as wished.
+
+    What is refused goes to ``remedies``, and then the step is one that gives back what is bound already.
+    """
     due = [(member, wishes[member.address]) for member in members if member.address in wishes]
     due = [(member, wish) for member, wish in due if _to_be_bound(member, wish, snapshot.ledger)]
     if not due:
@@ -117,7 +127,8 @@ def _binding(
     refusals = _refusals(due, members, snapshot)
     if refusals:
         remedies.update(refusals)
-        return None
+        ours = [each for each in members if each.address in wishes]
+        return _giving_back(members, ours, snapshot, "the rest of its group cannot be bound")
     moves = tuple(
         _forth(each, wishes[each.address], snapshot.ledger)
         for each in reversed(members)
@@ -168,25 +179,26 @@ def _of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[guards.Refusa
 
 
 def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:
-    own = ledger.drivers.get(function.address)
-    back = function.driver if own is None else own or None
-    return Move(function.address, function.driver, wish.driver, back)
+    return Move(function.address, function.driver, wish.driver, _own(function, ledger))
 
 
 def _restoring(members: Sequence[PciFunction], wishes: _Wishes, snapshot: Snapshot) -> Step | None:
     """The step that gives back what nobody wants any more."""
-    drivers = snapshot.ledger.drivers
-    ours = [each for each in members if each.address in drivers and each.address not in wishes]
-    if not ours:
-        return None
-    moves = tuple(_back(each, drivers[each.address] or None) for each in ours)
-    return Step(RestoreDrivers(_first(members), moves, _lent(members)), "no rule wants it any more")
+    unwanted = [each for each in members if each.address not in wishes]
+    return _giving_back(members, unwanted, snapshot, "no rule wants it any more")
 
 
-def _back(function: PciFunction, own: str | None) -> Move:
-    """To its own driver; where it has another one of the host by now, that stays."""
-    moved = groups.vfio_bound(function) or function.driver is None
-    return Move(function.address, function.driver, own if moved else function.driver, function.driver)
+def _giving_back(
+    members: Sequence[PciFunction], some: Iterable[PciFunction], snapshot: Snapshot, why: str
+) -> Step | None:
+    """The step that gives the own drivers back to some members of a group; None if none of them is ours."""
+    ledger = snapshot.ledger
+    moves = tuple(
+        Move(each.address, each.driver, _own(each, ledger), each.driver)
+        for each in some
+        if each.address in ledger.drivers
+    )
+    return Step(RestoreDrivers(_first(members), moves, _lent(members)), why) if moves else None
 
 
 def _obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) -> str | None:
