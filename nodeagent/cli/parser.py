@@ -250,7 +250,7 @@ VERBS = (
         "plan",
         verbs.plan,
         _add_plan,
-        "show what would be done to mdevs, vGPUs, VFs and drivers, and why",
+        "show what would be done to devices, and why",
         ("plan", "plan --config new.yaml", "plan --mdevs-manage true", "plan --host host.json"),
         more="; change nothing",
     ),

@@ -265,7 +265,7 @@ def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFi
         " [--SETTING VALUE ...]"
     )
     assert (
-        about.splitlines()[0] == "Show what would be done to mdevs, vGPUs and VFs, and why; change nothing."
+        about.splitlines()[0] == "Show what would be done to devices, and why; change nothing."
     )
 
 
