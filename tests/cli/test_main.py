@@ -264,9 +264,7 @@ def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFi
         "usage: nodeagent plan [-h] [--config FILE] [--host FILE] [--machine-id ID] [-o FORM]"
         " [--SETTING VALUE ...]"
     )
-    assert (
-        about.splitlines()[0] == "Show what would be done to devices, and why; change nothing."
-    )
+    assert about.splitlines()[0] == "Show what would be done to devices, and why; change nothing."
 
 
 @pytest.mark.parametrize(
