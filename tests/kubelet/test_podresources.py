@@ -88,6 +88,24 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
         assert {each.resource for each in found.values()} == {RESOURCE}
 
 
+async def test_a_pod_of_which_nothing_new_is_said_is_read_once_for_as_long_as_it_is_there(
+    tmp_path: Path,
+) -> None:
+    one, two = pod_with("one", "a"), pod_with("two", "b")
+    both, service = bytes(v1.ListPodResourcesResponse([one, two])), Raw(None)
+    async with serving(tmp_path, service) as path:
+        reader = PodReader(path, NOBODY)
+        answers = []
+        for answer in (both, both, bytes(v1.ListPodResourcesResponse([two])), both):
+            service.answer = answer
+            answers.append((await reader.pods()).holders)
+    first, again, _, back = answers
+    assert first == again == back
+    assert first["a"] is again["a"]
+    assert back["b"] is first["b"]
+    assert back["a"] is not first["a"], "who has gone is not remembered"
+
+
 async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
         assert await PodReader(socket_of(kubelet), NOBODY).pods() == PodList({}, {})
