@@ -75,11 +75,15 @@ class Node:
         return (self.alone, self.plugged, self.below_port, self.faulty, *trio)
 
     def configure(
-        self, types: Sequence[str] | None = None, vfs: Mapping[str, int] = MappingProxyType({})
+        self,
+        types: Sequence[str] | None = None,
+        vfs: Mapping[str, int] = MappingProxyType({}),
+        passthrough: Sequence[str] = (),
     ) -> bool:
         """Write the configuration (JSON is YAML); False if it is the same as before.
 
         ``types``: the mdevs to make; None leaves them alone. ``vfs``: PF → how many VFs it is to have.
+        ``passthrough``: the functions that are to be bound, with their groups.
         """
         selectors: dict[str, dict[str, list[str]]] = {
             "pair": {"addresses": [self.first, self.second]},
@@ -102,16 +106,23 @@ class Node:
             "resources": resources,
             "mdevs": {"manage": types is not None, "types": list(types or ())},
             "sriov": [{"match": [{"addresses": [pf]}], "numVFs": count} for pf, count in vfs.items()],
+            "passthrough": [{"match": [{"addresses": [each]}]} for each in passthrough],
             "timing": {"settle": "300ms", "holders": "200ms"},
             "log": {"format": "json"},
         }
         return _renew(_CONFIGURATION, json.dumps(settings))
 
-    async def wish(self, types: Sequence[str] | None, vfs: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Have these mdevs and VFs wanted from now on; returns when the daemon says that it knows."""
+    async def wish(
+        self,
+        types: Sequence[str] | None,
+        vfs: Mapping[str, int] = MappingProxyType({}),
+        passthrough: Sequence[str] = (),
+    ) -> None:
+        """Have these wanted from now on, and nothing else; returns when the daemon says that it knows."""
         before = self.logged("config-reloaded")
-        if await anyio.to_thread.run_sync(self.configure, types, vfs):
-            await until(lambda: self.logged("config-reloaded") > before, f"{types} {vfs} are in force")
+        if await anyio.to_thread.run_sync(self.configure, types, vfs, passthrough):
+            wanted = f"{types} {vfs} {passthrough}"
+            await until(lambda: self.logged("config-reloaded") > before, f"{wanted} are in force")
 
     async def run_daemon(self, mode: Mode) -> None:
         """Have the daemon run in that mode; returns when its lists are at the kubelet.

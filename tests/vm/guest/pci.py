@@ -63,6 +63,25 @@ def bind(address: str, name: str) -> None:
     assert driver(address) == name, f"{address} is on {driver(address)}, not on {name}"
 
 
+def override(address: str) -> str | None:
+    """The driver that alone may take it; None: any that knows it."""
+    name = path(address, "driver_override").read_text().strip()
+    return None if name in ("", "(null)") else name
+
+
+def home(address: str) -> None:
+    """Give it to the driver that takes it without a word, as after a boot; to none, if none does."""
+    path(address, "driver_override").write_text("\n")
+    unbind(address)
+    (BUS / "drivers_probe").write_text(address)
+
+
+def interface(address: str) -> str:
+    """The network interface that its driver has made."""
+    (name,) = (each.name for each in path(address, "net").iterdir())
+    return name
+
+
 def put(address: str, name: str | None) -> None:
     """Give it to a driver, or to none."""
     if name is None:
