@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
 from nodeagent.policy import groups
+from nodeagent.policy.offer import explain
 from nodeagent.policy.offer.fates import Fate
 from nodeagent.render.table import table
 
@@ -74,17 +75,24 @@ def _row(function: PciFunction, fate: Fate, _: Host) -> tuple[str, ...]:
 
 
 def _wide(function: PciFunction, fate: Fate, host: Host) -> tuple[str, ...]:
-    blocked = groups.blockers(host.members(function.group))
     return (
         function.address,
         _shown(function.group),
-        "-" if function.group is None else "no" if blocked else "yes",
+        _viable(function, host),
         f"{function.vendor or '?'}:{function.device or '?'}",
         (function.pci_class or "?")[:4],
         *_common(function, fate),
         _shown(fate.name),
         str(fate),
     )
+
+
+def _viable(function: PciFunction, host: Host) -> str:
+    """Whether VFIO may have its group; "-" where nobody is to have it so: its driver gives parts of it."""
+    members = host.members(function.group)
+    if not groups.blockers(members):
+        return "-" if function.group is None else "yes"
+    return "no" if explain.hindered(explain.members_of(members, host)) else "-"
 
 
 def _mdev_row(mdev: Mdev, fate: Fate) -> tuple[str, ...]:

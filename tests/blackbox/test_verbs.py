@@ -167,13 +167,13 @@ async def test_what_has_gone_and_stays_listed_for_its_pod_is_explained_as_the_da
         await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
         await node.until_told(lambda status: address in status["holders"])
         node.host.unplug(address)
-        await node.until_told(lambda status: "no longer on this machine" in listed_as(status))
+        await node.until_told(lambda status: "no longer on the host" in listed_as(status))
         done = await node.command("explain", address)
     assert done.returncode == 1
     what, hint = done.stderr.splitlines()
     assert what == (
         f"nodeagent: {address} is listed as {T4}, Unhealthy: "
-        "it is no longer on this machine, and ns/vm still has it"
+        "it is no longer on the host, and ns/vm still has it"
     )
     assert hint.startswith("stop ns/vm")
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeagent.model.desired import Desired, MdevRule, MdevSelector
 from nodeagent.model.host import Host, MdevType
 from nodeagent.policy.offer import fates, turn
@@ -35,6 +37,12 @@ def test_functions_are_shown_by_group_and_those_without_one_last() -> None:
         ["0000:65:00.0", "2", "vfio-pci", "10de:1eb8"],
         ["0000:02:00.0", "-", "-", "?:?"],
     ]
+
+
+def test_a_card_that_its_driver_splits_is_not_judged_for_vfio() -> None:
+    card = function("0000:67:00.0", 3, driver="nvidia", vfio=False)
+    split = replace(host(card), mdev_parents={card.address: (MdevType("nvidia-222", "GRID T4-1B", 16),)})
+    assert [lines(each, wide=True)[1].split()[2] for each in (host(card), split)] == ["no", "-"]
 
 
 def test_a_long_name_is_cut_unless_the_table_is_wide() -> None:

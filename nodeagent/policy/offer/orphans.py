@@ -73,7 +73,7 @@ def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> 
 def _gone(holder: Holder) -> Reason:
     return Reason(
         ReasonCode.GONE,
-        f"it is no longer on this machine, and {holder} still has it",
+        f"it is no longer on the host, and {holder} still has it",
         f"stop {holder}; re-plug the card or look at the kernel log if it should be there",
     )
 
