@@ -33,9 +33,11 @@ def exists(address: str) -> bool:
 
 
 def driver(address: str) -> str | None:
-    """The driver to which it is bound."""
-    link = path(address, "driver")
-    return link.readlink().name if link.is_symlink() else None
+    """The driver to which it is bound; it may be changing just now."""
+    try:
+        return path(address, "driver").readlink().name
+    except FileNotFoundError:
+        return None
 
 
 def group(address: str) -> int:
