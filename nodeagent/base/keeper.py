@@ -11,6 +11,7 @@ It must run no Python meanwhile: the collector closes files by their numbers in 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -28,7 +29,7 @@ class Keeper:
         self._ready.acquire()
         self._over.acquire()
         self._thread = threading.Thread(target=self._keep, name="nodeagent, keeper", daemon=True)
-        with memory.uncollected():
+        with memory.uncollected(), contextlib.suppress(RuntimeError):  # no thread can be had
             self._thread.start()
             self._ready.acquire()  # the thread has released it on its way to sleep
         if self._alone:
@@ -36,15 +37,18 @@ class Keeper:
 
     def release(self) -> None:
         """Close the descriptor."""
-        with memory.uncollected():
-            self._over.release()
-            self._thread.join()
+        if self._thread.ident is not None:
+            with memory.uncollected():
+                self._over.release()
+                self._thread.join()
         if not self._alone:
             os.close(self._descriptor)
 
     def _keep(self) -> None:
-        self._alone = apart.part(self._descriptor)
-        self._ready.release()
+        try:
+            self._alone = apart.part(self._descriptor)
+        finally:
+            self._ready.release()
         self._over.acquire()
         if self._alone:
             os.close(self._descriptor)

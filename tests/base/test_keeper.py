@@ -73,3 +73,16 @@ def test_what_is_released_is_closed_at_once(file: Path) -> None:
         assert is_locked(file)
         kept.release()
         assert not is_locked(file)
+
+
+def test_where_no_thread_can_be_had_the_process_keeps_it(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    before = threading.stack_size(1 << 47)  # more than there are addresses
+    try:
+        kept = Keeper(descriptor)
+    finally:
+        threading.stack_size(before)
+    assert is_locked(file)
+    kept.release()
+    assert not is_locked(file)
