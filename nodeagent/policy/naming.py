@@ -204,7 +204,7 @@ def nearest(word: str, known: Iterable[str], before: str = "known here:") -> str
     return f"did you mean {quoted}?" + (f" ({len(words)} in all)" if len(words) > len(close) else "")
 
 
-def few(words: Sequence[str]) -> str:
+def few(words: Sequence[str], most: int = SHOWN) -> str:
     """The first of them, and how many more there are."""
-    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
-    return f"{', '.join(words[:SHOWN])}{more}"
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return f"{', '.join(words[:most])}{more}"

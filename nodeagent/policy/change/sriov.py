@@ -17,7 +17,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import groups, selectors
+from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import guards
 from nodeagent.policy.change.cards import order
 
@@ -72,7 +72,7 @@ def _refused(
 ) -> tuple[str, str] | None:
     """Why a rule is not carried out at all, and what to do; None if it may be."""
     if lost:
-        return f"its VFs {_some(lost)} were left behind when it was removed", _LOST
+        return f"its VFs {naming.few(lost, _SHOWN)} were left behind when it was removed", _LOST
     if not _by_tool(function):
         return None
     if rule.num_vfs not in (0, function.total_vfs):
@@ -97,11 +97,6 @@ def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
         if function.left_behind and function.physfn is not None:
             lost.setdefault(function.physfn, []).append(function.address)
     return lost
-
-
-def _some(addresses: Sequence[str]) -> str:
-    more = len(addresses) - _SHOWN
-    return ", ".join(addresses[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def rule_of(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:

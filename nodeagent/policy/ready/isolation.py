@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.readiness import ReadinessLine
-from nodeagent.policy import classes, groups
+from nodeagent.policy import classes, groups, naming
 from nodeagent.policy.offer.remarks import expected
-from nodeagent.policy.ready.lines import Evidence, Section, some
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE = Section("IOMMU groups")
 _FEW = 16  # groups that are listed one by one though there is nothing to say of them
@@ -60,13 +60,13 @@ def _easy(group: Group, host: Host) -> bool:
 
 def _alone(easy: Sequence[Group]) -> ReadinessLine:
     named = [f"{group.number} ({', '.join(group.members)})" for group in easy]
-    return _HERE.ok("groups of one", f"ready: {some(named, _FEW)}")
+    return _HERE.ok("groups of one", f"ready: {naming.few(named, _FEW)}")
 
 
 def _group(group: Group, host: Host) -> ReadinessLine:
     check, members = f"group {group.number}", host.members(group.number)
     first = next((each for each in members if groups.ready(each)), None)
-    seen = some([_named(member) for member in members], _FEW)
+    seen = naming.few([_named(member) for member in members], _FEW)
     if group.no_iommu:
         return _HERE.wrong(check, f"{_UNSAFE}: {seen}", _explain(first, "what to do"))
     if groups.kept_by_firmware(group, host):
@@ -77,7 +77,7 @@ def _group(group: Group, host: Host) -> ReadinessLine:
     blocking = groups.blockers(members)
     if not blocking:
         return _HERE.ok(check, f"viable: {seen}")
-    what = some([f"{each.address} ({each.driver})" for each in blocking])
+    what = naming.few([f"{each.address} ({each.driver})" for each in blocking])
     if first is not None:
         to_do = _explain(first, f"what to do about {blocking[0].address}")
         return _HERE.wrong(check, f"not viable, {what} has a host driver: {seen}", to_do)
@@ -106,7 +106,7 @@ def _acs(group: Group, evidence: Evidence) -> Iterator[ReadinessLine]:
     below = [each.address for each in members if not set(above).isdisjoint(each.ports)]
     why, to_do = _why_together(below, evidence)
     check = f"ACS above group {group.number}"
-    yield _HERE.note(check, f"{some(above)} {why}, so the group has {some(below)}", to_do)
+    yield _HERE.note(check, f"{naming.few(above)} {why}, so the group has {naming.few(below)}", to_do)
 
 
 def _bridges(group: Group, host: Host) -> list[PciAddress]:
@@ -133,7 +133,7 @@ def _used(host: Host) -> Iterator[ReadinessLine]:
     usable = [each for each in host.functions.values() if each.usable]
     used = [_use(each) for each in usable if each.uses is not None and each.uses.found]
     if used:
-        yield _HERE.note("used by the host", some(used), "never bind these to vfio-pci")
+        yield _HERE.note("used by the host", naming.few(used), "never bind these to vfio-pci")
     unseen = sorted({why for each in usable if each.uses is not None for why in each.uses.unseen})
     if unseen:
         yield _HERE.unseen("used by the host?", "; ".join(unseen), _LOOK_FROM_NODE)

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.surroundings import Surroundings
-
-NAMED = 3  # things that one line names
 
 
 class Evidence(NamedTuple):
@@ -42,9 +39,3 @@ class Section(NamedTuple):
     def unseen(self, check: str, why: str, to_do: str = "") -> ReadinessLine:
         """Nobody knows."""
         return ReadinessLine(self.name, check, Verdict.UNSEEN, why, to_do)
-
-
-def some(names: Sequence[str], most: int = NAMED) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"

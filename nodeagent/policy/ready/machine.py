@@ -15,8 +15,9 @@ from typing import NamedTuple
 from nodeagent.model.host import Host
 from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.surroundings import Platform
+from nodeagent.policy import naming
 from nodeagent.policy.ready import commandline
-from nodeagent.policy.ready.lines import Evidence, Section, some
+from nodeagent.policy.ready.lines import Evidence, Section
 
 _HERE = Section("machine")
 _EMPTY = "no IOMMU is active: /sys/class/iommu is empty"
@@ -62,7 +63,7 @@ def lines(evidence: Evidence) -> Iterator[ReadinessLine]:
 
 def _iommu(host: Host, platform: Platform | str) -> ReadinessLine:
     if host.iommu:
-        named = "" if isinstance(platform, str) else some(platform.iommus)
+        named = "" if isinstance(platform, str) else naming.few(platform.iommus)
         return _HERE.ok("IOMMU", f"active: {named or 'an entry'} in /sys/class/iommu")
     seen, to_do = (_EMPTY, _GENERIC) if isinstance(platform, str) else _why_off(platform)
     if host.mdevs or host.mdev_parents:
