@@ -55,14 +55,23 @@ class Asking:
             await anyio.sleep(wait)
             await self._inquiry.written_anew()  # nobody shows what only a plain init container had
             admission = await self._inquiry.who_asks()
-        if admission.pods is None:
-            await self._check_entered(resource, device_ids, settling)
+        doubted = device_ids if admission.pods is None else self._only_entered(resource, device_ids)
+        if doubted:
+            await self._check_entered(resource, doubted, settling)
         return admission
+
+    def _only_entered(self, resource: Resource, device_ids: Sequence[str]) -> Sequence[str]:
+        """Those of which the kubelet's file alone says that somebody has them, who got them of another daemon.
+
+        Nobody shows what only a plain init container has, and this daemon has no record of it.
+        """
+        hints = self._inquiry.known.hinted - self._reservations.admissions.ours.keys()
+        return [each for each in device_ids if (resource.name, each) in hints]
 
     async def _check_entered(
         self, resource: Resource, device_ids: Sequence[str], settling: Collection[str]
     ) -> None:
-        """The kubelet names nobody: of what somebody has had its file has to say that it is free.
+        """Nobody is named: of what somebody has had the kubelet's file has to say that it is free.
 
         Where the directories of pods cannot be seen, it may have it for what was ``settling`` when this one
         asked: a pod may ask again for what its init container had.

@@ -24,7 +24,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.allocation import Pods
 from nodeagent.model.host import HostDevice, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.resource import Resource
+from nodeagent.model.resource import Isolation, Resource
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, releases
 
@@ -47,6 +47,7 @@ class Closing:
         self._offering = offering
         self._forgotten = forgotten
         self._looks = threads.OneByOne()
+        self._open_uncounted: frozenset[str] = frozenset()  # functions, when they were looked for last
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Read again all that decides about these devices, and decide.
@@ -61,9 +62,12 @@ class Closing:
     ) -> None:
         """Wait until nothing has these devices open, or their groups, of which none of the pods has any.
 
+        What was read before the kubelet was asked is old by now: opening raises no event either.
+
         :raises Refused: if that takes too long, with the process that has it open.
         :raises KernelRefused: if what has changed could not be read.
         """
+        await self.recheck(resource, device_ids)
         while opened := await self._opened(resource, device_ids, pods):
             if anyio.current_time() > deadline:
                 raise Refused(
@@ -91,20 +95,36 @@ class Closing:
         What is not proven to be closed is taken for the pod's that was forgotten a moment ago.
         """
         doubtful: list[HostDevice] = []
+        uncounted: list[HostDevice] = []
+        now = anyio.current_time()
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
             if groups.uncertain(member):
                 doubtful.append(member)
             elif isinstance(member, PciFunction) and groups.opened(member):
                 return member.id
-        return await self._open_among(doubtful) if doubtful else None
+            elif resource.isolation is not Isolation.NONE and self._may_be_uncounted(member, now):
+                uncounted.append(member)
+        return await self._open_among(doubtful, uncounted) if doubtful or uncounted else None
 
-    async def _open_among(self, doubtful: Sequence[HostDevice]) -> str | None:
-        ids = [each.id for each in doubtful]
+    def _may_be_uncounted(self, member: HostDevice, now: float) -> bool:
+        """True if somebody may have the node of its group open, or its own, and no device yet, or no more.
+
+        That counts nothing, and keeps everybody else from the group.
+        """
+        return self._forgotten.has(member, now) or member.id in self._open_uncounted
+
+    async def _open_among(
+        self, doubtful: Sequence[HostDevice], uncounted: Sequence[HostDevice]
+    ) -> str | None:
+        """One that a process is seen to have open, or of the ``doubtful`` ones may have."""
+        ids = frozenset(each.id for each in (*doubtful, *uncounted))
         seen = await self._looks.call(LOOK, in_use.look, self._root, ids) or NOT_SEEN
         now = anyio.current_time()
-        for each in doubtful:
+        counted = frozenset(each.id for each in doubtful)
+        self._open_uncounted = self._open_uncounted - ids | (seen.openers.keys() & ids - counted)
+        for each in (*doubtful, *uncounted):
             unproven = each.id not in seen.closed and self._forgotten.has(each, now)
-            if each.id in seen.openers or unproven:
+            if each.id in seen.openers or (unproven and each.id in counted):
                 return each.id
         return None
 

@@ -8,6 +8,7 @@ in pkg/kubelet/cm/devicemanager/manager.go; seen on a real one of 1.35.4). A ref
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 import anyio
@@ -23,6 +24,7 @@ from tests.blackbox.boards import (
     LONE,
     LONE_AT,
     RULES,
+    all_listed,
     named,
     running,
     started,
@@ -77,6 +79,32 @@ async def test_a_device_that_the_kubelet_has_forgotten_while_it_was_given_is_not
             await node.until_told(lambda told: LONE_AT not in told["holders"])
             following = await kubelet.admit(pod("after", {LONE: 1}))
         running(following)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["pods", "no pods"])
+async def test_what_an_init_container_was_given_by_another_daemon_is_not_given_to_the_next_pod(
+    node: Node, there: bool
+) -> None:
+    """Only the kubelet's file tells of it, and that is right: it has the pod, whatever else was forgotten."""
+    boards = usb_boards(node, 1)
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await all_listed(kubelet, usb_lists(boards))
+            before = await kubelet.admit(pod("before", {LONE: 1}))
+            await named(node, LONE_AT, before)
+            old = await kubelet.admit(pod("old", {GPU: 1}))
+            vm = pod("vm", {}, init_containers=[{LONE: 1}])
+            await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
+            await daemon.end(signal.SIGKILL)
+        if not there:
+            kubelet.state.paths.pods.rename(kubelet.state.paths.pods.with_name("hidden"))
+        async with node.daemon():
+            await kubelet.until(lambda: len(kubelet.state.table.healthy.get(LONE, ())) == 1, PATIENCE)
+            await node.until_told(lambda told: LONE_AT in told["holders"])
+            other = await kubelet.admit(pod("other", {LONE: 1}))
+            assert f"{LONE_AT}: held by " in other.message
+            kubelet.delete(vm)
+            running(await kubelet.admit(pod("next", {LONE: 1})))
 
 
 async def test_of_a_board_that_the_kubelet_has_forgotten_nothing_is_given_to_the_next_pod(node: Node) -> None:
