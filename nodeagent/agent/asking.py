@@ -61,7 +61,7 @@ class Asking:
         return admission
 
     def _only_entered(self, resource: Resource, device_ids: Sequence[str]) -> Sequence[str]:
-        """Those of which the kubelet's file alone says that somebody has them, who got them of another daemon.
+        """Those that by the kubelet's file alone somebody has, who got them of another daemon.
 
         Nobody shows what only a plain init container has, and this daemon has no record of it.
         """

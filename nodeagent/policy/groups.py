@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.host import Group, Host, HostDevice, PciFunction
-from nodeagent.model.ids import GroupNumber
+from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 
 VENDOR_DRIVER = "nvidia"
 TOKEN_DRIVER = "vfio-pci"
@@ -118,6 +118,22 @@ def whole(number: GroupNumber) -> str:
     See constructDPIdevices in its pkg/virt-handler/device-manager/pci_device.go.
     """
     return str(number)
+
+
+def may_have_had(device_id: str, number: GroupNumber, host: Host) -> bool:
+    """False if what has this number now cannot be the group of a device that has left: numbers come again.
+
+    An mdev has a group of its own, and a function shares one with others of its bus, or by a bridge, which is
+    in it as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
+    """
+    address = pci_address(device_id)
+    if address is None:
+        return mdev_uuid(device_id) is None
+    bus = address.rpartition(":")[0]
+    members = host.groups[number].members if number in host.groups else ()
+    return any(each.startswith(f"{bus}:") for each in members) or any(
+        member.bridge for member in host.members(number)
+    )
 
 
 def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | None) -> Holder | None:

@@ -162,6 +162,26 @@ async def test_what_a_pod_holds_is_given_back_when_it_has_ended(node: Node) -> N
         await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
 
 
+async def test_what_is_left_of_a_group_is_not_given_back_while_a_pod_has_what_has_left_it(node: Node) -> None:
+    """The pod got the group, and may have it open, whatever of it is there."""
+    add_card(node)
+    node.configure(RESOURCE + RULE)
+    async with (
+        simulated(node.host, GPU, AUDIO) as drivers,
+        node.running(listed={CARDS: 1}) as (daemon, kubelet),
+    ):
+        await until_health(kubelet, CARDS, GPU, "Healthy")
+        vm = await kubelet.admit(pod("vm", {CARDS: 1}))
+        await node.until_told(lambda told: told["holders"].get(GPU, {}).get("pod") == "ns/vm")
+        node.host.unplug(GPU)
+        await until_health(kubelet, CARDS, GPU, "Unhealthy")
+        node.configure(RESOURCE)
+        assert f"{GPU} of the same group" in (await daemon.logged("action-waiting"))["why"]
+        assert drivers.driver(AUDIO) == "vfio-pci"
+        kubelet.delete(vm)
+        await eventually(lambda: drivers.driver(AUDIO) == "snd_hda_intel", PATIENCE)
+
+
 async def test_a_rule_that_ends_while_no_daemon_runs_is_undone_by_the_next_one(node: Node) -> None:
     add_card(node)
     node.configure(RESOURCE + RULE)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nodeagent.model.action import Move
 from nodeagent.model.host import Group, Host, PciFunction
-from nodeagent.model.ids import VFIO_PCI, PciAddress
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, groups
 
@@ -88,10 +88,24 @@ def _of_uses(function: PciFunction, forced: bool) -> Iterator[Refusal]:
 def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
     """What the moves of a group have to wait for, in words: whoever has a part of it; None if nothing."""
     texts = [_leaving(member, snapshot.host) or taken(member.address, snapshot) for member in members]
+    texts += [_left(members[0].group, snapshot)]
     texts += [_unlooked(snapshot.host.functions[PciAddress(move.address)]) for move in moves]
     if any(map(groups.ready, members)) and not snapshot.allocations.complete:
         texts.append("who holds what is not known")
     return next((text for text in texts if text is not None), None)
+
+
+def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
+    """Who has what has left the group: that pod may have the group still open, as its answer had the node."""
+    if number is None:
+        return None
+    host, allocations = snapshot.host, snapshot.allocations
+    for device_id, numbers in allocations.groups.items():
+        holder = allocations.holders.get(device_id)
+        away = number in numbers and host.device(device_id) is None
+        if away and holder is not None and groups.may_have_had(device_id, number, host):
+            return f"{device_id} of the same group, which has left the host, is held by {holder}"
+    return None
 
 
 def _leaving(function: PciFunction, host: Host) -> str | None:

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nodeagent.model.host import Host
-from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
+from nodeagent.model.ids import GroupNumber
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy import groups
 
 
 def handed_on(before: Snapshot, now: Snapshot) -> Snapshot:
@@ -23,12 +24,12 @@ def handed_on(before: Snapshot, now: Snapshot) -> Snapshot:
     same = before.host is now.host and before.allocations.groups is now.allocations.groups
     if same and not before.strays:
         return now
-    groups: dict[GroupNumber, frozenset[str]] = {}
+    left: dict[GroupNumber, frozenset[str]] = {}
     for device_id, group in (*_strays(before), *_strays(now), *_left(before, now), *_told(before, now)):
         held = now.holder(device_id) is not None
         if held and _remains(group, before.host, now.host) and now.host.device(device_id) is None:
-            groups[group] = groups.get(group, frozenset()) | {device_id}
-    return now if groups == now.strays else replace(now, strays=groups)
+            left[group] = left.get(group, frozenset()) | {device_id}
+    return now if left == now.strays else replace(now, strays=left)
 
 
 def _remains(number: GroupNumber, before: Host, now: Host) -> bool:
@@ -54,20 +55,6 @@ def _told(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
     known = before.allocations.groups if before.host.functions else {}
     for device_id, numbers in now.allocations.groups.items():
         if device_id not in known:
-            yield from ((device_id, number) for number in numbers if _may_be_of(device_id, number, now.host))
-
-
-def _may_be_of(device_id: str, number: GroupNumber, host: Host) -> bool:
-    """False if this number has come again since: what is there cannot be the group of the device.
-
-    An mdev has a group of its own, and a function shares one with others of its bus, or by a bridge, which is
-    in it as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
-    """
-    address = pci_address(device_id)
-    if address is None:
-        return mdev_uuid(device_id) is None
-    bus = address.rpartition(":")[0]
-    members = host.groups[number].members if number in host.groups else ()
-    return any(each.startswith(f"{bus}:") for each in members) or any(
-        member.bridge for member in host.members(number)
-    )
+            yield from (
+                (device_id, number) for number in numbers if groups.may_have_had(device_id, number, now.host)
+            )
