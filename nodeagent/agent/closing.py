@@ -107,7 +107,7 @@ class Closing:
         return await self._open_among(doubtful, uncounted) if doubtful or uncounted else None
 
     def _may_be_uncounted(self, member: HostDevice, now: float) -> bool:
-        """True if somebody may have the node of its group open, or its own, and no device yet, or no more.
+        """True if somebody may have the node of its group open, and no device of it yet, or no more.
 
         That counts nothing, and keeps everybody else from the group.
         """
@@ -117,14 +117,14 @@ class Closing:
         self, doubtful: Sequence[HostDevice], uncounted: Sequence[HostDevice]
     ) -> str | None:
         """One that a process is seen to have open, or of the ``doubtful`` ones may have."""
-        ids = frozenset(each.id for each in (*doubtful, *uncounted))
-        seen = await self._looks.call(LOOK, in_use.look, self._root, ids) or NOT_SEEN
+        by_group = frozenset(each.id for each in uncounted)
+        ids = frozenset(each.id for each in doubtful) | by_group
+        seen = await self._looks.call(LOOK, in_use.look, self._root, ids, by_group) or NOT_SEEN
+        self._open_uncounted = self._open_uncounted - by_group | (seen.openers.keys() & by_group)
         now = anyio.current_time()
-        counted = frozenset(each.id for each in doubtful)
-        self._open_uncounted = self._open_uncounted - ids | (seen.openers.keys() & ids - counted)
         for each in (*doubtful, *uncounted):
             unproven = each.id not in seen.closed and self._forgotten.has(each, now)
-            if each.id in seen.openers or (unproven and each.id in counted):
+            if each.id in seen.openers or (unproven and each.id not in by_group):
                 return each.id
         return None
 

@@ -28,6 +28,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
 _NODE = re.compile(r"/dev(/[A-Za-z0-9_.:@+-]+)+")
+_VFIO = "/dev/vfio/"
 _DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
@@ -195,9 +196,12 @@ def _past_stars(pattern: str, positions: set[int]) -> set[int]:
 
 def _node_path(scalar: Scalar) -> str:
     text = scalar.text
-    if _NODE.fullmatch(text) and not {".", ".."} & set(text.split("/")):
-        return text
-    raise Wrong(f'"{text}" is no path below /dev', "write the full path, such as /dev/kvm")
+    if not _NODE.fullmatch(text) or {".", ".."} & set(text.split("/")):
+        raise Wrong(f'"{text}" is no path below /dev', "write the full path, such as /dev/kvm")
+    if text.startswith(_VFIO) and text != f"{_VFIO}vfio":  # one process opens a group, and its number changes
+        what = f'"{text}" is of one IOMMU group, which no two containers can use'
+        raise Wrong(what, "offer its devices by a rule with pci or mdev")
+    return text
 
 
 def _permissions(scalar: Scalar) -> str:

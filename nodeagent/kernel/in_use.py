@@ -66,8 +66,10 @@ def openers(root: Root, ids: Iterable[str]) -> Mapping[str, str]:
     return look(root, ids).openers
 
 
-def look(root: Root, ids: Iterable[str]) -> Seen:
+def look(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> Seen:
     """Who has these mdevs (by UUID) and functions (by address) open, as far as that can be seen.
+
+    Of those ``by_group`` only the node of the group counts, which one process opens: their own any may open.
 
     A tree of files in which nobody runs shows nothing. A process that is ending has no table of descriptors
     any more while the kernel still closes what was in it: while there is one, nothing is closed for sure.
@@ -76,7 +78,8 @@ def look(root: Root, ids: Iterable[str]) -> Seen:
     closed: set[str] = set()
     searched: set[str] = set()
     for each in ids:
-        nodes = _mdev(root, each) if mdev_uuid(each) else _nodes(root, f"{pci.DEVICES}/{each}")
+        own = each not in by_group
+        nodes = _mdev(root, each) if mdev_uuid(each) else _nodes(root, f"{pci.DEVICES}/{each}", own=own)
         if isinstance(nodes, tuple):
             searched.add(each)
             for node in nodes:
@@ -218,11 +221,12 @@ def _use_count(root: Root, module: str) -> int | None:
     return next((int(words[2]) for words in lines if len(words) > 2 and words[0] == module), None)
 
 
-def _nodes(root: Root, device: str) -> tuple[Node, ...]:
-    """The nodes of a device that exist: its group's, and its own."""
+def _nodes(root: Root, device: str, *, own: bool = True) -> tuple[Node, ...]:
+    """The nodes of a device that exist: its group's, and its ``own``."""
     group = root.link(f"{device}/iommu_group")
     paths = [] if group is None else [f"{pci.VFIO}/{group}", f"{pci.VFIO}/noiommu-{group}"]
-    paths += [f"{pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
+    if own:
+        paths += [f"{pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
     nodes = (_node(root.path(path)) for path in paths)
     return tuple(node for node in nodes if node is not None)
 

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.sim import files
+from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
@@ -17,7 +18,6 @@ from tests.blackbox.boards import (
     GPU,
     RULES,
     USB,
-    Board,
     named,
     refusal,
     running,
@@ -103,11 +103,11 @@ async def test_what_an_old_container_opens_while_the_kubelet_is_asked_is_waited_
         running(new)
 
 
-def group_open(node: Node, board: Board) -> None:
-    """A process has the node of the group open, and no device of it."""
+def opened(node: Node, path: str) -> None:
+    """A process has that node open, and no device."""
     files.directory(node.host.path(f"{QEMU}/fd"))
     node.host.write_file(f"{QEMU}/comm", "qemu-system-x86")
-    node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
+    node.host.tree.link(f"{QEMU}/fd/7", path)
 
 
 async def test_a_group_whose_node_an_old_container_has_open_is_waited_for_without_an_open_device(
@@ -116,7 +116,7 @@ async def test_a_group_whose_node_an_old_container_has_open_is_waited_for_withou
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         old = await kubelet.admit(pod("old", {GPU: 1}))
-        group_open(node, board)
+        opened(node, f"/dev/vfio/{board.group}")
         await named(node, board.gpu, old)
         kubelet.delete(old)
         for asked in (board.gpu, board.usb):
@@ -126,13 +126,25 @@ async def test_a_group_whose_node_an_old_container_has_open_is_waited_for_withou
         running(await kubelet.admit(pod("new", {GPU: 1})))
 
 
+async def test_a_device_whose_own_node_somebody_has_open_is_given(node: Node) -> None:
+    """Any number of processes may have that open; it is bound to one iommufd, which the kernel counts."""
+    node.host = SimulatedHost(node.root, cdev=True)
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        opened(node, "/dev/vfio/devices/vfio0")
+        await named(node, board.gpu, old)
+        kubelet.delete(old)
+        running(await kubelet.admit(pod("new", {GPU: 1})))
+
+
 async def test_the_node_of_a_group_says_nothing_of_what_is_not_isolated(node: Node) -> None:
     (board,) = boards = usb_boards(node, 1)
     node.configure(NOT_ISOLATED)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         old = await kubelet.admit(pod("old", {GPU: 1}))
         running(old, await kubelet.admit(pod("neighbour", {USB: 1})))
-        group_open(node, board)
+        opened(node, f"/dev/vfio/{board.group}")
         await named(node, board.gpu, old)
         kubelet.delete(old)
         running(await kubelet.admit(pod("new", {GPU: 1})))

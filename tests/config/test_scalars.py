@@ -59,3 +59,21 @@ def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
     with pytest.raises(Wrong, match="not an IP address with a port") as refused:
         read(scalars.LISTEN, text)
     assert "127.0.0.1:9481" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("/dev/vfio/vfio", True),
+        ("/dev/vfio/20", False),
+        ("/dev/vfio/devices/vfio0", False),
+        ("/dev/iommu", True),
+    ],
+)
+def test_the_node_of_an_iommu_group_is_not_shared_out(text: str, taken: bool) -> None:
+    if taken:
+        assert read(scalars.NODE_PATH, text) == text
+        return
+    with pytest.raises(Wrong, match="one IOMMU group") as refused:
+        read(scalars.NODE_PATH, text)
+    assert "pci or mdev" in refused.value.hint
