@@ -29,15 +29,17 @@ class Admission:
         pods: Pods | None = None,
         before: Pods | None = None,
         begun: Collection[str] | None = None,
+        done: Collection[str] = (),
     ) -> None:
         """``before``: whom the kubelet named when it was asked last, for whatever reason.
 
-        ``begun``: the uids of the pods that it had begun to start by now; None: not known.
+        ``begun``: the uids of the pods that it had begun to start by now; None: not known. ``done``: whom it
+        named at an Allocate of another admission: theirs was over by then, as one follows the other.
         """
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
         self.pods = pods  # None: the kubelet was not asked, or did not answer
-        self.names = _candidates(before or {}, pods or {})  # of whom one is the pod
+        self.names = _candidates(before or {}, pods or {}, done)  # of whom one is the pod
         self.name = next(iter(self.names)) if len(self.names) == 1 else None
         self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
         self._begun = begun
@@ -144,7 +146,8 @@ class Admissions:
         if pods is not None and again and not self.now.begun(checkpoint):
             self.now.named(pods)
             return self.now
-        other = Admission(f"admission {next(self._numbers)}", pods, self._named, checkpoint.admitted)
+        identity, done = f"admission {next(self._numbers)}", self.now.pods or ()
+        other = Admission(identity, pods, self._named, checkpoint.admitted, done)
         return other.whoever() if again else other
 
     def begin(self, admission: Admission, until: float) -> bool:
@@ -193,7 +196,10 @@ class Admissions:
         self.settles = None if over else now + AGAIN
 
 
-def _candidates(before: Pods, now: Pods) -> frozenset[str]:
-    """The names that were added, or came again; if there are none, those that show nothing yet."""
+def _candidates(before: Pods, now: Pods, done: Collection[str]) -> frozenset[str]:
+    """The names that were added, or came again; if there are none, those that show nothing yet.
+
+    And who is not ``done``, whatever it shows: it may wait for another plugin since before it was asked for.
+    """
     came = frozenset(name for name, shown in now.items() if name not in before or not shown >= before[name])
-    return came or frozenset(name for name, shown in now.items() if not shown)
+    return came or frozenset(name for name, shown in now.items() if not shown or name not in done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodeagent.agent.admission import UNFINISHED, Admission, Admissions
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
-from nodeagent.model.allocation import Holder, Pods, unnamed
+from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
 
 A, B = ResourceName("example.com/a"), ResourceName("example.com/b")
@@ -99,4 +99,16 @@ def test_the_one_name_that_has_come_since_the_last_answer_is_the_pod_s() -> None
     assert admissions.asker({"ns/old": old, "ns/p": frozenset(), "ns/q": frozenset()}).name is None
     assert admissions.asker({"ns/old": frozenset()}).name == "ns/old", "it came again"
     admissions.named({"ns/old": old, "ns/p": frozenset()})
-    assert admissions.asker({"ns/old": old, "ns/p": frozenset()}).name == "ns/p", "it shows nothing yet"
+    nobody_else = {"ns/old": old, "ns/p": frozenset[Possession]()}
+    assert admissions.asker(nobody_else).name is None, "whose admission is over is not known"
+    admissions.begin(admissions.asker({"ns/old": old}), 10.0)
+    assert admissions.asker(nobody_else).name == "ns/p", "it shows nothing yet"
+
+
+def test_who_was_named_while_another_plugin_took_its_time_may_be_the_one_that_asks() -> None:
+    """What it got meanwhile is shown, unless it asks for a plain init container."""
+    admissions, _ = begun()
+    waits: Pods = {**SHOWN, "ns/quiet": frozenset(), "ns/q": frozenset()}
+    admissions.named(waits)
+    asks = admissions.asker({**waits, "ns/q": frozenset({(B, "y")})})
+    assert asks.names == {"ns/quiet", "ns/q"}

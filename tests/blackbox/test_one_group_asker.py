@@ -110,6 +110,29 @@ async def test_what_a_plain_init_container_had_is_not_given_to_another_pod_befor
         await end(node, kubelet, first)
 
 
+async def test_what_an_init_container_got_after_its_pod_s_sidecar_stays_held_when_another_pod_ends(
+    node: Node,
+) -> None:
+    """The kubelet was asked while another plugin gave to the sidecar: no name was new then, nor bare.
+
+    So the only pod without any was taken for the one that asked.
+    """
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), serving(kubelet, "n0", takes=1.0):
+        quiet = await kubelet.admit(pod("quiet", {}))
+        vm = pod("vm", {}, sidecars=[{NIC: 1}], init_containers=[{GPU: 1}], sidecars_first=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, vm)
+            await kubelet.until(lambda: "n0" in kubelet.state.allocating, PATIENCE)
+            kubelet.state.table.save()  # has the kubelet asked
+        running(vm)
+        await until_health(kubelet, USB, board.usb, "Unhealthy")
+        kubelet.delete(quiet)
+        kubelet.state.table.save()
+        await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
+        assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
+
+
 async def test_a_name_that_comes_again_is_another_pod(node: Node) -> None:
     """No name is new: the pod of that name shows less than before."""
     boards = usb_boards(node, 1)

@@ -243,9 +243,9 @@ def _merge(result: ContainerResult, answer: v1beta1.ContainerAllocateResponse) -
 
 def _containers(pod: Pod) -> Iterator[tuple[str, str, dict[str, int]]]:
     """Role, name and limits of each container, in the order of admission."""
+    first = [("init", "init", pod.init_containers), ("sidecar", "sidecar", pod.sidecars)]
     for role, prefix, many in (
-        ("init", "init", pod.init_containers),
-        ("sidecar", "sidecar", pod.sidecars),
+        *(reversed(first) if pod.sidecars_first else first),
         ("app", "c", pod.containers),
     ):
         for index, limits in enumerate(many):

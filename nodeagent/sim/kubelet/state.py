@@ -99,6 +99,7 @@ class Pod:
     init_containers: list[dict[str, int]] = field(default_factory=list)
     sidecars: list[dict[str, int]] = field(default_factory=list)
     uid: str = ""
+    sidecars_first: bool = False  # plain init containers come after them
     phase: str = field(default="Pending", init=False)
     reason: str = field(default="", init=False)
     message: str = field(default="", init=False)
