@@ -89,7 +89,7 @@ async def a_virtual_machine_gets_the_device_and_its_siblings_are_marked(node: No
             assert pci.opened(address) == 1
             for sibling in siblings:
                 await node.until_reason(sibling, "group-held", "ns/vm")
-            assert node.health(address) == HEALTHY
+            assert node.health(address) == HEALTHY, await node.seen_of(address)
         finally:
             machine.terminate()
     await until(lambda: pci.opened(address) == 0, "the virtual machine has let go")
