@@ -66,6 +66,7 @@ class Node:
         self.faulty = pci.below(0x16)[0]
         self.leaving = pci.below(0x17)[0]
         self.first, self.second, self.third = pci.below(0x18)
+        self.disk, self.beside_disk = pci.below(0x19)
         self._log = log
         self._daemon: subprocess.Popen[bytes] | None = None
 
