@@ -30,6 +30,7 @@ DRIVERS = "/sys/bus/pci/drivers"
 FAULTS = {
     "lost": "the write returns, and nothing happens",
     "torn": "somebody else takes the driver away in that moment, and the override as well",
+    "undone": "it happens, and then somebody takes the driver away, and the override as well",
 }
 """For ``<kind>:<address>``, with a kind of ``KINDS``: what happens to each such write."""
 KINDS = ("override", "unbind", "probe", "clear", "release", "reprobe")
@@ -118,12 +119,12 @@ class SimulatedDrivers:
         self.writes.append(wrote)
         fault = self.faults.get(wrote.kind, wrote.address)
         self.around(len(self.writes), False)
-        if fault == "torn":
+        if fault in (None, "undone"):
+            effect()
+        if fault in ("torn", "undone"):
             self._let_go(wrote.address)
             self._show(wrote.address, "")
-        elif fault != "lost":
-            effect()
-        elif wrote.kind in ("override", "clear"):
+        elif fault == "lost" and wrote.kind in ("override", "clear"):
             self._show(wrote.address, before)
         self.around(len(self.writes), True)
 
