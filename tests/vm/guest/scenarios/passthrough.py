@@ -60,7 +60,7 @@ async def a_function_that_is_open_is_given_back_when_it_is_closed(node: Node) ->
             await node.wish(None)
             await anyio.sleep(_RETRIES)
             assert pci.driver(node.alone) == pci.VFIO
-            assert (await node.status())["changes"].get("late", []) == []
+            assert _late((await node.status())["changes"]) == []
         await _until_host_driver(node.alone)
 
 
@@ -124,7 +124,7 @@ async def a_virtual_machine_that_runs_keeps_what_no_rule_wants_any_more(node: No
             await _until_said(node, f"something on this host has {node.alone} open")
             await anyio.sleep(_RETRIES)
             changes = (await node.status())["changes"]
-            assert (changes["writes"], changes["underWay"], changes["late"]) == (before, [], [])
+            assert (changes["writes"], changes["underWay"], _late(changes)) == (before, [], [])
             assert pci.driver(node.alone) == pci.VFIO
         await _until_host_driver(node.alone)
 
@@ -170,7 +170,7 @@ async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_el
         await node.change(_hold, "N")
         await until(lambda: pci.driver(node.third) == pci.VFIO, "it is bound")
         await node.until(node.third, HEALTHY)
-        assert (await node.status())["changes"]["late"] == []
+        assert _late((await node.status())["changes"]) == []
         await node.wish(None)
         await until(lambda: pci.driver(node.third) == "stubborn", "it is given back")
     finally:
@@ -233,9 +233,14 @@ async def _until_said(node: Node, text: str) -> None:
 async def _until_late(node: Node, change: str) -> None:
     """Until the daemon says that the kernel has not answered in time."""
     deadline = time.monotonic() + PATIENCE
-    while change not in (late := (await node.status())["changes"]["late"]):
+    while change not in (late := _late((await node.status())["changes"])):
         assert time.monotonic() < deadline, late
         await anyio.sleep(LOOK)
+
+
+def _late(changes: dict[str, list[str]]) -> list[str]:
+    """The changes that the kernel has not answered in time."""
+    return changes.get("late", [])
 
 
 def _mount(device: str) -> None:
