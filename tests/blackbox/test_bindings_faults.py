@@ -152,6 +152,10 @@ async def test_a_group_in_which_somebody_interferes_with_one_write_back_is_bound
         await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
 
 
+def ended(daemon: Daemon, drivers: SimulatedDrivers, groups: list[list[str]], wanted: str) -> bool:
+    return not daemon.alive or all_are(drivers, groups, wanted)
+
+
 STRIDE = 17  # writes of each daemon: no multiple of those of a function or a group
 
 
@@ -168,8 +172,7 @@ async def test_sixty_four_functions_get_there_and_back_by_daemons_that_are_kille
             while not all_are(drivers, groups, wanted):
                 async with node.daemon(ready=False) as daemon:
                     drivers.around = killing(daemon, len(drivers.writes) + STRIDE, done)
-                    there = partial(all_are, drivers, groups, wanted)
-                    await eventually(lambda daemon=daemon, there=there: not daemon.alive or there())
+                    await eventually(partial(ended, daemon, drivers, groups, wanted))
                     killed += not daemon.alive
                 assert killed < GROUPS * FUNCTIONS
             assert killed > 3
