@@ -36,7 +36,7 @@ CLEAR = ClearVgpuType(CARD, VF, "557")
         (RunSriovManage(PF, 2), {PF}, "sriov_numvfs", f"have sriov-manage make the 2 VFs of {PF}"),
         (RunSriovManage(PF, 0, (VF,)), {PF, VF}, "sriov_numvfs", f"have sriov-manage remove the VFs of {PF}"),
     ],
-    ids=["create", "remove", "set", "clear", "split", "make all", "remove all"],
+    ids=["create", "remove", "set", "clear", "split", "split bare", "switch", "make all", "remove all"],
 )
 def test_an_action_says_what_to_look_at_again_what_it_excludes_and_what_it_does(
     action: Action, targets: set[str], device: str, words: str

@@ -144,7 +144,8 @@ async def a_group_with_a_mounted_disk_is_left_to_the_host(node: Node) -> None:
         assert [pci.override(each) for each in both] == [None, None]
         assert (await node.status())["changes"]["writes"] == before
     finally:
-        await node.change(_run, "umount", str(_MOUNTED))
+        with anyio.CancelScope(shield=True):
+            await node.change(_run, "umount", str(_MOUNTED))
     await until(lambda: all(pci.driver(each) == pci.VFIO for each in both), "both are bound", 60.0)
     await node.wish(None)
     await until(lambda: [pci.driver(each) for each in both] == ["nvme", _HOST_DRIVER], "both are as before")
@@ -174,8 +175,9 @@ async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_el
         await node.wish(None)
         await until(lambda: pci.driver(node.third) == "stubborn", "it is given back")
     finally:
-        await node.change(_hold, "N")
-        await node.change(_run, "rmmod", "stubborn")
+        with anyio.CancelScope(shield=True):
+            await node.change(_hold, "N")
+            await node.change(_run, "rmmod", "stubborn")
 
 
 async def virtual_functions_for_vfio_are_never_on_the_hosts_driver(node: Node) -> None:
