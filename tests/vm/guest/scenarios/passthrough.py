@@ -160,14 +160,14 @@ async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_el
         await node.change(_hold, "Y")
         await node.wish(None, passthrough=[node.third])
         await until(lambda: pci.driver(node.third) is None, "the unbind has begun")
-        done = await node.change(pci.unbind, node.alone)
-        await node.promised(node.alone, UNHEALTHY, done)
+        await node.change(pci.unbind, node.alone)
+        await node.until(node.alone, UNHEALTHY)
         change = f"bind {node.third} to vfio-pci"
         assert change in (await node.status())["changes"]["underWay"]
         await _until_late(node, change)
         assert node.logged("action-waiting") > 0
-        done = await node.change(pci.bind, node.alone, pci.VFIO)
-        await node.promised(node.alone, HEALTHY, done)
+        await node.change(pci.bind, node.alone, pci.VFIO)
+        await node.until(node.alone, HEALTHY)
         await node.change(_hold, "N")
         await until(lambda: pci.driver(node.third) == pci.VFIO, "it is bound")
         await node.until(node.third, HEALTHY)
