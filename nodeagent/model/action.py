@@ -2,7 +2,7 @@
 """Action: one change of the host to make, as a value. Decided by ``policy``, carried out by ``kernel.apply``.
 
 An Action says by itself all that others need to know of it, so a new one is a class here, a module in
-``policy.change`` that plans it, and one in ``kernel.apply`` that writes it.
+``policy.change`` that plans it, and one in ``kernel.apply`` that writes it. For VFs see ``vf_action``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from nodeagent.model.ids import pci_order, vfio_driver
+from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 
 class Action(Protocol):
@@ -194,88 +195,6 @@ class ClearVgpuType(_OfVgpu):
         return f"clear the vGPU type of {self.address}"
 
 
-@dataclass(frozen=True, slots=True)
-class _OfVfs:
-    """What both ways to another number of VFs have in common: ``count`` are made, or all removed (0).
-
-    ``vfs`` are the addresses of those that are there before. ``lent``: the PF itself is one that is given to
-    VMs, so nobody may get it meanwhile.
-    """
-
-    address: str
-    count: int
-    vfs: tuple[str, ...] = ()
-    lent: bool = False
-
-    @property
-    def card(self) -> str:
-        """The PF: it is a card with its VFs."""
-        return self.address
-
-    @property
-    def device(self) -> str:
-        """One for all PFs: the kernel holds one lock for all changes of this kind."""
-        return "sriov_numvfs"
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """The PF, and what was there."""
-        return frozenset((self.address, *self.vfs))
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """The VFs, if they are removed; and the PF, if it is lent."""
-        return frozenset((*(() if self.count else self.vfs), *((self.address,) if self.lent else ())))
-
-    @property
-    def type_id(self) -> None:
-        """A VF has no type when it is made."""
-        return
-
-
-@dataclass(frozen=True, slots=True)
-class SetNumVfs(_OfVfs):
-    """Make ``count`` VFs, or remove them all (0); the kernel knows 0 → n and n → 0 only."""
-
-    kind: ClassVar[str] = "set-num-vfs"
-
-    @property
-    def attempt(self) -> str:
-        """This number on this PF."""
-        return f"{self.address}/sriov_numvfs/{self.count}"
-
-    @property
-    def undo(self) -> Action | None:
-        """As many as there were. Which VFs there will be, and who uses them, nobody knows before."""
-        return None if self.count else SetNumVfs(self.address, len(self.vfs), lent=self.lent)
-
-    def describe(self) -> str:
-        """The change in words."""
-        return f"set the number of VFs of {self.address} to {self.count}"
-
-
-@dataclass(frozen=True, slots=True)
-class RunSriovManage(_OfVfs):
-    """Have NVIDIA's sriov-manage make all VFs that a GPU can have (``count``), or remove them (0)."""
-
-    kind: ClassVar[str] = "run-sriov-manage"
-
-    @property
-    def attempt(self) -> str:
-        """Making, or removing, those of this GPU."""
-        return f"{self.address}/sriov-manage/{self.count}"
-
-    @property
-    def undo(self) -> Action | None:
-        """It knows all or none. Which VFs there will be, and who uses them, nobody knows before."""
-        return None if self.count else RunSriovManage(self.address, len(self.vfs))
-
-    def describe(self) -> str:
-        """The change in words."""
-        asked = f"make the {self.count} VFs" if self.count else "remove the VFs"
-        return f"have sriov-manage {asked} of {self.address}"
-
-
 class Move(NamedTuple):
     """A function on its way from the driver ``now`` to the driver ``to``; None is no driver.
 
@@ -380,7 +299,7 @@ class RestoreDrivers(_OfDrivers):
 
 _ALL = (
     *(CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType),
-    *(SetNumVfs, RunSriovManage, BindDrivers, RestoreDrivers),
+    *(SetNumVfs, RunSriovManage, RestoreAutoprobe, BindDrivers, RestoreDrivers),
 )
 KINDS = tuple(kind.kind for kind in _ALL)
 """The kinds of all Actions that there are."""

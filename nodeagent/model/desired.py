@@ -167,10 +167,11 @@ class MdevsWanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SriovRule:
-    """How many VFs the picked physical functions are to have."""
+    """How many VFs the picked physical functions are to have, and which VFIO driver (None: none by this)."""
 
     selectors: tuple[PciSelector, ...]
     num_vfs: int
+    driver: str | None = None
     place: str = field(default="", compare=False)
 
 

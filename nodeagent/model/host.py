@@ -121,6 +121,10 @@ class PciFunction(NamedTuple):
     left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
     sriov_capable: bool = False
     total_vfs: int | None = None  # how many it can have, as its driver lets it
+    vf_device: str | None = None  # the device id that its VFs have: "1889"
+    vf_offset: int | None = None  # from its own routing id to that of its first VF
+    vf_stride: int | None = None  # from each VF's to the next one's
+    autoprobe: bool | None = None  # drivers of the host look at its VFs; None: the kernel has no switch
     vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
     vfio_device: str | None = None  # "vfio3", the name in vfio-dev
     vfio_inode: int | None = None  # of vfio-dev/vfioN: another number means that it was bound once more

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.model import plain
-from nodeagent.model.action import BindDrivers, RestoreDrivers, RunSriovManage, SetNumVfs, Step
+from nodeagent.model.action import BindDrivers, RestoreDrivers, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
+from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 from nodeagent.render.plan_answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
@@ -16,6 +17,7 @@ SHOWN = 4  # alike lines that are shown before the rest is only counted
 _HEADINGS: Mapping[type, str] = {
     SetNumVfs: "virtual functions",
     RunSriovManage: "virtual functions",
+    RestoreAutoprobe: "virtual functions",
     BindDrivers: "drivers",
     RestoreDrivers: "drivers",
 }

@@ -30,6 +30,7 @@ DRIVERS = "/sys/bus/pci/drivers"
 FAULTS = {
     "lost": "the write returns, and nothing happens",
     "torn": "somebody else takes the driver away in that moment, and the override as well",
+    "undone": "it happens, and then somebody takes the driver away, and the override as well",
 }
 """For ``<kind>:<address>``, with a kind of ``KINDS``: what happens to each such write."""
 KINDS = ("override", "unbind", "probe", "clear", "release", "reprobe")
@@ -56,9 +57,16 @@ class SimulatedDrivers:
         self.faults = Faults(Latest(0))
         self.around: Callable[[int, bool], None] = lambda number, done: None
         self.own = {address: self.driver(address) for address in addresses}
-        self._overrides = dict.fromkeys(self.own, "")
-        for address in self.own:
-            watcher.watch(host.path(f"{BUS}/{address}"), self._written, contents=True)
+        self._overrides: dict[str, str] = {}
+        self._watcher = watcher
+        for address, driver in self.own.items():
+            self.follow(address, driver)
+
+    def follow(self, address: str, own: str | None) -> None:
+        """A function is there, or there again, which that driver takes."""
+        self.own[address] = own
+        self._overrides[address] = ""
+        self._watcher.watch(self.host.path(f"{BUS}/{address}"), self._written, contents=True)
 
     def driver(self, address: str) -> str | None:
         """The driver that has a function now."""
@@ -85,7 +93,7 @@ class SimulatedDrivers:
         if self.driver(address) is not None:
             return
         override = self.override(address)
-        driver = override or self.own[address]
+        driver = override or (self.own[address] if _probed(self.host, address) else None)
         if driver is not None and driver in self._loaded():
             kind = "probe" if override else "reprobe"
             self._happens(Wrote(kind, address), lambda: self.host.bind(address, driver))
@@ -111,12 +119,12 @@ class SimulatedDrivers:
         self.writes.append(wrote)
         fault = self.faults.get(wrote.kind, wrote.address)
         self.around(len(self.writes), False)
-        if fault == "torn":
+        if fault in (None, "undone"):
+            effect()
+        if fault in ("torn", "undone"):
             self._let_go(wrote.address)
             self._show(wrote.address, "")
-        elif fault != "lost":
-            effect()
-        elif wrote.kind in ("override", "clear"):
+        elif fault == "lost" and wrote.kind in ("override", "clear"):
             self._show(wrote.address, before)
         self.around(len(self.writes), True)
 
@@ -130,6 +138,18 @@ class SimulatedDrivers:
         path = self.host.functions.attribute(address, "driver_override")
         if files.read(path).decode() != f"{override or _UNSET}\n":
             files.write_unseen(path, f"{override or _UNSET}\n", self.host.path("/.aside-override"))
+
+
+def _probed(host: SimulatedHost, address: str) -> bool:
+    """False for a VF that drivers are kept from, unless an override names one."""
+    physical = files.target(host.path(f"{BUS}/{address}/physfn"))
+    return physical is None or probes_vfs(host, physical)
+
+
+def probes_vfs(host: SimulatedHost, physical: str) -> bool:
+    """Whether drivers are asked about the VFs of a PF; they are where there is no such switch."""
+    path = host.path(f"{BUS}/{physical}/sriov_drivers_autoprobe")
+    return not os.path.lexists(path) or files.read(path).strip() != b"0"
 
 
 @asynccontextmanager

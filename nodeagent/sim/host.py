@@ -77,7 +77,8 @@ class SimulatedHost:
             "driver_override": "(null)",
         }
         if sriov:
-            texts |= {"sriov_totalvfs": str(sriov), "sriov_numvfs": "0"}
+            texts |= {"sriov_totalvfs": str(sriov), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
+            texts |= {"sriov_vf_device": device, "sriov_offset": "4", "sriov_stride": "1"}
         self.functions.add(Function(address, path, group, physfn, texts))
         self.functions.bind(address, driver)
 

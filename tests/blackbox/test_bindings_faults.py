@@ -55,6 +55,10 @@ def faulty(groups: list[list[str]], kinds: tuple[str, ...]) -> Mapping[int, tupl
     return {number: (kind, groups[number][part]) for number, (kind, part) in enumerate(places)}
 
 
+def all_are(drivers: SimulatedDrivers, groups: list[list[str]], wanted: str) -> bool:
+    return states(drivers, groups) == [wanted] * len(groups)
+
+
 async def until_refused(node: Node, groups: list[list[str]], numbers: Mapping[int, object]) -> None:
     """Wait until the status names just these groups as refused."""
     cards = {groups[number][0] for number in numbers}
@@ -84,7 +88,7 @@ async def test_sixty_four_functions_in_sixteen_groups_are_bound_and_given_back(n
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("fault", ["lost", "torn"])
+@pytest.mark.parametrize("fault", ["lost", "torn", "undone"])  # before, in, after
 async def test_a_group_in_which_one_write_fails_is_what_it_was_before(node: Node, fault: str) -> None:
     groups = add_groups(node)
     node.configure(RESOURCE + RULE)
@@ -118,6 +122,64 @@ async def test_a_group_in_which_one_write_back_fails_stays_bound(node: Node) -> 
         for kind, address in failing.values():
             drivers.faults.clear(f"{kind}:{address}")
         await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("fault", "kinds"), [("torn", BACK), ("undone", BACK[:2])])
+async def test_a_group_in_which_somebody_interferes_with_one_write_back_is_bound_or_as_before(
+    node: Node, fault: str, kinds: tuple[str, ...]
+) -> None:
+    """What is undone behind the last write is no doing of ours."""
+    groups = add_groups(node)
+    node.configure(RESOURCE + RULE)
+    listed = {CARDS: GROUPS * FUNCTIONS}
+    async with simulated(node.host, *everything(groups)) as drivers, node.running(listed=listed):
+        await eventually(lambda: states(drivers, groups) == ["wished"] * GROUPS, PATIENCE)
+        failing = faulty(groups, kinds)
+        for kind, address in failing.values():
+            drivers.faults.set(f"{kind}:{address}", fault)
+        node.configure(RESOURCE)
+        cards = {groups[number][0] for number, (kind, _) in failing.items() if kind == "reprobe"}
+        await node.until_told(
+            lambda told: (
+                {each["card"] for each in told["changes"]["failing"]} == cards
+                and not {*states(drivers, groups)} - {"wished", "before"}
+                and {group[0] for group in groups if _stands(drivers, group, "wished")} == cards
+            )
+        )
+        for kind, address in failing.values():
+            drivers.faults.clear(f"{kind}:{address}")
+        await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
+
+
+def ended(daemon: Daemon, drivers: SimulatedDrivers, groups: list[list[str]], wanted: str) -> bool:
+    return not daemon.alive or all_are(drivers, groups, wanted)
+
+
+STRIDE = 17  # writes of each daemon: no multiple of those of a function or a group
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("done", [False, True])
+async def test_sixty_four_functions_get_there_and_back_by_daemons_that_are_killed_one_after_the_other(
+    node: Node, done: bool
+) -> None:
+    groups = add_groups(node)
+    async with simulated(node.host, *everything(groups)) as drivers, node.kubelet():
+        for settings, wanted in (RESOURCE + RULE, "wished"), (RESOURCE, "before"):
+            node.configure(settings)
+            killed = 0
+            while not all_are(drivers, groups, wanted):
+                async with node.daemon(ready=False) as daemon:
+                    drivers.around = killing(daemon, len(drivers.writes) + STRIDE, done)
+                    await eventually(partial(ended, daemon, drivers, groups, wanted))
+                    killed += not daemon.alive
+                assert killed < GROUPS * FUNCTIONS
+            assert killed > 3
+            async with node.daemon():
+                told = await node.until_told(lambda told: not told["changes"]["underWay"])
+                assert (told["changes"]["failing"], told["changes"]["writes"]) == ([], 0)
+                assert all_are(drivers, groups, wanted)
 
 
 def killing(daemon: Daemon, at: int, done: bool) -> Callable[[int, bool], None]:

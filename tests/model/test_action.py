@@ -7,15 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.action import (
-    Action,
-    ClearVgpuType,
-    CreateMdev,
-    RemoveMdev,
-    RunSriovManage,
-    SetNumVfs,
-    SetVgpuType,
-)
+from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 CARD, VF, PF = "0000:3b:00.0", "0000:86:00.4", "0000:af:00.0"
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
@@ -33,10 +26,17 @@ CLEAR = ClearVgpuType(CARD, VF, "557")
         (SET, {VF}, VF, f"set the vGPU type of {VF} to 557"),
         (CLEAR, {VF}, VF, f"clear the vGPU type of {VF}"),
         (SetNumVfs(PF, 2), {PF}, "sriov_numvfs", f"set the number of VFs of {PF} to 2"),
+        (
+            SetNumVfs(PF, 2, unprobed=True),
+            {PF},
+            "sriov_numvfs",
+            f"set the number of VFs of {PF} to 2, with sriov_drivers_autoprobe off",
+        ),
+        (RestoreAutoprobe(PF), {PF}, "sriov_numvfs", f"switch sriov_drivers_autoprobe of {PF} on again"),
         (RunSriovManage(PF, 2), {PF}, "sriov_numvfs", f"have sriov-manage make the 2 VFs of {PF}"),
         (RunSriovManage(PF, 0, (VF,)), {PF, VF}, "sriov_numvfs", f"have sriov-manage remove the VFs of {PF}"),
     ],
-    ids=["create", "remove", "set", "clear", "split", "make all", "remove all"],
+    ids=["create", "remove", "set", "clear", "split", "split bare", "switch", "make all", "remove all"],
 )
 def test_an_action_says_what_to_look_at_again_what_it_excludes_and_what_it_does(
     action: Action, targets: set[str], device: str, words: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 
-from nodeagent.model.action import CreateMdev, SetNumVfs, Step
+from nodeagent.model.action import CreateMdev, Step
 from nodeagent.model.plan import Plan
+from nodeagent.model.vf_action import SetNumVfs
 from nodeagent.render import documents, plan
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.policy.change.splitting import planned, settle, t4, wanted

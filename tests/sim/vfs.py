@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """VFs made to order in a tree of files: what is written to ``sriov_numvfs`` of a PF becomes so.
 
-As the kernel has it, only 0 → n and n → 0 are done, up to ``sriov_totalvfs``. VFs come without a driver.
+As the kernel has it, only 0 → n and n → 0 are done, up to ``sriov_totalvfs``. VFs come with ``driver``,
+unless ``sriov_drivers_autoprobe`` is off.
 ``add_sriov_manage`` puts a program in the place of NVIDIA's tool.
 """
 
@@ -11,7 +12,7 @@ import os
 from collections.abc import Callable
 
 from nodeagent.base.watching import Change, Watcher
-from nodeagent.sim import files
+from nodeagent.sim import drivers, files
 from nodeagent.sim.host import SimulatedHost
 
 _FUNCTIONS = "/sys/bus/pci/devices"
@@ -49,6 +50,7 @@ class SimulatedVfs:
         *,
         group: int,
         driver: str | None = None,
+        ids: tuple[str, str, str] = ("10de", "20f1", "030200"),
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.made: tuple[str, ...] = ()
@@ -56,12 +58,14 @@ class SimulatedVfs:
         self._pf = pf
         self._group = group
         self._driver = driver
+        self._ids = ids
         self._on_change = on_change
         watcher.watch(host.path(f"{_FUNCTIONS}/{pf}"), self._written, contents=True)
 
     def _written(self, change: Change) -> None:
-        if change.name == "sriov_numvfs":
-            text = files.read(f"{change.directory}/sriov_numvfs").decode().strip()
+        path = f"{change.directory}/sriov_numvfs"
+        if change.name == "sriov_numvfs" and os.path.isfile(path) and not os.path.islink(path):
+            text = files.read(path).decode().strip()
             wanted = int(text) if text.isdecimal() else len(self.made)
             most = int(files.read(f"{change.directory}/sriov_totalvfs"))
             if wanted != len(self.made) and 0 in (wanted, len(self.made)) and wanted <= most:
@@ -71,13 +75,15 @@ class SimulatedVfs:
         for address in self.made:
             self.host.unplug(address)
         self.made = vf_addresses(self._pf, count)
+        driver = self._driver if drivers.probes_vfs(self.host, self._pf) else None
+        vendor, device, pci_class = self._ids
         for number, address in enumerate(self.made):
             self.host.add_function(
                 address,
-                vendor="10de",
-                device="20f1",
-                pci_class="030200",
-                driver=self._driver,
+                vendor=vendor,
+                device=device,
+                pci_class=pci_class,
+                driver=driver,
                 group=self._group + number,
                 port=None,
                 physfn=self._pf,

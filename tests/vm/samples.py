@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's sample mdev drivers (mtty, mdpy), built for an unpacked kernel.
+"""Drivers built for an unpacked kernel: its own samples for mdevs (mtty, mdpy), and those in ``drivers``.
 
 Debian ships mdev.ko but no driver that makes mediated devices. The sources are those of samples/vfio-mdev
 in the kernel's linux-source package; headers and sources are unpacked, never installed.
@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.vm import kernels
 from tests.vm.kernels import Missing
 
-DRIVERS = ("mtty", "mdpy")
+OURS = Path(__file__).parent / "drivers"
+DRIVERS = ("mtty", "mdpy", "stubborn")
 
 
 def build(kind: str) -> Path:
@@ -47,6 +48,7 @@ def _sources(archive: Path, folder: Path) -> None:
     folder.mkdir()
     options = ["-C", str(folder), "--strip-components=3", "--wildcards"]
     subprocess.run(["tar", "-xf", str(archive), *options, "*/samples/vfio-mdev/*.[ch]"], check=True)
+    shutil.copytree(OURS, folder, dirs_exist_ok=True)
     modules = " ".join(f"{name}.o" for name in DRIVERS)
     (folder / "Makefile").write_text(f"obj-m += {modules}\n")
 

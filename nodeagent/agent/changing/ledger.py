@@ -29,10 +29,11 @@ from nodeagent.kernel.scan import vgpus
 from nodeagent.model.action import Action, BindDrivers, ClearVgpuType, RestoreDrivers, SetVgpuType
 from nodeagent.model.host import Host
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
-_DRIVERS = "drivers"  # what of a Ledger is in a file of its own
+_ELSEWHERE = ("drivers", "unprobed")  # what of a Ledger is in a file of its own
 
 
 def remembered(root: Root) -> Ledger:
@@ -40,11 +41,11 @@ def remembered(root: Root) -> Ledger:
 
     :raises KernelRefused: if nothing can be read at present.
     """
-    return look(root.path(PATH))._replace(drivers=drivers_record.look(root.path(drivers_record.PATH)))
+    return drivers_record.into(look(root.path(PATH)), drivers_record.look(root.path(drivers_record.PATH)))
 
 
 def _opened(root: Root) -> Ledger:
-    return read(root.path(PATH))._replace(drivers=drivers_record.read(root.path(drivers_record.PATH)))
+    return drivers_record.into(read(root.path(PATH)), drivers_record.read(root.path(drivers_record.PATH)))
 
 
 def look(path: str) -> Ledger:
@@ -102,7 +103,7 @@ def write(path: str, ledger: Ledger) -> None:
 
     :raises KernelRefused: if it cannot be written.
     """
-    document = {name: dict(known) for name, known in ledger._asdict().items() if name != _DRIVERS}
+    document = {name: dict(known) for name, known in ledger._asdict().items() if name not in _ELSEWHERE}
     hint = "without it nodeagent would not know its own vGPUs again"
     sealed.write(path, document, hint, mode=0o644)
 
@@ -147,16 +148,18 @@ class LedgerKeeper:
         """
         async with self._saving:
             now = self._snapshots.now.ledger
-            if now.drivers != self._saved.drivers:
+            if (recorded := drivers_record.out_of(now)) != drivers_record.out_of(self._saved):
                 path = self._root.path(drivers_record.PATH)
-                await threads.call(drivers_record.write, path, now.drivers)
-                self._saved = self._saved._replace(drivers=now.drivers)
+                await threads.call(drivers_record.write, path, recorded)
+                self._saved = drivers_record.into(self._saved, recorded)
             if now != self._saved:
                 await threads.call(write, self._root.path(PATH), now)
                 self._saved = now
 
     async def begin(self, action: Action) -> None:
         """Before an action: a vGPU type is on disk before it is set, a driver before it is taken away.
+
+        So is a PF before its switch is changed.
 
         :raises KernelRefused: if that cannot be written; then the action must not be taken.
         """
@@ -171,6 +174,9 @@ class LedgerKeeper:
             own = {move.address: move.back or "" for move in action.moves}
             self._set_drivers({**self._snapshots.now.ledger.drivers, **own})
             await self.save()
+        if isinstance(action, SetNumVfs) and action.unprobed:
+            self._set_unprobed(self._snapshots.now.ledger.unprobed | {action.address})
+            await self.save()
 
     def end(self, action: Action, *, made: bool) -> None:
         """After it: a VF that was cleared, or not set, has no type of ours; the file follows.
@@ -182,6 +188,8 @@ class LedgerKeeper:
             drivers = self._snapshots.now.ledger.drivers
             left = {each: driver for each, driver in drivers.items() if each not in action.targets}
             self._set_drivers(left)
+        if isinstance(action, RestoreAutoprobe) and made:
+            self._set_unprobed(self._snapshots.now.ledger.unprobed - {action.address})
         before = self._before.pop(action.device, None)
         self._setting.discard(action.device)
         if not isinstance(action, ClearVgpuType if made else SetVgpuType):
@@ -198,6 +206,9 @@ class LedgerKeeper:
 
     def _set_drivers(self, drivers: dict[str, str]) -> None:
         self._publish(self._snapshots.now.ledger._replace(drivers=drivers))
+
+    def _set_unprobed(self, physical: frozenset[str]) -> None:
+        self._publish(self._snapshots.now.ledger._replace(unprobed=physical))
 
     def _publish(self, known: Ledger) -> None:
         self._snapshots.publish(replace(self._snapshots.now, ledger=known))

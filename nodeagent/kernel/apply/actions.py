@@ -12,8 +12,7 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel.apply import driver, sriov_manage, write
+from nodeagent.kernel.apply import driver, vfs, write
 from nodeagent.kernel.apply.write import PATIENCE, Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
@@ -24,16 +23,9 @@ from nodeagent.model.action import (
     CreateMdev,
     RemoveMdev,
     RestoreDrivers,
-    RunSriovManage,
-    SetNumVfs,
     SetVgpuType,
 )
-
-_HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
-    errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
-    errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
-}
-_LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
+from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 
 def apply(root: Root, action: Action, patience: float = PATIENCE) -> None:
@@ -76,52 +68,6 @@ def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
         write.verified(root, step, lambda: not root.exists(instance), patience)
 
 
-def _set_num_vfs(root: Root, action: SetNumVfs, patience: float) -> None:
-    """Make or remove the VFs; nothing if there are as many already.
-
-    :raises KernelRefused: as ``write.verified``; at once if VFs of the function were left behind.
-    """
-    address, count = action.address, action.count
-    path = f"{pci.DEVICES}/{address}/sriov_numvfs"
-    if not _has_vfs(root, address, count, path):
-        step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
-        write.verified(root, step, lambda: len(_vfs(root, address)) == count, patience)
-
-
-def _run_sriov_manage(root: Root, action: RunSriovManage, patience: float) -> None:
-    """Have the tool make or remove the VFs; nothing if there are as many already.
-
-    :raises KernelRefused: as ``sriov_manage.run``, and if there is another number of VFs afterwards.
-    """
-    address, count = action.address, action.count
-    path = pci.SRIOV_MANAGE
-    if not _has_vfs(root, address, count, path):
-        sriov_manage.run(root, address, make=count > 0)
-        if not write.shown(lambda: len(_vfs(root, address)) == count, patience):
-            what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
-            raise KernelRefused(what, write.LOG, path=path)
-
-
-def _has_vfs(root: Root, address: str, count: int, path: str) -> bool:
-    """True if there are as many VFs.
-
-    :raises KernelRefused: if some were left behind: then ``path`` must not be used.
-    """
-    vfs = _vfs(root, address)
-    lost = pci.virtual(root, address).difference(vfs)
-    if len(vfs) != count and lost:
-        what = f"{path} is not used: {min(lost)} was left behind when {address} was removed"
-        raise KernelRefused(what, _LEFT_BEHIND, path=path)
-    return len(vfs) == count
-
-
-def _vfs(root: Root, address: str) -> tuple[str, ...]:
-    """The VFs that a function lists."""
-    device = f"{pci.DEVICES}/{address}"
-    links = (name for name in root.names(device) if name.startswith("virtfn"))
-    return tuple(root.link(f"{device}/{name}") or name for name in links)
-
-
 def _set_vgpu_type(root: Root, action: SetVgpuType, patience: float) -> None:
     """Set the type of a VF; nothing if it has it already.
 
@@ -156,8 +102,9 @@ _APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
     RemoveMdev: _remove_mdev,
     SetVgpuType: _set_vgpu_type,
     ClearVgpuType: _clear_vgpu_type,
-    SetNumVfs: _set_num_vfs,
-    RunSriovManage: _run_sriov_manage,
+    SetNumVfs: vfs.set_number,
+    RunSriovManage: vfs.run_sriov_manage,
+    RestoreAutoprobe: vfs.restore_autoprobe,
     BindDrivers: driver.change,
     RestoreDrivers: driver.change,
 }

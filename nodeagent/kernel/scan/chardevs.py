@@ -20,7 +20,7 @@ from nodeagent.model.ids import pci_address
 
 _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _GPUS = "/proc/driver/nvidia/gpus"
-_DEPTH = 10  # directories below a function; an input device behind USB hubs is deep
+_DEPTH = 12  # directories below a function: USB allows five hubs in a row, and an input device has six more
 
 
 def opened(root: Root, address: str) -> HostUses:

@@ -23,6 +23,7 @@ DEVICES = "/sys/bus/pci/devices"
 VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor-specific VFIO framework
 VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
+AUTOPROBE = "sriov_drivers_autoprobe"  # of a PF: 0 keeps drivers from VFs that no driver_override names
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
 _DIGITS = 19  # a number of more is none of the kernel's
 _BELOW_ZERO = 1 << 31
@@ -40,10 +41,10 @@ _TEXTS = (
     "enable",
     "power_state",
 )
+_OF_PF = ("sriov_totalvfs", "sriov_vf_device", "sriov_offset", "sriov_stride", AUTOPROBE)
 # All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
-READ = frozenset(
-    (*_TEXTS, "driver", "iommu_group", "physfn", "sriov_totalvfs", "vfio-dev", "nvidia", "config")
-)
+READ = frozenset((*_TEXTS, *_OF_PF, "driver", "iommu_group", "physfn", "vfio-dev", "nvidia", "config"))
+_SWITCH = {"0": False, "1": True}
 _HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
 _AWAKE = "D0"
 _PF_DRIVER = "physfn/driver"
@@ -106,6 +107,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     has_vfio_dev = at.exists("vfio-dev")
     device_name = vfio_device(at) if has_vfio_dev else None
     sriov = at.exists("sriov_totalvfs")
+    total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else [None] * len(_OF_PF)
     vfio, opens = _vfio_bound(driver, has_vfio_dev), _count(enable)
     vgpu, vgpu_type = _vgpu_type(at)
     return PciFunction(
@@ -125,7 +127,11 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         pf_driver=_shared(at.link(_PF_DRIVER)),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
-        total_vfs=natural(at.text("sriov_totalvfs")) if sriov else None,
+        total_vfs=natural(total),
+        vf_device=hexadecimal(vf_device and f"0x{vf_device}", 4),
+        vf_offset=natural(offset),
+        vf_stride=natural(stride),
+        autoprobe=_SWITCH.get(probed or ""),
         vfio=vfio,
         vfio_device=device_name,
         vfio_inode=None if device_name is None else at.inode_of(f"vfio-dev/{device_name}"),

@@ -22,7 +22,7 @@ from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
-from nodeagent.policy.change import guards, sriov
+from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
 
@@ -41,13 +41,14 @@ _Wishes = Mapping[PciAddress, Wish]
 
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for all groups in the order of their first functions."""
-    if not snapshot.desired.passthrough and not snapshot.ledger.drivers:
+    desired, recorded = snapshot.desired, snapshot.ledger.drivers
+    if not desired.passthrough and not recorded and all(rule.driver is None for rule in desired.sriov):
         return Plan()
     wishes = _wishes(snapshot)
     steps: list[Step] = []
     waiting: list[Step] = []
     remedies: dict[str, str] = {}
-    touched = {*wishes, *map(PciAddress, snapshot.ledger.drivers)} & snapshot.host.functions.keys()
+    touched = {*wishes, *map(PciAddress, recorded)} & snapshot.host.functions.keys()
     for unit in sorted(
         {_unit(address, snapshot.host) for address in touched}, key=lambda unit: order(unit[1])
     ):
@@ -67,7 +68,8 @@ def _wishes(snapshot: Snapshot) -> _Wishes:
     host, ledger = snapshot.host, snapshot.ledger
     wishes: dict[PciAddress, Wish] = {}
     for address in sorted(host.functions, key=order):
-        rule = _rule(_on_its_own(host.functions[address], ledger), snapshot.desired.passthrough)
+        function = _on_its_own(host.functions[address], ledger)
+        rule = _rule(function, snapshot.desired.passthrough) or _of_pf(function, snapshot)
         if rule is not None:
             wishes[address] = Wish(rule.driver, rule, picked=True)
     for address, wish in tuple(wishes.items()):
@@ -91,6 +93,12 @@ def _own(function: PciFunction, ledger: Ledger) -> str | None:
 
 def _rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> PassthroughRule | None:
     return next((rule for rule in rules if _picks(rule, function)), None)
+
+
+def _of_pf(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
+    """What the rule that has made a VF says of its driver."""
+    physical = None if function.physfn is None else snapshot.host.functions.get(function.physfn)
+    return None if physical is None else prospects.of_vfs(physical, snapshot.desired)
 
 
 def _picks(rule: PassthroughRule, function: PciFunction) -> bool:
@@ -172,7 +180,7 @@ def _refusals(
 
 def _of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[guards.Refusal]:
     """A driver that is taken away while it makes VFs may leave them behind, which can crash the kernel."""
-    rule = sriov.rule_of(function, snapshot.desired.sriov)
+    rule = prospects.rule_of(function, snapshot.desired.sriov)
     if rule is not None and rule.num_vfs:
         hint = "take it out of one of the two; its VFs can be bound by passthrough"
         yield guards.Refusal("a rule of sriov wants VFs of it", hint)

@@ -18,7 +18,7 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, 
 
 def due(snapshot: Snapshot) -> bool:
     """True if the operator wants a change, or if what nobody wants any more is to be given back."""
-    return snapshot.desired.changes_host or bool(snapshot.ledger.drivers)
+    return snapshot.desired.changes_host or snapshot.ledger.to_return
 
 
 def plan(snapshot: Snapshot) -> Plan:

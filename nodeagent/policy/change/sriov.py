@@ -4,21 +4,23 @@
 The kernel knows 0 → n and n → 0 only (EBUSY between two counts above 0, drivers/pci/iov.c). So another count
 means to remove all VFs first, and that waits until none of them is used by anybody. What the kernel would
 refuse afterwards (ERANGE) is not begun. NVIDIA's driver takes no number: its tool makes all VFs or none, and
-takes away what is set up on the card, so it is for an empty card only.
+takes away what is set up on the card, so it is for an empty card only. Where all VFs are for VFIO, no driver
+of the host gets them first: ``sriov_drivers_autoprobe`` is off for as long as that is wished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodeagent.model.action import RunSriovManage, SetNumVfs, Step
-from nodeagent.model.desired import SriovRule
+from nodeagent.model.action import Step
+from nodeagent.model.desired import Desired, SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import groups, naming, selectors
-from nodeagent.policy.change import guards
+from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
+from nodeagent.policy import groups, naming
+from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
 _SHOWN = 4  # VFs that one line names
@@ -38,14 +40,16 @@ def plan(snapshot: Snapshot) -> Plan:
     functions = snapshot.host.functions
     for address in sorted(functions, key=order):
         function = functions[address]
-        rule = rule_of(function, snapshot.desired.sriov)
+        rule = prospects.rule_of(function, snapshot.desired.sriov)
+        if address in snapshot.ledger.unprobed and not _unprobed(rule, function, snapshot.desired):
+            _restore(function, snapshot, steps, waiting)
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
         refused = _refused(rule, function, lost.get(address, ()), snapshot.host)
         if refused is not None:
             remedies[f"{address}: {refused[0]}"] = refused[1]
             continue
-        action = _action(rule, function)
+        action = _action(rule, function, snapshot.desired)
         obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
         if obstacle is None:
             steps.append(Step(action, f"it is to have {rule.num_vfs} VFs"))
@@ -60,11 +64,30 @@ def _by_tool(function: PciFunction) -> bool:
     return function.vendor == "10de" and function.driver == groups.VENDOR_DRIVER
 
 
-def _action(rule: SriovRule, function: PciFunction) -> SetNumVfs | RunSriovManage:
+def _action(rule: SriovRule, function: PciFunction, desired: Desired) -> SetNumVfs | RunSriovManage:
     count = 0 if function.vfs else rule.num_vfs
     if _by_tool(function):
         return RunSriovManage(function.address, count, function.vfs)
-    return SetNumVfs(function.address, count, function.vfs, function.vfio)
+    unprobed = count > 0 and function.autoprobe is True and _unprobed(rule, function, desired)
+    return SetNumVfs(function.address, count, function.vfs, function.vfio, unprobed)
+
+
+def _unprobed(rule: SriovRule | None, function: PciFunction, desired: Desired) -> bool:
+    """True if no driver of the host is to get the VFs; NVIDIA's tool goes its own way."""
+    if rule is None or _by_tool(function):
+        return False
+    return prospects.for_vfio(function, rule, desired.passthrough)
+
+
+def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:
+    """Give the switch back; VFs that are there and have no driver get none by it."""
+    action = RestoreAutoprobe(function.address)
+    refused = snapshot.failures.get(action.attempt)
+    why = "its VFs are not kept for VFIO any more"
+    if refused is None:
+        steps.append(Step(action, why))
+    else:
+        waiting.append(Step(action, f"{why}; {refused}; it is tried again later"))
 
 
 def _refused(
@@ -97,17 +120,6 @@ def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
         if function.left_behind and function.physfn is not None:
             lost.setdefault(function.physfn, []).append(function.address)
     return lost
-
-
-def rule_of(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
-    """The rule that says how many VFs a function is to have, or None."""
-    if not function.sriov_capable or function.physfn is not None:
-        return None
-    return next((rule for rule in rules if _picks(rule, function)), None)
-
-
-def _picks(rule: SriovRule, function: PciFunction) -> bool:
-    return any(selectors.mismatch(each, function, {}) is None for each in rule.selectors)
 
 
 def _impossible(rule: SriovRule, function: PciFunction) -> str | None:

@@ -22,8 +22,9 @@ from nodeagent.base import log, threads
 from nodeagent.base.supervise import Backoff
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
-from nodeagent.model.action import ClearVgpuType, CreateMdev, SetNumVfs, SetVgpuType, Step
+from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.vf_action import SetNumVfs
 from tests.conftest import Said
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"

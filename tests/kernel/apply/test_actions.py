@@ -15,7 +15,8 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetNumVfs, SetVgpuType
+from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.vf_action import SetNumVfs
 from nodeagent.sim import refusals
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost

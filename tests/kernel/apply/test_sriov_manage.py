@@ -18,7 +18,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import RunSriovManage
+from nodeagent.model.vf_action import RunSriovManage
 from nodeagent.sim.host import SimulatedHost
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 

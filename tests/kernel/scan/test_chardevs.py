@@ -58,6 +58,12 @@ def test_a_device_far_below_counts_and_one_of_another_function_does_not(host: Si
     assert [use.what for use in opened(host).found] == ["event3"]
 
 
+def test_a_keyboard_behind_as_many_hubs_as_usb_allows_counts(host: SimulatedHost) -> None:
+    hubs = "/".join("2-1" + ".1" * number for number in range(6))
+    child(host, f"usb2/{hubs}/2-1.1.1.1.1.1:1.0/0003:046D:C31C.0001/input/input7/event7", NULL)
+    assert [use.what for use in opened(host).found] == ["event7"]
+
+
 def test_what_is_below_another_function_is_not_its_own(host: SimulatedHost) -> None:
     child(host, "0000:3c:00.0/drm/card1", NULL)
     assert opened(host) == HostUses()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import SetNumVfs
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.vf_action import SetNumVfs
 from nodeagent.policy.change import sriov
 from tests.policy.samples import function, holders, host, reserved
 

@@ -35,6 +35,7 @@ PROMISED = 1.0  # seconds from a change to the list at the kubelet
 MDEV_TYPES = {"single": "mtty-1", "dual": "mtty-2", "xga": "mdpy-xga", "hd": "mdpy-hd"}
 _RESOURCES = 6 + len(MDEV_TYPES)  # in the configuration below
 _CONFIGURATION = Path("/etc/nodeagent/config.yaml")
+_TOLD = 12  # of the lists and log lines that a failed test shows
 LOOK = 0.02  # seconds between two looks at what gives no event
 
 HEALTHY, UNHEALTHY, ABSENT = "Healthy", "Unhealthy", None
@@ -65,6 +66,7 @@ class Node:
         self.faulty = pci.below(0x16)[0]
         self.leaving = pci.below(0x17)[0]
         self.first, self.second, self.third = pci.below(0x18)
+        self.disk, self.beside_disk = pci.below(0x19)
         self._log = log
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -205,8 +207,8 @@ class Node:
         try:
             await self.kubelet.until(lambda: self.health(address) == wanted, seconds)
         except TimeoutError:
-            told = await self.told(address)
-            raise AssertionError(f"{address} is {self.health(address)}, not {wanted}: {told}") from None
+            seen = await self.seen_of(address)
+            raise AssertionError(f"{address} is {self.health(address)}, not {wanted}\n{seen}") from None
 
     async def promised(self, address: str, wanted: str | None, since: float) -> None:
         """Wait for it, and check that it came within the promised second."""
@@ -246,6 +248,16 @@ class Node:
         document = await self.status()
         devices = (device for resource in document["resources"] for device in resource["devices"])
         return next((device for device in devices if device["id"] == address), None)
+
+    async def seen_of(self, address: str) -> str:
+        """All that is known of a device, for the message of a test that fails."""
+        now = time.monotonic()
+        parts = [f"the daemon: {await self.told(address)}"]
+        for resource, lists in self.kubelet.statistics.lists.items():
+            known = [seen for seen in lists if address in seen.health]
+            ages = [f"{seen.health[address]} {now - seen.when:.1f} s ago" for seen in known]
+            parts += [f"the kubelet of {resource}: {', '.join(ages[-_TOLD:])}"] if ages else []
+        return "\n".join((*parts, *self._log.read_text().splitlines()[-_TOLD:]))
 
     async def until_reason(self, address: str, code: str, text: str = "") -> None:
         """Wait until the device is Unhealthy for that reason, and the reason says that text."""

@@ -84,6 +84,18 @@ def interface(address: str) -> str:
     return name
 
 
+def disk(address: str) -> str:
+    """The name of the disk that its driver has made."""
+    (name,) = (each.name for each in path(address, "nvme").glob("nvme*/nvme*n1"))
+    return name
+
+
+def coming(physical: str, count: int) -> list[str]:
+    """The addresses that virtual functions will have, on the bus of their physical one."""
+    offset, stride = (int(path(physical, f"sriov_{name}").read_text()) for name in ("offset", "stride"))
+    return [f"{physical[:8]}{at >> 3:02x}.{at & 7}" for at in range(offset, offset + count * stride, stride)]
+
+
 def put(address: str, name: str | None) -> None:
     """Give it to a driver, or to none."""
     if name is None:

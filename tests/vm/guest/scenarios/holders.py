@@ -3,21 +3,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 
-import anyio
 import anyio.to_thread
-from anyio.abc import Process
 
 from nodeagent.sim.kubelet.state import Pod
-from tests.vm.guest import pci, vfio
+from tests.vm.guest import nested, pci, vfio
 from tests.vm.guest.node import HEALTHY, PROMISED, UNHEALTHY, Node, release, until
 
-_QEMU = (
-    *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg"),
-    *("-machine", "q35", "-m", "64", "-S", "-monitor", "stdio"),
-)
 _VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_PAIR"
 
 
@@ -82,30 +75,12 @@ async def a_virtual_machine_gets_the_device_and_its_siblings_are_marked(node: No
     nodes = [host for host, _, _ in pod.result.devices]
     assert nodes == ["/dev/vfio/vfio", f"/dev/vfio/{pci.group(address)}"]
     siblings = {node.first, node.second, node.third} - {address}
-    command = [*_QEMU, "-device", f"vfio-pci,host={address},rombar=0"]
-    async with await anyio.open_process(command, stderr=subprocess.STDOUT) as machine:
-        try:
-            await _shows_device(machine)
-            assert pci.opened(address) == 1
-            for sibling in siblings:
-                await node.until_reason(sibling, "group-held", "ns/vm")
-            assert node.health(address) == HEALTHY
-        finally:
-            machine.terminate()
+    async with nested.machine(address):
+        assert pci.opened(address) == 1
+        for sibling in siblings:
+            await node.until_reason(sibling, "group-held", "ns/vm")
+        assert node.health(address) == HEALTHY, await node.seen_of(address)
     await until(lambda: pci.opened(address) == 0, "the virtual machine has let go")
     node.kubelet.delete(pod)
     for sibling in siblings:
         await node.until(sibling, HEALTHY)
-
-
-async def _shows_device(machine: Process) -> None:
-    """Ask the machine's monitor what is on its bus; the card is an Intel 82574."""
-    assert machine.stdin is not None
-    assert machine.stdout is not None
-    await machine.stdin.send(b"info pci\n")
-    said = b""
-    while b"PCI device 8086:10d3" not in said:
-        try:
-            said += await machine.stdout.receive()
-        except anyio.EndOfStream:
-            raise AssertionError(said.decode(errors="replace")) from None

@@ -12,14 +12,19 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
+from anyio import to_thread
 
-from tests.vm.guest import pci, vfio
-from tests.vm.guest.node import HEALTHY, LOOK, PATIENCE, UNHEALTHY, Node, until
+from tests.vm.guest import nested, pci, vfio
+from tests.vm.guest.node import ABSENT, HEALTHY, LOOK, PATIENCE, UNHEALTHY, Node, until
 
 _HOST_DRIVER = "e1000e"
 _ADDRESS = "192.0.2.1/24"  # for documentation (RFC 5737)
+_MOUNTED = Path("/run/data")
+_STUBBORN = Path("/job/samples/stubborn.ko")
+_HOLD = Path("/sys/module/stubborn/parameters/hold")
 _RETRIES = 4.0  # seconds in which a refusal would have been tried again, twice
 
 
@@ -55,7 +60,7 @@ async def a_function_that_is_open_is_given_back_when_it_is_closed(node: Node) ->
             await node.wish(None)
             await anyio.sleep(_RETRIES)
             assert pci.driver(node.alone) == pci.VFIO
-            assert (await node.status())["changes"].get("late", []) == []
+            assert _late((await node.status())["changes"]) == []
         await _until_host_driver(node.alone)
 
 
@@ -93,6 +98,105 @@ async def a_group_is_bound_whole(node: Node) -> None:
     assert [pci.override(address) for address in trio] == [None, None, None]
 
 
+async def a_card_that_is_plugged_is_bound_by_its_rule(node: Node) -> None:
+    """What is plugged in is new to the kernel: without override, and on the host's driver at first."""
+    async with _on_the_hosts_driver(node, node.plugged):
+        await _bound(node, node.plugged)
+        await node.until(node.plugged, HEALTHY)
+        await node.ask_monitor("device_del plugged")
+        await until(lambda: not pci.exists(node.plugged), "unplugged")
+        await node.until(node.plugged, ABSENT)
+        await node.plug()
+        await until(lambda: pci.exists(node.plugged), "plugged")
+        await until(lambda: pci.driver(node.plugged) == pci.VFIO, "it is bound again")
+        await node.until(node.plugged, HEALTHY)
+        await _given_back(node, node.plugged)
+
+
+async def a_virtual_machine_that_runs_keeps_what_no_rule_wants_any_more(node: Node) -> None:
+    """It is refused at once, no write is begun that would sleep in the kernel, and it ends by itself."""
+    async with _on_the_hosts_driver(node, node.alone):
+        await _bound(node, node.alone)
+        await node.until(node.alone, HEALTHY)
+        async with nested.machine(node.alone):
+            before = (await node.status())["changes"]["writes"]
+            await node.wish(None)
+            await _until_said(node, f"something on this host has {node.alone} open")
+            await anyio.sleep(_RETRIES)
+            changes = (await node.status())["changes"]
+            assert (changes["writes"], changes["underWay"], _late(changes)) == (before, [], [])
+            assert pci.driver(node.alone) == pci.VFIO
+        await _until_host_driver(node.alone)
+
+
+async def a_group_with_a_mounted_disk_is_left_to_the_host(node: Node) -> None:
+    """Another function of the group is picked; the mount point is named, and what ends it is seen."""
+    both = (node.disk, node.beside_disk)
+    await until(lambda: [pci.driver(each) for each in both] == ["nvme", _HOST_DRIVER], "all are the host's")
+    name = pci.disk(node.disk)
+    await node.change(_mount, f"/dev/{name}")
+    try:
+        before = (await node.status())["changes"]["writes"]
+        await node.wish(None, passthrough=[node.beside_disk])
+        await _until_said(node, f"in use by the host ({name}, mounted on {_MOUNTED})")
+        await anyio.sleep(_RETRIES)
+        assert [pci.driver(each) for each in both] == ["nvme", _HOST_DRIVER]
+        assert [pci.override(each) for each in both] == [None, None]
+        assert (await node.status())["changes"]["writes"] == before
+    finally:
+        with anyio.CancelScope(shield=True):
+            await node.change(_run, "umount", str(_MOUNTED))
+    await until(lambda: all(pci.driver(each) == pci.VFIO for each in both), "both are bound", 60.0)
+    await node.wish(None)
+    await until(lambda: [pci.driver(each) for each in both] == ["nvme", _HOST_DRIVER], "both are as before")
+
+
+async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_else(node: Node) -> None:
+    """A driver of the host that does not let go: the write is late, and ends when the driver does."""
+    await node.change(_run, "insmod", str(_STUBBORN))
+    try:
+        await node.change(pci.home, node.third)
+        await until(lambda: pci.driver(node.third) == "stubborn", "the host's driver has it")
+        await node.change(_hold, "Y")
+        await node.wish(None, passthrough=[node.third])
+        await until(lambda: pci.driver(node.third) is None, "the unbind has begun")
+        await node.change(pci.unbind, node.alone)
+        await node.until(node.alone, UNHEALTHY)
+        change = f"bind {node.third} to vfio-pci"
+        assert change in (await node.status())["changes"]["underWay"]
+        await _until_late(node, change)
+        assert node.logged("action-waiting") > 0
+        await node.change(pci.bind, node.alone, pci.VFIO)
+        await node.until(node.alone, HEALTHY)
+        await node.change(_hold, "N")
+        await until(lambda: pci.driver(node.third) == pci.VFIO, "it is bound")
+        await node.until(node.third, HEALTHY)
+        assert _late((await node.status())["changes"]) == []
+        await node.wish(None)
+        await until(lambda: pci.driver(node.third) == "stubborn", "it is given back")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await node.change(_hold, "N")
+            await node.change(_run, "rmmod", "stubborn")
+
+
+async def virtual_functions_for_vfio_are_never_on_the_hosts_driver(node: Node) -> None:
+    """Made and bound by rules that know their addresses before; the kernel's log knows of no other driver."""
+    switch = pci.path(node.physical, "sriov_drivers_autoprobe")
+    await node.change(_switch_on, switch)
+    wanted = pci.coming(node.physical, 2)
+    await node.wish(None, {node.physical: 2}, wanted)
+    await until(lambda: [pci.driver(each) for each in wanted] == [pci.VFIO] * 2, "both are bound")
+    for address in wanted:
+        await node.until(address, HEALTHY)
+    assert switch.read_text() == "0\n"
+    said = await to_thread.run_sync(_kernel_log)
+    assert [line for line in said if "nvme" in line and any(each in line for each in wanted)] == []
+    await node.wish(None)
+    await until(lambda: [pci.driver(each) for each in wanted] == [None] * 2, "both are given back, to none")
+    await until(lambda: switch.read_text() == "1\n", "the switch is as it was")
+
+
 @asynccontextmanager
 async def _on_the_hosts_driver(node: Node, address: str) -> AsyncIterator[None]:
     await node.change(pci.home, address)
@@ -128,5 +232,40 @@ async def _until_said(node: Node, text: str) -> None:
         await anyio.sleep(LOOK)
 
 
+async def _until_late(node: Node, change: str) -> None:
+    """Until the daemon says that the kernel has not answered in time."""
+    deadline = time.monotonic() + PATIENCE
+    while change not in (late := _late((await node.status())["changes"])):
+        assert time.monotonic() < deadline, late
+        await anyio.sleep(LOOK)
+
+
+def _late(changes: dict[str, list[str]]) -> list[str]:
+    """The changes that the kernel has not answered in time."""
+    return changes.get("late", [])
+
+
+def _mount(device: str) -> None:
+    _run("mkfs.ext4", "-q", device)
+    _MOUNTED.mkdir(exist_ok=True)
+    _run("mount", device, str(_MOUNTED))
+
+
+def _hold(flag: str) -> None:
+    _HOLD.write_text(flag)
+
+
+def _switch_on(switch: Path) -> None:
+    switch.write_text("1")
+
+
+def _kernel_log() -> list[str]:
+    return subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+    _run("ip", *arguments)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many VFs a function has, and whether drivers of the host are asked about new ones.
+
+``sriov_drivers_autoprobe`` counts where the kernel makes a VF, and wherever a driver is looked for later,
+but for a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So it stays off
+until nobody wishes it any more: a driver that is loaded meanwhile, as udev has it for new VFs, gets none.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.apply import sriov_manage, write
+from nodeagent.kernel.apply.write import Write
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import pci
+from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
+
+_HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
+    errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
+    errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
+}
+_LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
+_OFF, _ON = "0", "1"
+
+
+def set_number(root: Root, action: SetNumVfs, patience: float) -> None:
+    """Make or remove the VFs; nothing if there are as many already.
+
+    :raises KernelRefused: as ``write.verified``, and then the switch says what it said before, or the text
+        that it does not; at once if VFs of the function were left behind.
+    """
+    address, count = action.address, action.count
+    path = f"{pci.DEVICES}/{address}/sriov_numvfs"
+    if _has_vfs(root, address, count, path):
+        return
+    switched = action.unprobed and _switch(root, address, _OFF, patience)
+    step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
+    try:
+        write.verified(root, step, lambda: len(_vfs(root, address)) == count, patience)
+    except KernelRefused as error:
+        if not switched:
+            raise
+        raise _switched_back(root, address, error, patience) from error
+
+
+def restore_autoprobe(root: Root, action: RestoreAutoprobe, patience: float) -> None:
+    """Drivers of the host are asked about VFs again; nothing is written if they are.
+
+    :raises KernelRefused: as ``write.verified``.
+    """
+    _switch(root, action.address, _ON, patience)
+
+
+def _switch(root: Root, address: str, wanted: str, patience: float) -> bool:
+    """Have drivers asked about VFs, or not; False if that is so already, or there is no such switch."""
+    path = f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}"
+    if (now := root.text(path)) in (None, wanted):
+        return False
+    write.verified(root, Write(path, wanted, f"it says {now}"), lambda: root.text(path) == wanted, patience)
+    return True
+
+
+def _switched_back(root: Root, address: str, error: KernelRefused, patience: float) -> KernelRefused:
+    """The refusal of the number of VFs, after the switch says again what it said."""
+    try:
+        _switch(root, address, _ON, patience)
+    except KernelRefused as second:
+        what = f"{error.what}; and what was done before cannot be taken back: {second.what}"
+        return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
+    return error
+
+
+def run_sriov_manage(root: Root, action: RunSriovManage, patience: float) -> None:
+    """Have the tool make or remove the VFs; nothing if there are as many already.
+
+    :raises KernelRefused: as ``sriov_manage.run``, and if there is another number of VFs afterwards.
+    """
+    address, count = action.address, action.count
+    path = pci.SRIOV_MANAGE
+    if not _has_vfs(root, address, count, path):
+        sriov_manage.run(root, address, make=count > 0)
+        if not write.shown(lambda: len(_vfs(root, address)) == count, patience):
+            what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
+            raise KernelRefused(what, write.LOG, path=path)
+
+
+def _has_vfs(root: Root, address: str, count: int, path: str) -> bool:
+    """True if there are as many VFs.
+
+    :raises KernelRefused: if some were left behind: then ``path`` must not be used.
+    """
+    vfs = _vfs(root, address)
+    lost = pci.virtual(root, address).difference(vfs)
+    if len(vfs) != count and lost:
+        what = f"{path} is not used: {min(lost)} was left behind when {address} was removed"
+        raise KernelRefused(what, _LEFT_BEHIND, path=path)
+    return len(vfs) == count
+
+
+def _vfs(root: Root, address: str) -> tuple[str, ...]:
+    """The VFs that a function lists."""
+    device = f"{pci.DEVICES}/{address}"
+    links = (name for name in root.names(device) if name.startswith("virtfn"))
+    return tuple(root.link(f"{device}/{name}") or name for name in links)

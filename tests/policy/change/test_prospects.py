@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of VFs before they exist, and whether all of them are for VFIO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.desired import Desired, PassthroughRule, PciSelector, SriovRule
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.ledger import Ledger
+from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
+from nodeagent.policy.change import bindings, prospects, sriov
+from tests.policy.samples import function, host
+
+PF = PciAddress("0000:3b:00.1")
+VF = PciAddress("0000:3b:02.0")
+RULE = SriovRule((PciSelector(addresses=(PF,)),), 9)
+NOTHING = Ledger()
+BY_RULE = replace(RULE, driver="vfio-pci")
+
+
+def physical(**other: Any) -> PciFunction:
+    values = {
+        "driver": "ice",
+        "sriov_capable": True,
+        "vf_device": "1889",
+        "vf_offset": 15,
+        "vf_stride": 1,
+        "autoprobe": True,
+        "vendor": "8086",
+        "pci_class": "020000",
+        "numa_node": 1,
+    }
+    return function(PF, 1, **(values | other))
+
+
+def rules(**keys: tuple[Any, ...]) -> tuple[PassthroughRule, ...]:
+    return (PassthroughRule((PciSelector(**keys),)),)
+
+
+@pytest.mark.parametrize(
+    ("passthrough", "all_of_them"),
+    [
+        ((), False),
+        (rules(vendors=("8086",), devices=("1889",)), True),
+        (rules(vendors=("8086",), devices=("1592",)), False),
+        (rules(classes=("0200",), numa_nodes=(1,)), True),
+        (rules(classes=("0300",)), False),
+        (rules(numa_nodes=(0,)), False),
+        (rules(addresses=("0000:3b:02.?", "0000:3b:03.0")), True),  # the ninth VF is the latter
+        (rules(addresses=("0000:3b:02.?",)), False),
+        (rules(addresses=("0000:3b:02.?",)) + rules(addresses=("0000:3b:03.0",)), True),
+        (rules(devices=("1889",), drivers=("iavf",)), False),
+        (rules(devices=("1889",), iommu_groups=(7,)), False),
+        (rules(devices=("1889",), subsystems=("8086:0001",)), False),
+    ],
+)
+def test_vfs_are_for_vfio_where_what_is_known_of_each_is_picked(
+    passthrough: tuple[PassthroughRule, ...], all_of_them: bool
+) -> None:
+    assert prospects.for_vfio(physical(), RULE, passthrough) is all_of_them
+    assert prospects.for_vfio(physical(), BY_RULE, passthrough)
+    assert not prospects.for_vfio(physical(), replace(BY_RULE, num_vfs=0), passthrough)
+    assert not prospects.for_vfio(physical(), replace(RULE, num_vfs=0), passthrough)
+
+
+@pytest.mark.parametrize(
+    ("told", "first", "last"),
+    [
+        ({}, "0000:3b:02.0", "0000:3b:03.0"),
+        ({"vf_offset": 127, "vf_stride": 16}, "0000:3b:10.0", "0000:3c:00.0"),  # eight of them end the bus
+        ({"vf_offset": 256, "vf_stride": 2}, "0000:3c:00.1", "0000:3c:02.1"),
+    ],
+)
+def test_the_addresses_are_those_that_the_kernel_will_give(
+    told: dict[str, int], first: str, last: str
+) -> None:
+    def picked(count: int, address: str) -> bool:
+        """True if it is the address of the VF of that number, the others being known."""
+        ours = [f"0000:3{bus}:{slot:02x}.{part}" for bus in "bc" for slot in range(32) for part in range(8)]
+        known = tuple(each for each in ours if each != address)
+        wanted = replace(RULE, num_vfs=count)
+        return not prospects.for_vfio(physical(**told), wanted, rules(addresses=known))
+
+    assert picked(1, first)
+    assert picked(9, last)
+    assert not picked(8, last)
+
+
+@pytest.mark.parametrize(
+    "told", [{"vf_offset": 0}, {"vf_offset": None}, {"vf_stride": 0}, {"vf_stride": None}]
+)
+def test_addresses_that_the_card_does_not_tell_before_pick_nothing(told: dict[str, int | None]) -> None:
+    assert not prospects.for_vfio(physical(**told), RULE, rules(addresses=("0000:3b:0?.?",)))
+    assert prospects.for_vfio(physical(**told), RULE, rules(devices=("1889",)))
+
+
+def planned(here: Host, desired: Desired, ledger: Ledger = NOTHING) -> Plan:
+    known = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE), host=here, ledger=ledger)
+    return sriov.plan(replace(known, desired=desired))
+
+
+@pytest.mark.parametrize(("autoprobe", "unprobed"), [(True, True), (False, False), (None, False)])
+def test_the_switch_is_changed_only_where_it_is_on(autoprobe: bool | None, unprobed: bool) -> None:
+    (step,) = planned(host(physical(autoprobe=autoprobe)), Desired(sriov=(BY_RULE,))).steps
+    assert step.action == SetNumVfs(PF, 9, unprobed=unprobed)
+
+
+def test_the_switch_is_not_changed_for_the_host_nor_to_remove_vfs_nor_on_nvidias_driver() -> None:
+    (step,) = planned(host(physical()), Desired(sriov=(RULE,))).steps
+    assert step.action == SetNumVfs(PF, 9)
+    here = host(physical(vfs=(VF,)), function(VF, 2, physfn=PF, driver=None))
+    (step,) = planned(here, Desired(sriov=(BY_RULE,))).steps
+    assert step.action == SetNumVfs(PF, 0, (VF,))
+    gpu = replace(host(physical(vendor="10de", driver="nvidia", total_vfs=9)), sriov_manage=True)
+    assert [each.action.kind for each in planned(gpu, Desired(sriov=(BY_RULE,))).steps] == [
+        "run-sriov-manage"
+    ]
+
+
+def test_the_switch_goes_back_when_nobody_wants_it_off_and_only_where_it_was_ours() -> None:
+    here = host(physical(autoprobe=False, vfs=()))
+    ours = Ledger(unprobed=frozenset((PF,)))
+    assert [each.action for each in planned(here, Desired(), ours).steps] == [RestoreAutoprobe(PF)]
+    back = planned(here, Desired(sriov=(RULE,)), ours).steps
+    assert [each.action for each in back] == [RestoreAutoprobe(PF), SetNumVfs(PF, 9)]
+    assert [each.action for each in planned(here, Desired(sriov=(BY_RULE,)), ours).steps] == [
+        SetNumVfs(PF, 9)
+    ]
+    assert planned(here, Desired()) == Plan()
+
+
+def test_a_switch_that_was_refused_is_tried_again_later() -> None:
+    known = Snapshot(ledger=Ledger(unprobed=frozenset((PF,))), host=host(physical()))
+    plan = sriov.plan(replace(known, failures={RestoreAutoprobe(PF).attempt: "the kernel said EIO"}))
+    assert plan.steps == ()
+    assert plan.waiting[0].why == (
+        "its VFs are not kept for VFIO any more; the kernel said EIO; it is tried again later"
+    )
+
+
+def test_the_vfs_of_a_rule_with_a_driver_are_bound_to_it_unless_another_rule_picks_them() -> None:
+    here = replace(
+        host(physical(vfs=(VF,)), function(VF, 2, physfn=PF, driver=None, vendor="8086", device="1889")),
+        vfio_loaded=True,
+    )
+    known = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE), host=here)
+    wish = replace(BY_RULE, num_vfs=1, driver="mlx5_vfio_pci")
+    for passthrough, driver in ((), "mlx5_vfio_pci"), (rules(addresses=(VF,)), "vfio-pci"):
+        desired = Desired(sriov=(wish,), passthrough=passthrough)
+        (step,) = bindings.plan(replace(known, desired=desired)).steps
+        assert step.action.describe() == f"bind {VF} to {driver}"
+    assert bindings.plan(replace(known, desired=Desired(sriov=(replace(wish, driver=None),)))) == Plan()
