@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
+from nodeagent.model.usb import UsbDevice
 from nodeagent.model.uses import HostUses
 
 K = TypeVar("K")
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     PCI = "pci"
     MDEV = "mdev"
     NODE = "node"
+    USB = "usb"
 
 
 class Recovery(StrEnum):
@@ -167,7 +169,7 @@ class Mdev(NamedTuple):
 VfioDevice = PciFunction | Mdev
 """What VFIO can give to a VM: has a group and a driver, and maybe a node of its own."""
 
-HostDevice = VfioDevice
+HostDevice = VfioDevice | UsbDevice
 """What a Device stands for. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
 
 
@@ -185,12 +187,14 @@ class Changes(NamedTuple):
     functions: frozenset[PciAddress] = frozenset()
     groups: frozenset[GroupNumber] = frozenset()
     mdevs: frozenset[str] = frozenset()
+    usb: frozenset[str] = frozenset()
 
     @property
     def devices(self) -> Iterator[str]:
         """The ids of all devices that were added, replaced or dropped."""
         yield from self.functions
         yield from self.mdevs
+        yield from self.usb
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -205,6 +209,7 @@ class Host:
     groups: Mapping[GroupNumber, Group] = field(default_factory=dict)
     mdevs: Mapping[str, Mdev] = field(default_factory=dict)
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
+    usb: Mapping[str, UsbDevice] = field(default_factory=dict)  # by id; empty if nobody wishes for any
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
@@ -226,6 +231,7 @@ class Host:
             frozenset(differing(before.functions, self.functions)),
             frozenset(differing(before.groups, self.groups)),
             frozenset(differing(before.mdevs, self.mdevs)),
+            frozenset(differing(before.usb, self.usb)),
         )
 
     def with_uses(self, uses: Mapping[PciAddress, HostUses | None], before: Host) -> Host:
@@ -262,13 +268,15 @@ class Host:
         }
 
     def devices(self) -> Iterator[HostDevice]:
-        """All functions and mdevs, but for those that are leaving."""
+        """All of them, but for mdevs that are leaving."""
         yield from self.functions.values()
         yield from self.mdevs.values()
+        yield from self.usb.values()
 
     def device(self, device_id: str) -> HostDevice | None:
-        """The function of that address, or the mdev of that UUID, which may be leaving; or None."""
-        present = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        """What is of that id, an address or a UUID; the mdev may be leaving. None if there is none."""
+        present: HostDevice | None = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        present = present or self.usb.get(device_id)
         if present is not None or not self.groups or mdev_uuid(device_id) is None:
             return present
         return self.leaving.get(device_id)

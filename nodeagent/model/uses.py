@@ -16,6 +16,7 @@ class UseKind(StrEnum):
     STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
     OPEN = "open"  # a process has the disk itself, or a character device below the function, open
     DISPLAY = "display"  # the firmware shows its messages there
+    KEYBOARD = "keyboard"  # what is typed there goes to the console
 
 
 FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})

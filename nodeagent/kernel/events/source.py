@@ -19,6 +19,7 @@ from nodeagent.base import log
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
+from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
     from nodeagent.kernel.events.tree import TreeEvents
@@ -61,12 +62,20 @@ class KernelEvents:
         self._reader: Reader | None = None
         self._lost = 0
         self._told = 0  # of the losses
+        self._usb = False  # somebody wishes for USB devices
         self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
         self.watch_nodes(())
 
     def watch_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for these device nodes, too, from now on; scan after this call."""
+        """Watch for these device nodes, too, from now on; scan after this call.
+
+        With the directory of their nodes USB devices are watched as well.
+        """
+        paths = tuple(paths)
         self._nodes.set_nodes(paths)
+        self._usb = NODES in paths
+        if self._tree is not None:
+            self._tree.watch_usb(self._usb)
 
     @property
     def statistics(self) -> Statistics:
@@ -84,6 +93,8 @@ class KernelEvents:
     def close(self) -> None:
         """End the watches on directories of device nodes."""
         self._nodes.close()
+        if self._tree is not None:
+            self._tree.watch_usb(False)
 
     async def run(self) -> None:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
@@ -143,7 +154,7 @@ class KernelEvents:
                         if event is None:
                             self._counted.wake(None)
                         else:
-                            uevents.tell(event, self._wakes)
+                            uevents.tell(event, self._wakes, usb=self._usb)
             finally:
                 self._counted.count += reader.events
                 self._lost += reader.lost
