@@ -144,7 +144,9 @@ def _group(number: int, asked: _Asked) -> _Story:
 
 
 def _with_node(vfio_device: str, path: str, host: Host) -> str:
-    found = next((each.id for each in host.devices() if each.vfio_device == vfio_device), None)
+    found = next(
+        (each.id for each in host.devices() if getattr(each, "vfio_device", None) == vfio_device), None
+    )
     if found is None:
         raise NodeagentError(f"no device on this host has {path}", "nodeagent scan lists all devices")
     return found
