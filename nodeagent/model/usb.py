@@ -31,7 +31,7 @@ class UsbDevice(NamedTuple):
 
     id: str  # "46f4:0001-<serial>", or "46f4:0001@<path>"
     name: str  # "1-1.2": bus and ports
-    path: str = ""  # the same from the controller on, which stays so over reboots: "0000:00:04.0-usb2-1.2"
+    path: str = ""  # the same from the controller on, which stays so over reboots: "0000:00:04.0-usb-0:1.2"
     bus: int | None = None
     number: int | None = None  # on the bus: another one after each re-plug
     vendor: str | None = None  # "46f4"

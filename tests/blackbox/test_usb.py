@@ -184,7 +184,7 @@ async def test_ids_are_the_same_after_a_restart_with_and_without_serial_numbers(
         node.host.usb.renumber("1-1")
         node.host.usb.renumber("1-2")
     assert seen[0] == seen[1]
-    assert set(seen[0]) == {"46f4:0001-A", "46f4:0001@0000:00:14.0-usb2-2"}
+    assert set(seen[0]) == {"46f4:0001-A", "46f4:0001@0000:00:14.0-usb-0:2"}
 
 
 async def test_two_identical_devices_without_serial_numbers_are_told_apart_by_their_ports(node: Node) -> None:
@@ -192,7 +192,7 @@ async def test_two_identical_devices_without_serial_numbers_are_told_apart_by_th
     node.host.usb.plug("1-1", STICK, 7)
     node.host.usb.plug("1-2", STICK, 8)
     async with node.running(listed={NAME: 2}) as (_, kubelet):
-        (answer,) = await allocate(kubelet, NAME, ["46f4:0001@0000:00:14.0-usb2-2"])
+        (answer,) = await allocate(kubelet, NAME, ["46f4:0001@0000:00:14.0-usb-0:2"])
         assert answer.envs == {ENV: "1:8"}
 
 
@@ -202,9 +202,9 @@ async def test_a_twin_of_a_serial_number_takes_nothing_from_the_first(node: Node
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         assert (await kubelet.admit(pod("vm", {NAME: 1}))).phase == "Running"
         node.host.usb.plug("1-1", serial("0"), 8)
-        await until_health(kubelet, NAME, "46f4:0001@0000:00:14.0-usb2-1", "Healthy")
+        await until_health(kubelet, NAME, "46f4:0001@0000:00:14.0-usb-0:1", "Healthy")
         assert health(kubelet, NAME)["46f4:0001-0"] == "Healthy"
-        (answer,) = await allocate(kubelet, NAME, ["46f4:0001@0000:00:14.0-usb2-1"])
+        (answer,) = await allocate(kubelet, NAME, ["46f4:0001@0000:00:14.0-usb-0:1"])
         assert answer.envs == {ENV: "1:8"}
 
 
@@ -218,8 +218,8 @@ async def test_a_twin_that_is_there_when_the_daemon_starts_again_is_not_what_the
             await first.end(signal.SIGKILL)
         node.host.usb.plug("1-1", serial("0"), 8)
         async with node.daemon():
-            await until_health(kubelet, NAME, "46f4:0001@0000:00:14.0-usb2-1", "Healthy")
-            assert health(kubelet, NAME)["46f4:0001@0000:00:14.0-usb2-2"] == "Unhealthy"
+            await until_health(kubelet, NAME, "46f4:0001@0000:00:14.0-usb-0:1", "Healthy")
+            assert health(kubelet, NAME)["46f4:0001@0000:00:14.0-usb-0:2"] == "Unhealthy"
 
 
 async def test_a_pod_that_starts_while_its_device_is_plugged_in_again_gets_the_new_number_or_words(
@@ -313,7 +313,7 @@ async def test_what_the_host_uses_is_not_given_unless_an_operator_answers_for_it
         "H: Handlers=sysrq kbd leds event3\n\n",
     )
     async with node.running(listed={"example.com/any": 2}) as (_, kubelet):
-        keyboard = "04f2:0402@0000:00:14.0-usb2-2"
+        keyboard = "04f2:0402@0000:00:14.0-usb-0:2"
         assert health(kubelet, "example.com/any") == {"46f4:0001-A": "Unhealthy", keyboard: "Unhealthy"}
         told = {each["id"]: each for each in (await node.status())["resources"][0]["devices"]}
         assert {each["reason"] for each in told.values()} == {"used-by-host"}

@@ -62,7 +62,6 @@ class KernelEvents:
         self._reader: Reader | None = None
         self._lost = 0
         self._told = 0  # of the losses
-        self._usb = False  # somebody wishes for USB devices
         self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
         self.watch_nodes(())
 
@@ -71,11 +70,9 @@ class KernelEvents:
 
         With the directory of their nodes USB devices are watched as well.
         """
-        paths = tuple(paths)
         self._nodes.set_nodes(paths)
-        self._usb = NODES in paths
         if self._tree is not None:
-            self._tree.watch_usb(self._usb)
+            self._tree.watch_usb(self._nodes.wants(NODES))
 
     @property
     def statistics(self) -> Statistics:
@@ -154,7 +151,7 @@ class KernelEvents:
                         if event is None:
                             self._counted.wake(None)
                         else:
-                            uevents.tell(event, self._wakes, usb=self._usb)
+                            uevents.tell(event, self._wakes, usb=self._nodes.wants(NODES))
             finally:
                 self._counted.count += reader.events
                 self._lost += reader.lost
@@ -176,6 +173,10 @@ class NodeWatches:
         self._nodes = frozenset(paths)
         parents = {path.rpartition("/")[0] for path in self._nodes | _COMMON}
         self._watch(frozenset(parents).union(_VFIO_DIRECTORIES))
+
+    def wants(self, path: str) -> bool:
+        """True if it was asked for."""
+        return path in self._nodes
 
     def close(self) -> None:
         """End all watches."""

@@ -80,14 +80,15 @@ def _interface(at: Directory, name: str) -> UsbInterface:
 
 
 def _path(root: Root, name: str, bus: str | None) -> tuple[str | None, str]:
-    """The PCI controller above it, and where it sits: a controller for both speeds has two root hubs."""
+    """The PCI controller above it, and where it sits: a controller has a root hub for each speed."""
     parts = (root.target(f"{DEVICES}/{name}") or "").split("/")
     at = next((place for place, part in enumerate(parts) if place and _BUS.fullmatch(part)), None)
     if at is None:
         return None, name
     controller, ports = parts[at - 1], name.partition("-")[2]
-    major = (root.text(f"{DEVICES}/usb{bus}/version") or "?").partition(".")[0]
-    return pci_address(controller), f"{controller}-usb{major}-{ports}"
+    hubs = [each for each in root.names(f"{DEVICES}/usb{bus}/..") if _BUS.fullmatch(each)]
+    ranks = {each: rank for rank, each in enumerate(sorted(hubs, key=lambda each: int(each[3:])))}
+    return pci_address(controller), f"{controller}-usb-{ranks.get(f'usb{bus}', '?')}:{ports}"
 
 
 def _hexadecimal(text: str | None) -> str | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nodeagent.model.desired import Desired, UsbRule
-from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.desired import UsbRule
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
@@ -24,7 +24,7 @@ Taken = tuple[tuple[UsbDevice, ...], Match]
 
 def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
     """All that rules take of these devices."""
-    free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each, snapshot.desired)}
+    free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each)}
     for rule in snapshot.desired.rules:
         if isinstance(rule, UsbRule):
             match = Match(ResourceName(rule.name), rule)
@@ -36,20 +36,31 @@ def _in_order(device: UsbDevice) -> tuple[int, int, str]:
     return device.number or 0, device.bus or 0, device.id
 
 
-def _may_be_given(device: UsbDevice, desired: Desired) -> bool:
-    return not device.hub and device.vendor is not None and not matches.given_away(device, desired)
+def _may_be_given(device: UsbDevice) -> bool:
+    return not device.hub and device.vendor is not None
 
 
 def _sets(rule: UsbRule, free: dict[str, UsbDevice], snapshot: Snapshot) -> Iterator[tuple[UsbDevice, ...]]:
-    """Takes them out of those that are free."""
+    """Takes them out of those that are free; a rule of the KubeVirt CR leaves virt-handler what it has."""
+    desired = snapshot.desired
+    kept = {each.id for each in free.values() if rule.permitted and matches.given_away(each, desired)}
+    left = {each.id: each for each in free.values() if each.id not in kept}
+    for members in _found(rule, left, snapshot):
+        for each in members:
+            del free[each.id], left[each.id]
+        yield members
+
+
+def _found(
+    rule: UsbRule, left: Mapping[str, UsbDevice], snapshot: Snapshot
+) -> Iterator[tuple[UsbDevice, ...]]:
+    """One after the other; what was found is taken out of what is left before the next is looked for."""
     if not rule.bundle:
-        for device in [each for each in free.values() if selectors.picks(rule, each)]:
-            yield (free.pop(device.id),)
+        yield from [(each,) for each in left.values() if selectors.picks(rule, each)]
         return
-    for members in _lent(rule, free, snapshot):
-        yield tuple(free.pop(each.id) for each in members)
-    while members := _next_set(rule, free.values()):
-        yield tuple(free.pop(each.id) for each in members)
+    yield from _lent(rule, left, snapshot)
+    while members := _next_set(rule, left.values()):
+        yield members
 
 
 def _lent(
@@ -86,10 +97,3 @@ def _next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]
             return ()
         members[found.id] = found
     return tuple(members.values())
-
-
-def missing(rule: UsbRule, device: UsbDevice, lent: Mapping[DeviceId, tuple[Loan, ...]]) -> str:
-    """Why a rule for sets does not take what one of its selectors picks, in words."""
-    if any(loan.id == device.id for loans in lent.values() for loan in loans):
-        return "the set that it was given with is not whole"
-    return "its bundle is not whole: a selector finds no free device beside it"
