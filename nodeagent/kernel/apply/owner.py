@@ -12,7 +12,6 @@ import os
 import stat
 
 from nodeagent.base import advice
-from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.model.usb import Loan
@@ -72,11 +71,11 @@ def _own(root: Root, loan: Loan, user: int, group: int) -> None:
 
 def _refused(error: OSError, node: str) -> KernelRefused:
     hint = "plug the device in again, or look at the kernel log"
-    if error.errno == errno.EPERM:
-        hint = "let nodeagent have CAP_CHOWN, as its service and its chart do where a rule is for USB devices"
+    if error.errno in (errno.EPERM, errno.EROFS):
+        hint = "let nodeagent have CAP_CHOWN, and /dev/bus/usb to write to: see docs/usb.md"
     return KernelRefused(
         f"{node} cannot be made QEMU's: {advice.words(error)}",
-        advice.on(error, Doing.WRITE, hint) or hint,
+        hint,
         errno=error.errno or 0,
         path=node,
     )
