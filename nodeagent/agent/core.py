@@ -12,6 +12,7 @@ from nodeagent.agent import recoveries
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -48,6 +49,7 @@ class Core:
     releases: Releases
     offering: Offering
     news: News
+    provisions: Provisions
 
 
 def build(root: Root, settings: Latest[Settings]) -> Core:
@@ -77,6 +79,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         releases,
         Offering(snapshots, releases),
         News(),
+        Provisions(),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from nodeagent.agent import drivers_record
+from nodeagent.agent import drivers_record, loans_record
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import memory, threads
@@ -21,6 +21,7 @@ from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
 from nodeagent.model.desired import Desired
+from nodeagent.model.usb import NODES
 
 
 class Feature(NamedTuple):
@@ -41,6 +42,12 @@ FEATURES = (
         lambda desired: desired.changes_host,
         "nodeagent.agent.changing.feature",
         left=drivers_record.PATH,
+    ),
+    Feature(
+        "USB",
+        lambda desired: NODES in desired.node_paths,
+        "nodeagent.agent.lending",
+        left=loans_record.PATH,
     ),
     Feature("cluster", lambda desired: account.reaches(desired.following), "nodeagent.agent.cluster.feature"),
 )

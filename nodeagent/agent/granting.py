@@ -16,9 +16,9 @@ import anyio
 
 from nodeagent.agent.admission import Admission
 from nodeagent.agent.asking import Asking
-from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.closing import Closing
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.tally import AllocateTally
 from nodeagent.base.latest import Latest
@@ -42,14 +42,14 @@ class Granting:
         reservations: ReservationBook,
         asking: Asking,
         closing: Closing,
-        cdi: CdiFiles,
+        provisions: Provisions,
         settings: Latest[Settings],
     ) -> None:
         self._offering = offering
         self._reservations = reservations
         self._asking = asking
         self._closing = closing
-        self._cdi = cdi
+        self._provisions = provisions
         self._settings = settings
         self.tally = AllocateTally()
 
@@ -89,8 +89,7 @@ class Granting:
         self._admit(admission)
         grants.check_given(self.resource(name), device_ids)
         await self._closing.answering(device_ids)
-        if self.resource(name).cdi:
-            await self._cdi.ensure(name, device_ids)
+        await self._provisions.ensure(self.resource(name), device_ids)
         self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)

@@ -94,4 +94,5 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.reservations.settling is other.reservations.settling
         and one.reservations.given == other.reservations.given
         and one.reservations.refused == other.reservations.refused
+        and one.loans is other.loans
     )

@@ -16,7 +16,7 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import hints, uses
+from nodeagent.kernel.scan import hints, usb, uses
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
@@ -24,6 +24,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.change import ownership
 
 DEADLINE = 2.0  # seconds that one device may take to be read
@@ -71,6 +72,14 @@ async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snap
     return replace(before, host=replace(before.host, nodes=before.host.nodes | there))
 
 
+async def with_usb(root: Root, before: Snapshot) -> Snapshot:
+    """The same with the USB devices of this host: a daemon looks for them only where a rule is for any."""
+    if before.host.usb:
+        return before
+    found = await threads.call(_usb, root)
+    return replace(before, host=replace(before.host, usb=found)) if found else before
+
+
 async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
     """The same with the costly facts of one function read in addition, as far as they come in time.
 
@@ -88,6 +97,12 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
         wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]
         host = host.with_uses(await threads.call(uses.look, root, wanted, closely=True), before.host)
     return replace(before, host=host, names={**names, **before.names})
+
+
+def _usb(root: Root) -> Mapping[str, UsbDevice]:
+    read = {name: usb.device(root, name) for name in usb.names(root)}
+    found = usb.identified(read, {}, True)
+    return {device_id: each for device_id, each in sorted(found.items()) if each is not None}
 
 
 def _existing(root: Root, paths: Iterable[str]) -> frozenset[str]:

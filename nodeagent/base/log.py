@@ -302,6 +302,9 @@ DRIVERS_RECORD_BROKEN = Event(
     logging.WARNING,
     "which drivers bound functions had before is lost: {error}",
 )
+USB_RECORD_BROKEN = Event(
+    "usb-record-broken", "e6f49fd0ab844c9a8d476aa82afbd7f9", logging.WARNING, "USB loans are lost: {error}"
+)
 CLUSTER_RECORD_BROKEN = Event(
     "cluster-record-broken",
     "b9509d0095444d01ae096e5a99e87fb5",

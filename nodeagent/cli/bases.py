@@ -54,9 +54,12 @@ def chosen(
 
 
 def named(options: argparse.Namespace) -> tuple[Basis, str]:
-    """As ``chosen``, with the names of all devices: a daemon only knows those of what may be offered."""
+    """As ``chosen``, with the names of all devices, and with all USB devices: a daemon knows what it must."""
     basis, first_line = chosen(options)
-    snapshot = anyio.run(oneshot.with_names, asking.root_of(options), basis.snapshot)
+    root = asking.root_of(options)
+    snapshot = anyio.run(oneshot.with_names, root, basis.snapshot)
+    if options.host is None:
+        snapshot = anyio.run(oneshot.with_usb, root, snapshot)
     return basis._replace(snapshot=snapshot), first_line
 
 

@@ -19,7 +19,7 @@ from nodeagent.cli import asking, bases, output
 from nodeagent.model import plain
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import Host
-from nodeagent.model.ids import mdev_uuid, pci_address
+from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
 from nodeagent.model.status import Status
 from nodeagent.policy import naming
 from nodeagent.policy.explaining import cards, groups, pods, possibilities, resources, rules
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
+_PORT = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
 _PLACE = re.compile(r".+\.ya?ml:[0-9]+")
 
 
@@ -107,6 +108,13 @@ def _device(asked: _Asked) -> _Story:
     return _Story(device_rendering.text(explanation, card), device_rendering.answer(explanation, card))
 
 
+def _port(asked: _Asked) -> _Story:
+    """The USB device that sits there."""
+    usb = asked.decision.snapshot.host.usb.values()
+    there = next((each.id for each in usb if each.name == asked.name), asked.name)
+    return _device(asked._replace(name=there))
+
+
 def _no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
     """Why nothing can be said of it; the daemon may list it all the same."""
     listed = None if options.host else asking.listed(options, asking.root_of(options), device_id)
@@ -144,7 +152,9 @@ def _group(number: int, asked: _Asked) -> _Story:
 
 
 def _with_node(vfio_device: str, path: str, host: Host) -> str:
-    found = next((each.id for each in host.devices() if each.vfio_device == vfio_device), None)
+    found = next(
+        (each.id for each in host.devices() if getattr(each, "vfio_device", None) == vfio_device), None
+    )
     if found is None:
         raise NodeagentError(f"no device on this host has {path}", "nodeagent scan lists all devices")
     return found
@@ -243,11 +253,12 @@ def _few(known: Sequence[str], before: str, without: str, like: str = "") -> str
 
 
 def _is_device(name: str) -> bool:
-    return pci_address(name) is not None or mdev_uuid(name) is not None
+    return any(of_kind(name) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
 
 
 _MEANINGS: tuple[tuple[Callable[[str], object], Callable[[_Asked], _Story]], ...] = (
     (_is_device, _device),
+    (_PORT.fullmatch, _port),
     (lambda name: name.startswith("/dev/"), _path),
     (_PLACE.fullmatch, _rule),
 )

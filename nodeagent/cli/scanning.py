@@ -12,6 +12,7 @@ from nodeagent.cli import bases, output
 from nodeagent.model import host_json, shares
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import pci_address
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.offer import fates, remarks, turn
 from nodeagent.policy.offer.fates import Fate
 from nodeagent.render import documents, scan
@@ -76,7 +77,8 @@ def _chosen(found: tuple[Fate, ...], host: Host, options: argparse.Namespace) ->
         if options.offered and not fate.offered:
             continue
         named = classes or patterns or options.bridges
-        if function is None or named or not function.bridge:
+        hub = isinstance(device, UsbDevice) and device.hub
+        if named or not (hub or (function is not None and function.bridge)):
             yield fate
 
 

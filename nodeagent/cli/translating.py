@@ -20,7 +20,7 @@ from nodeagent.config import manifests
 from nodeagent.config.imports import sriov_device_plugin
 from nodeagent.config.imports.sriov_device_plugin import Rule, Translation
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.desired import API_VERSION, DeviceRule, PciRule
+from nodeagent.model.desired import API_VERSION, DeviceRule, PciRule, UsbRule
 from nodeagent.model.kubevirt import MDEVS, PERMITTED, KubeVirtCR
 from nodeagent.policy import permitted
 
@@ -106,7 +106,7 @@ def _permitted(cr: KubeVirtCR) -> Translation:
     """Rules for all entries, as if another plugin than virt-handler's were to provide them."""
     if cr.permitted is None:
         return Translation((), tuple(f"{each.place}: {each.what}; {each.hint}" for each in cr.refused))
-    notes = [f"{each.place}: USB devices are not offered ({each.resource})" for each in cr.permitted.usb]
+    notes: list[str] = []
     all_external = replace(cr, permitted=_external(cr))
     entries = permitted.entries(all_external, Configuration())
     notes += [f"{each.place}: {each.what}; {each.hint}" for each in (*cr.refused, *entries.findings)]
@@ -125,7 +125,7 @@ def _external(cr: KubeVirtCR) -> Any:
     return listed._replace(
         pci=tuple(each._replace(external=True) for each in listed.pci),
         mdevs=tuple(each._replace(external=True) for each in listed.mdevs),
-        usb=(),
+        usb=tuple(each._replace(external=True) for each in listed.usb),
     )
 
 
@@ -135,6 +135,9 @@ def _plain(rule: DeviceRule) -> Rule:
         for selector in rule.selectors:
             by_vendor.setdefault(selector.vendors[0], []).extend(selector.devices)
         return {"name": rule.name, "pci": [{"vendors": [v], "devices": ids} for v, ids in by_vendor.items()]}
+    if isinstance(rule, UsbRule):
+        picked = [{"vendors": list(each.vendors), "products": list(each.products)} for each in rule.selectors]
+        return {"name": rule.name, "usb": picked, "bundle": rule.bundle}
     return {"name": rule.name, "mdev": [{"names": [name for each in rule.selectors for name in each.names]}]}
 
 

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.config import scalars
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Key, ListOf, Record
-from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
+from nodeagent.model.desired import (
+    MdevRule,
+    MdevSelector,
+    NodeRule,
+    PciRule,
+    PciSelector,
+    UsbRule,
+    UsbSelector,
+)
 from nodeagent.model.resource import Iommufd, Isolation
 
 if TYPE_CHECKING:
@@ -33,6 +41,14 @@ def _picks_something(values: Mapping[str, object]) -> None:
 def _picks_mdevs(values: Mapping[str, object]) -> None:
     if not any(values.values()):
         raise Wrong("an empty selector would take every mdev", "name types or names")
+
+
+def _picks_usb(values: Mapping[str, object]) -> None:
+    if not any(values.values()):
+        raise Wrong(
+            "an empty selector would take every USB device",
+            'name at least one key; ports: ["*"] means every device',
+        )
 
 
 _GROUPS = scalars.integer(0, 2**31 - 1)
@@ -68,6 +84,21 @@ _MDEV = ListOf(
     )
 )
 
+_USB = ListOf(
+    Record(
+        "USB selector",
+        (
+            Key("vendors", ListOf(scalars.VENDOR), "vendor ids, 4 hexadecimal digits"),
+            Key("products", ListOf(scalars.DEVICE), "product ids, 4 hexadecimal digits"),
+            Key("serials", ListOf(scalars.TEXT), "serial numbers"),
+            Key("classes", ListOf(scalars.CLASS), "classes of the device or its interfaces, 2 to 6 digits"),
+            Key("ports", ListOf(scalars.TEXT), "ports, such as 1-1.2; * and ? match"),
+        ),
+        UsbSelector,
+        _picks_usb,
+    )
+)
+
 _NODE = Record(
     "device node",
     (
@@ -81,6 +112,7 @@ _NODE = Record(
 _KINDS: Mapping[str, Callable[..., Rule]] = {
     "pci": lambda pci, **rest: PciRule(selectors=pci, **rest),
     "mdev": lambda mdev, **rest: MdevRule(selectors=mdev, **rest),
+    "usb": lambda usb, **rest: UsbRule(selectors=usb, **rest),
     "node": lambda node, **rest: NodeRule(**node, **rest),
 }
 
@@ -96,8 +128,11 @@ def _one_kind(values: Mapping[str, object]) -> None:
     if len(kinds) > 1:
         raise Wrong(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
     options = [option for option in ("isolation", "iommufd", "cdi") if option in values]
-    if kinds == ["node"] and options:
-        raise Wrong(f"{options[0]} means nothing for a device node", f"remove {options[0]}")
+    named = {"node": "a device node", "usb": "USB devices"}.get("".join(kinds))
+    if named and options:
+        raise Wrong(f"{options[0]} means nothing for {named}", f"remove {options[0]}")
+    if stray := [option for option in ("bundle", "force") if option in values and kinds != ["usb"]]:
+        raise Wrong(f"{stray[0]} is for USB devices", f"remove {stray[0]}, or pick devices with usb")
 
 
 RESOURCE = Record(
@@ -106,6 +141,7 @@ RESOURCE = Record(
         Key("name", scalars.RESOURCE, "the resource, such as example.com/gpu", required=True),
         Key("pci", PCI, "picks PCI functions"),
         Key("mdev", _MDEV, "picks mediated devices"),
+        Key("usb", _USB, "picks USB devices"),
         Key("node", _NODE, "shares of a device node"),
         Key(
             "isolation",
@@ -118,6 +154,8 @@ RESOURCE = Record(
             "hand out /dev/iommu and the VFIO device nodes",
         ),
         Key("cdi", scalars.FLAG, "answer with CDI device names"),
+        Key("bundle", scalars.FLAG, "one device for each set of USB devices that has one for every selector"),
+        Key("force", ListOf(scalars.TEXT), "ids or ports of USB devices that the host may lose"),
     ),
     _rule,
     _one_kind,

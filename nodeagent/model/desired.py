@@ -16,6 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.usb import NODES
 
 API_VERSION = "nodeagent/v1"
 """Of the configuration file, and of every document that a verb answers with."""
@@ -93,7 +94,42 @@ class MdevRule:
     kind: ClassVar[Kind] = Kind.MDEV
 
 
-DeviceRule = PciRule | MdevRule
+class UsbSelector(NamedTuple):
+    """Picks USB devices: AND between the keys, OR inside a key, an empty key picks all.
+
+    ``ports`` may hold ``*`` and ``?``, and name a port by its bus ("1-1.2") or by its controller; ``classes``
+    are prefixes of the device's class or of the code of one of its interfaces ("08", "0806").
+    """
+
+    vendors: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
+    serials: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UsbRule:
+    """A resource of USB devices. No selectors picks nothing.
+
+    ``bundle``: one Device for each set that has one for every selector. ``force`` are ids or ports of what
+    the host itself may lose. ``permitted``: from the KubeVirt CR, of which each entry is a rule of its own.
+    """
+
+    name: str
+    selectors: tuple[UsbSelector, ...] = ()
+    bundle: bool = False
+    force: tuple[str, ...] = ()
+    permitted: bool = False
+    place: str = field(default="", compare=False)
+
+    kind: ClassVar[Kind] = Kind.USB
+    isolation: ClassVar[Isolation] = Isolation.NONE
+    iommufd: ClassVar[Iommufd] = Iommufd.NEVER
+    cdi: ClassVar[bool] = False
+
+
+DeviceRule = PciRule | MdevRule | UsbRule
 """A rule that picks HostDevices, each rule those of one kind."""
 
 Rule = DeviceRule | NodeRule
@@ -237,8 +273,9 @@ class Desired(NamedTuple):
 
     @property
     def node_paths(self) -> tuple[str, ...]:
-        """The device nodes that rules name."""
-        return tuple(rule.path for rule in self.rules if isinstance(rule, NodeRule))
+        """The device nodes that rules name; for rules for USB devices the directory of theirs."""
+        paths = tuple(rule.path for rule in self.rules if isinstance(rule, NodeRule))
+        return (*paths, NODES) if any(isinstance(rule, UsbRule) for rule in self.rules) else paths
 
     @property
     def changes_host(self) -> bool:

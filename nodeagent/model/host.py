@@ -15,6 +15,8 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
+from nodeagent.model.usb import UsbDevice
+from nodeagent.model.uses import HostUses
 
 K = TypeVar("K")
 
@@ -25,6 +27,7 @@ class Kind(StrEnum):
     PCI = "pci"
     MDEV = "mdev"
     NODE = "node"
+    USB = "usb"
 
 
 class Recovery(StrEnum):
@@ -53,49 +56,6 @@ class Sight(NamedTuple):
 
     process: str | None = None
     whole: bool = False
-
-
-class UseKind(StrEnum):
-    """In which way a host uses one of its own devices."""
-
-    NETWORK = "network"  # an interface that is up with an address, carries a route, or is part of another
-    MOUNTED = "mounted"
-    SWAP = "swap"
-    STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
-    OPEN = "open"  # a process has the disk itself, or a character device below the function, open
-    DISPLAY = "display"  # the firmware shows its messages there
-
-
-FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})
-"""Uses that nobody can answer for."""
-
-
-class HostUse(NamedTuple):
-    """One use that a host makes of a function: ``eth0``, ``default route``."""
-
-    kind: UseKind
-    what: str
-    how: str
-
-    def __str__(self) -> str:
-        return f"{self.what}, {self.how}"
-
-
-class HostUses(NamedTuple):
-    """What a host was seen to use of a function, and what of that could not be seen, in words.
-
-    Both empty: everything was seen, and it uses nothing.
-    """
-
-    found: tuple[HostUse, ...] = ()
-    unseen: tuple[str, ...] = ()
-
-    def counting(self, forced: bool) -> HostUses:
-        """What of it keeps the host's driver on the function; ``forced``: an operator answers for the rest.
-
-        What is mounted, swapped on or open stays in any case: to take it away would lose data, or hang.
-        """
-        return HostUses(tuple(use for use in self.found if use.kind in FIRM)) if forced else self
 
 
 class PciFunction(NamedTuple):
@@ -213,7 +173,7 @@ class Mdev(NamedTuple):
 VfioDevice = PciFunction | Mdev
 """What VFIO can give to a VM: has a group and a driver, and maybe a node of its own."""
 
-HostDevice = VfioDevice
+HostDevice = VfioDevice | UsbDevice
 """What a Device stands for. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
 
 
@@ -231,12 +191,14 @@ class Changes(NamedTuple):
     functions: frozenset[PciAddress] = frozenset()
     groups: frozenset[GroupNumber] = frozenset()
     mdevs: frozenset[str] = frozenset()
+    usb: frozenset[str] = frozenset()
 
     @property
     def devices(self) -> Iterator[str]:
         """The ids of all devices that were added, replaced or dropped."""
         yield from self.functions
         yield from self.mdevs
+        yield from self.usb
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -251,6 +213,7 @@ class Host:
     groups: Mapping[GroupNumber, Group] = field(default_factory=dict)
     mdevs: Mapping[str, Mdev] = field(default_factory=dict)
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
+    usb: Mapping[str, UsbDevice] = field(default_factory=dict)  # by id; empty if nobody wishes for any
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
@@ -272,6 +235,7 @@ class Host:
             frozenset(differing(before.functions, self.functions)),
             frozenset(differing(before.groups, self.groups)),
             frozenset(differing(before.mdevs, self.mdevs)),
+            frozenset(differing(before.usb, self.usb)),
         )
 
     def with_uses(self, uses: Mapping[PciAddress, HostUses | None], before: Host) -> Host:
@@ -308,13 +272,15 @@ class Host:
         }
 
     def devices(self) -> Iterator[HostDevice]:
-        """All functions and mdevs, but for those that are leaving."""
+        """All of them, but for mdevs that are leaving."""
         yield from self.functions.values()
         yield from self.mdevs.values()
+        yield from self.usb.values()
 
     def device(self, device_id: str) -> HostDevice | None:
-        """The function of that address, or the mdev of that UUID, which may be leaving; or None."""
-        present = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        """What is of that id, an address or a UUID; the mdev may be leaving. None if there is none."""
+        present: HostDevice | None = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
+        present = present or self.usb.get(device_id)
         if present is not None or not self.groups or mdev_uuid(device_id) is None:
             return present
         return self.leaving.get(device_id)

@@ -18,6 +18,7 @@ DeviceId = NewType("DeviceId", str)
 VFIO_PCI = "vfio-pci"  # the driver that takes any function
 
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+_USB = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}[-@][A-Za-z0-9:._-]+")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -34,6 +35,11 @@ def mdev_uuid(text: str) -> str | None:
     """The lower-case UUID that ``text`` is, or None."""
     lowered = text.strip().lower()
     return lowered if _UUID.fullmatch(lowered) else None
+
+
+def usb_id(text: str) -> str | None:
+    """The text, if it is the id of a USB device: of one with a serial number, or by its port."""
+    return text if _USB.fullmatch(text) else None
 
 
 def vfio_driver(name: str | None) -> bool:

@@ -36,6 +36,8 @@ class ReasonCode(StrEnum):
     TYPE_NAME_UNKNOWN = "type-name-unknown"
     APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
     EXCLUDED = "excluded-by-rule"
+    RE_ENUMERATED = "re-enumerated"  # of a USB device that a pod has by its former number
+    USED_BY_HOST = "used-by-host"  # of a USB device
 
 
 WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})

@@ -15,6 +15,7 @@ from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.usb import Loans
 
 Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
@@ -28,7 +29,8 @@ class Snapshot:
     is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
     ``machine_id`` is "" while it is not known. ``strays`` are ids that pods hold and that have left the host,
     by the group that they were in: the turn finds them, and hands them on. ``looked_for`` are the device
-    nodes besides those of VFIO that the Host has if they exist; None: whichever rules name.
+    nodes besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
+    USB devices that pods were given, by the numbers that these had then.
     """
 
     host: Host = field(default_factory=Host)
@@ -42,6 +44,7 @@ class Snapshot:
     machine_id: str = ""
     strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)
     looked_for: frozenset[str] | None = None
+    loans: Loans = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:

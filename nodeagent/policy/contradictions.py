@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodeagent.model.configuration import Finding
-from nodeagent.model.desired import DeviceRule, MdevRule, NodeRule, PciRule
+from nodeagent.model.desired import DeviceRule, MdevRule, NodeRule, PciRule, UsbRule
 from nodeagent.model.host import Kind
 from nodeagent.policy import naming
 from nodeagent.policy.offer import shares
@@ -70,7 +70,8 @@ def _difference(one: Rule, other: Rule) -> str | None:
 
 
 def _options(rule: DeviceRule) -> tuple[object, ...]:
-    return rule.isolation, rule.iommufd, rule.cdi
+    bundle = isinstance(rule, UsbRule) and rule.bundle
+    return rule.isolation, rule.iommufd, rule.cdi, bundle
 
 
 def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
+from nodeagent.model.usb import UsbDevice
 
 VENDOR_DRIVER = "nvidia"
 TOKEN_DRIVER = "vfio-pci"
@@ -168,6 +169,8 @@ def opened(function: PciFunction) -> bool | None:
 
 def uncertain(device: HostDevice) -> bool:
     """True if no count tells that it is closed, nor that it is open: mdevs and a vendor's vGPUs have none."""
+    if isinstance(device, UsbDevice):
+        return False
     if not isinstance(device, PciFunction) or takes_vgpu(device):
         return True
     return in_use(device) and not opened(device)

@@ -85,6 +85,11 @@ def _own_fault(name: str) -> Fault | None:
     return None
 
 
+def usb_selector(vendor: str, product: str) -> str:
+    """By which the KubeVirt CR names USB devices; PCI functions have vendors and devices of the same form."""
+    return f"usb:{vendor}:{product}"
+
+
 def env_key(kind: Kind, name: str) -> str:
     """The variable that carries the devices of resource ``name`` (KubeVirt ``pkg/util/util.go``).
 

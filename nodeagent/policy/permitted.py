@@ -11,7 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.configuration import Finding
-from nodeagent.model.desired import NO_RULES, MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
+from nodeagent.model.desired import (
+    NO_RULES,
+    MdevRule,
+    MdevSelector,
+    NodeRule,
+    PciRule,
+    PciSelector,
+    UsbRule,
+    UsbSelector,
+)
 from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import PermittedMdev, PermittedPci, PermittedUsb
 from nodeagent.policy import naming
@@ -25,13 +34,12 @@ if TYPE_CHECKING:
 
 EXTERNAL, ALL = "external", "all"  # anything else: none
 SOURCE = "KubeVirt CR"
-_KINDS = {PermittedPci: Kind.PCI, PermittedMdev: Kind.MDEV}
+_KINDS = {PermittedPci: Kind.PCI, PermittedMdev: Kind.MDEV, PermittedUsb: Kind.USB}
+_WORDS = {Kind.PCI: "PCI functions", Kind.MDEV: "mediated devices", Kind.USB: "USB devices"}
 _OWNERS = "let one of the two have it: set externalResourceProvider on both, or on neither"
 
-_Offerable = PermittedPci | PermittedMdev
-"""An entry of a kind that nodeagent offers."""
-_Named = tuple[Kind, str]
-"""What one rule is for: a kind of devices and a resource name."""
+_Named = tuple[Kind, str, str]
+"""What one rule is for: a kind of devices and a resource name; of USB each entry is a rule of its own."""
 
 
 class Entries(NamedTuple):
@@ -82,15 +90,15 @@ class _Judge:
     def __init__(self, configuration: Configuration, foreign: Sequence[Permitted]) -> None:
         self.findings: list[Finding] = []
         self._own = {rule.name for rule in configuration.rules}
-        self._foreign = {each for entry in foreign for each in (entry.resource, _selector(entry))}
-        self._kinds: dict[str, Kind | None] = {}
+        self._foreign = {each for entry in foreign for each in (entry.resource, *_parts(entry))}
+        self._kinds: dict[str, Kind] = {}
         self._names: dict[tuple[str, str], str] = {}  # selector → the name of the entry that has it
         self._variables: dict[str, str] = {}
         for rule in configuration.rules:
             if not isinstance(rule, NodeRule):
                 self._variables.setdefault(naming.env_key(rule.kind, rule.name), rule.name)
         either = [(kind, alias.target) for alias in configuration.aliases for kind in _KINDS.values()]
-        foreigners = [(_KINDS[type(entry)], entry.resource) for entry in foreign if type(entry) in _KINDS]
+        foreigners = [(_KINDS[type(entry)], entry.resource) for entry in foreign]
         for kind, name in (*either, *foreigners):
             self._variables.setdefault(naming.env_key(kind, name), name)
 
@@ -100,34 +108,35 @@ class _Judge:
         if refused is not None:
             self.findings.append(Finding(entry.place, *refused))
             return False
-        self._kinds.setdefault(entry.resource, _KINDS.get(type(entry)))
+        self._kinds.setdefault(entry.resource, _KINDS[type(entry)])
         self._names.setdefault(_selector(entry), entry.resource)
-        return entry.resource not in self._own
+        named_alone = isinstance(entry, PermittedUsb) and not entry.selectors
+        return entry.resource not in self._own and not named_alone
 
     def _refusal(self, entry: Permitted) -> tuple[str, str] | None:
         name = entry.resource
-        if name in self._foreign or _selector(entry) in self._foreign:
+        if name in self._foreign or not self._foreign.isdisjoint(_parts(entry)):
             what = name if name in self._foreign else _selected(entry)
             return f'"{what}" is given to virt-handler by another entry, and it keeps it', _OWNERS
-        if isinstance(entry, PermittedUsb):
-            return f'"{name}" is of USB devices, which nodeagent does not offer', "let another plugin do so"
         return self._other_name(entry) or self._other_kind(entry) or self._other_variable(entry)
 
-    def _other_name(self, entry: _Offerable) -> tuple[str, str] | None:
+    def _other_name(self, entry: Permitted) -> tuple[str, str] | None:
         first = self._names.get(_selector(entry), entry.resource)
         if first == entry.resource:
             return None
         return f'"{_selected(entry)}" is "{first}" by an earlier entry', "give each selector one resourceName"
 
-    def _other_kind(self, entry: _Offerable) -> tuple[str, str] | None:
-        if self._kinds.get(entry.resource, _KINDS[type(entry)]) is _KINDS[type(entry)]:
+    def _other_kind(self, entry: Permitted) -> tuple[str, str] | None:
+        own = _KINDS[type(entry)]
+        first = self._kinds.get(entry.resource, own)
+        if first is own:
             return None
         return (
-            f'"{entry.resource}" is the name of PCI functions by an earlier entry',
-            "give mediated devices another name: virt-launcher would look for both",
+            f'"{entry.resource}" is the name of {_WORDS[first]} by an earlier entry',
+            f"give {_WORDS[own]} another name: virt-launcher would look for both",
         )
 
-    def _other_variable(self, entry: _Offerable) -> tuple[str, str] | None:
+    def _other_variable(self, entry: Permitted) -> tuple[str, str] | None:
         variable = naming.env_key(_KINDS[type(entry)], entry.resource)
         first = self._variables.setdefault(variable, entry.resource)
         if first == entry.resource:
@@ -147,31 +156,47 @@ def _selector(entry: Permitted) -> tuple[str, str]:
     """The kind, and the selector as it is compared; two that are equal mean the same devices."""
     if isinstance(entry, PermittedMdev):
         return Kind.MDEV, naming.type_called(entry.selector)
-    return ("usb" if isinstance(entry, PermittedUsb) else Kind.PCI), _selected(entry)
+    return _KINDS[type(entry)], _selected(entry)
+
+
+def _parts(entry: Permitted) -> tuple[object, ...]:
+    """All that may be virt-handler's: what it selects, and each device of a bundle."""
+    return (_selector(entry), *(entry.selectors if isinstance(entry, PermittedUsb) else ()))
+
+
+def _named(entry: Permitted) -> _Named:
+    return _KINDS[type(entry)], entry.resource, entry.place if isinstance(entry, PermittedUsb) else ""
 
 
 def _rules(listed: Iterable[Permitted]) -> dict[_Named, DeviceRule]:
     """One rule for each name, with all of its selectors; its place is that of its first entry."""
-    by_name: dict[_Named, list[_Offerable]] = {}
+    by_name: dict[_Named, list[Permitted]] = {}
     for entry in listed:
-        if isinstance(entry, PermittedUsb):
-            continue
-        by_name.setdefault((_KINDS[type(entry)], entry.resource), []).append(entry)
-    return {(kind, name): _rule(name, kind, each) for (kind, name), each in by_name.items()}
+        by_name.setdefault(_named(entry), []).append(entry)
+    return {named: _rule(named[1], named[0], same) for named, same in by_name.items()}
 
 
 def _by_selector(listed: Iterable[Permitted], rules: Mapping[_Named, DeviceRule]) -> BySelector:
     """The rules, to be found by what is compared of a device."""
     found: dict[str, DeviceRule] = {}
     for entry in listed:
-        if not isinstance(entry, PermittedUsb):
-            _, selector = _selector(entry)
-            found.setdefault(selector, rules[_KINDS[type(entry)], entry.resource])
+        for selector in _compared(entry):
+            found.setdefault(selector, rules[_named(entry)])
     return found
 
 
-def _rule(name: str, kind: Kind, same: Sequence[_Offerable]) -> DeviceRule:
+def _compared(entry: Permitted) -> Iterable[str]:
+    if isinstance(entry, PermittedUsb):
+        return [naming.usb_selector(*pair) for pair in entry.selectors]
+    return (_selector(entry)[1],)
+
+
+def _rule(name: str, kind: Kind, same: Sequence[Permitted]) -> DeviceRule:
     place = f"{SOURCE}: {same[0].place.rpartition('.')[2]}"
+    if kind is Kind.USB:
+        pairs = [pair for each in same if isinstance(each, PermittedUsb) for pair in each.selectors]
+        devices = tuple(UsbSelector(vendors=(vendor,), products=(product,)) for vendor, product in pairs)
+        return UsbRule(name, devices, bundle=True, permitted=True, place=place)
     if kind is Kind.PCI:
         functions = dict.fromkeys(
             PciSelector(vendors=(each.vendor,), devices=(each.device,))

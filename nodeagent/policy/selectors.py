@@ -12,13 +12,14 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule, PciSelector, Rule
+from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule, PciSelector, Rule, UsbSelector
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 
-Selector = PciSelector | MdevSelector
+Selector = PciSelector | MdevSelector | UsbSelector
 
 _Check = tuple[str, tuple[object, ...], object, bool]
 """A key, what it wants, what there is, and whether that fits."""
@@ -140,6 +141,17 @@ def _mdev_checks(selector: MdevSelector, mdev: Mdev, _: Names) -> Iterator[_Chec
     yield "names", selector.names, name, _any_called(selector.names, called)
 
 
+def _usb_checks(selector: UsbSelector, device: UsbDevice, _: Names) -> Iterator[_Check]:
+    yield "vendors", selector.vendors, device.vendor, device.vendor in selector.vendors
+    yield "products", selector.products, device.product, device.product in selector.products
+    yield "serials", selector.serials, device.serial, device.serial in selector.serials
+    codes = [device.device_class or "", *(each.code for each in device.interfaces)]
+    within = any(code.startswith(selector.classes) for code in codes)
+    yield "classes", selector.classes, " and ".join(filter(None, codes)) or None, within
+    at = any(fnmatchcase(each, port) for each in (device.name, device.path) for port in selector.ports)
+    yield "ports", selector.ports, device.name, at
+
+
 def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> Iterator[_Check]:
     """One after the other: most selectors that refuse do so by their first key."""
     yield "vendors", selector.vendors, function.vendor, function.vendor in selector.vendors
@@ -181,5 +193,9 @@ def _at(selector: PciSelector, function: PciFunction) -> bool:
 
 
 _CHECKS: Final[Mapping[type, tuple[type, Callable[[Any, Any, Names], Iterator[_Check]]]]] = MappingProxyType(
-    {PciSelector: (PciFunction, _pci_checks), MdevSelector: (Mdev, _mdev_checks)}
+    {
+        PciSelector: (PciFunction, _pci_checks),
+        MdevSelector: (Mdev, _mdev_checks),
+        UsbSelector: (UsbDevice, _usb_checks),
+    }
 )

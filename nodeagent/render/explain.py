@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups
 from nodeagent.policy.explaining.cards import CardExplanation
 from nodeagent.policy.offer import discovery, kinds
@@ -46,6 +47,8 @@ def _name(explanation: Explanation) -> str:
     host_device = explanation.host_device
     if isinstance(host_device, PciFunction):
         return f"{host_device.vendor or '?'}:{host_device.device or '?'}  {known or 'unknown to pci.ids'}"
+    if isinstance(host_device, UsbDevice):
+        return f"{host_device.vendor or '?'}:{host_device.product or '?'}  {known or 'without a name'}"
     return f"{kinds.of(host_device).rule.kind}  {known or 'of a type that cannot be read'}"
 
 
@@ -141,9 +144,20 @@ def _mdev_facts(mdev: Mdev) -> Facts:
     return [("parent", mdev.parent), ("vfio", mdev.vfio_device)]
 
 
+def _usb_facts(device: UsbDevice) -> Facts:
+    return [
+        ("number", f"{device.place}  {device.node}"),
+        ("serial", device.serial or "none"),
+        ("classes", " ".join(each.code for each in device.interfaces)),
+        ("used", "; ".join(map(str, device.uses.found)) or None),
+        ("unseen", "; ".join(device.uses.unseen) or None),
+    ]
+
+
 _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
     PciFunction: (_class, _pci_facts),
     Mdev: (lambda mdev: [("type", mdev.type_id)], _mdev_facts),
+    UsbDevice: (lambda device: [("port", f"{device.name}  {device.path}")], _usb_facts),
 }
 """What is told of a kind beside what all have: before that, and after it."""
 
@@ -183,5 +197,6 @@ def _identity(host_device: HostDevice) -> dict[str, Any]:
 _IDENTITY: Mapping[type, Mapping[str, str]] = {
     PciFunction: {"address": "address", "device": "device", "vgpu_type": "vgpu_type"},
     Mdev: {"uuid": "uuid", "type": "type_id", "parent": "parent"},
+    UsbDevice: {"device": "product", "address": "place"},
 }
 """What tells a device of a kind from others beside its id: field → attribute."""

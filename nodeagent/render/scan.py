@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.offer import explain
 from nodeagent.policy.offer.fates import Fate
@@ -17,6 +18,8 @@ _HEAD = ("ADDRESS", "GROUP", "DRIVER", "NAME", _FATE)
 _WIDE = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "BY", "NAME", _FATE)
 _MDEV_HEAD = ("MDEV", "TYPE", "NAME", "PARENT", _FATE)
 _MDEV_WIDE = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "BY", _FATE)
+_USB_HEAD = ("USB", "PORT", "DRIVER", "NAME", _FATE)
+_USB_WIDE = ("USB", "PORT", "NODE", "DRIVER", "NUMA", "BY", "NAME", _FATE)
 _TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 
 
@@ -30,6 +33,10 @@ def text(host: Host, shown: Sequence[Fate], *, wide: bool = False) -> str:
     if mdevs:
         mdev_rows = [(_wide_mdev if wide else _mdev_row)(mdev, known[mdev.uuid]) for mdev in mdevs]
         sections += [table(_MDEV_WIDE if wide else _MDEV_HEAD, mdev_rows), ""]
+    usb = [device for device in host.usb.values() if device.id in known]
+    if usb:
+        usb_rows = [(_wide_usb if wide else _usb_row)(device, known[device.id]) for device in usb]
+        sections += [table(_USB_WIDE if wide else _USB_HEAD, usb_rows), ""]
     types = [_type_row(parent, each) for parent, offered in _types(host, known).items() for each in offered]
     if types:
         sections += [table(_TYPE_HEAD, types), ""]
@@ -102,6 +109,14 @@ def _mdev_row(mdev: Mdev, fate: Fate) -> tuple[str, ...]:
 def _wide_mdev(mdev: Mdev, fate: Fate) -> tuple[str, ...]:
     facts = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent)
     return (mdev.uuid, *map(_shown, facts), *_common(mdev, fate), str(fate))
+
+
+def _usb_row(device: UsbDevice, fate: Fate) -> tuple[str, ...]:
+    return (device.id, device.name, _shown(device.driver), _cut(device.text or "-"), str(fate))
+
+
+def _wide_usb(device: UsbDevice, fate: Fate) -> tuple[str, ...]:
+    return (device.id, device.name, device.node, *_common(device, fate), _shown(device.text), str(fate))
 
 
 def _common(host_device: HostDevice, fate: Fate) -> tuple[str, ...]:

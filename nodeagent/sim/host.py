@@ -13,6 +13,7 @@ import os
 from nodeagent.sim import files, vfio
 from nodeagent.sim.functions import Function, Functions
 from nodeagent.sim.tree import Tree
+from nodeagent.sim.usb import UsbBuses
 from nodeagent.sim.vfio import VfioDevices
 
 
@@ -34,6 +35,7 @@ class SimulatedHost:
         self.directory = os.fspath(directory)
         self.tree = Tree(self.directory, mknod)
         self.functions = Functions(self.tree, VfioDevices(self.tree, cdev))
+        self.usb = UsbBuses(self.tree)
         _boot(self.tree, iommu, cdev, numa_nodes)
 
     def path(self, path: str) -> str:

@@ -32,7 +32,7 @@ DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
         *("architecture", "commands", "configuration", "events", "host-preparation", "kubernetes"),
-        *("kubevirt", "logs", "metrics", "migrating", "packaging", "scale", "vgpu"),
+        *("kubevirt", "logs", "metrics", "migrating", "packaging", "scale", "usb", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"

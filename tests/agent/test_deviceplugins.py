@@ -27,6 +27,7 @@ from nodeagent.agent.holders import Holders
 from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.kubelet_side import PodResources
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -97,6 +98,8 @@ class Agent:
         self.holders = Holders(
             self.inquiry, self.snapshots, self.reservations, self.eyes.settings, self.releases
         )
+        provisions = Provisions()
+        provisions.serve_cdi(self.cdi)
         self.granting = Granting(
             self.offering,
             self.reservations,
@@ -108,7 +111,7 @@ class Agent:
                 self.offering,
                 self.reservations.forgotten,
             ),
-            self.cdi,
+            provisions,
             self.eyes.settings,
         )
         self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)

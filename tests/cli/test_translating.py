@@ -97,12 +97,18 @@ def test_what_of_the_cr_has_no_counterpart_is_said(translate: Translate) -> None
     told = translate(
         {
             "pciHostDevices": [{"pciVendorSelector": "10DE:1F08", "resourceName": "nvidia.com/GeForce RTX"}],
-            "usb": [{"resourceName": "a.b/stick", "selectors": [{"vendor": "46f4", "product": "0001"}]}],
         }
     )
     assert (told.code, told.resources) == (0, [])
     assert "pciHostDevices[0]" in told.err
-    assert "USB devices are not offered (a.b/stick)" in told.err
+
+
+def test_a_usb_entry_becomes_a_rule_for_sets(translate: Translate) -> None:
+    pairs = [{"vendor": "46F4", "product": "0001"}, {"vendor": "1234", "product": "5678"}]
+    told = translate({"usb": [{"resourceName": "a.b/set", "selectors": pairs}]})
+    picked = [{"vendors": ["46f4"], "products": ["0001"]}, {"vendors": ["1234"], "products": ["5678"]}]
+    assert told.resources == [{"name": "a.b/set", "usb": picked, "bundle": True}]
+    assert "virt-handler offers them too: a.b/set" in told.err
 
 
 def test_wanted_mdevs_come_without_the_leave_to_make_them(translate: Translate) -> None:

@@ -139,6 +139,28 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     assert writable == always | of_changes
 
 
+USB = [{"name": "a.b/stick", "usb": [{"vendors": ["46f4"]}]}]
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [({"config": {"resources": USB}}, True), ({"usb": True}, True), ({}, False), ({"usb": False}, False)],
+)
+def test_owners_of_usb_nodes_can_be_changed_where_somebody_wishes_for_usb_devices(
+    values: dict[str, Any], wanted: bool
+) -> None:
+    made = manifests.helm(openshift=True, **values)
+    container = manifests.container(made)
+    added = container["securityContext"]["capabilities"].get("add", [])
+    writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    (run,) = (each for each in manifests.pod(made)["volumes"] if each["name"] == "run")
+    assert added == (["CHOWN"] if wanted else [])
+    assert ("/dev/bus/usb" in writable) is wanted
+    assert ("hostPath" in run) is wanted
+    constraints = manifests.one(made, "SecurityContextConstraints")
+    assert constraints["allowedCapabilities"] == added
+
+
 READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}
 EVENTS, CONDITION = (("events",), ("create", "patch")), (("nodes/status",), ("patch",))
 WRITES: list[tuple[dict[str, object], set[object]]] = [

@@ -85,7 +85,7 @@ def test_where_a_rule_was_written_comes_along_though_it_does_not_count() -> None
         {},
         {"host": {}},
         {**snapshot_json.dump(FULL), "open": 7},
-        {**snapshot_json.dump(FULL), "desired": {"rules": [{"kind": "usbRule", "name": "x"}]}},
+        {**snapshot_json.dump(FULL), "desired": {"rules": [{"kind": "scsiRule", "name": "x"}]}},
     ],
     ids=range(6),
 )

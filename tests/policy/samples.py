@@ -11,6 +11,7 @@ from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.usb import UsbDevice
 
 NODES = frozenset({"/dev/vfio/vfio"})
 GPU = "nvidia.com/gpu"
@@ -80,16 +81,15 @@ def host(*host_devices: HostDevice, **other: Any) -> Host:
         "groups": groups,
     } | other
     functions = {each.address: each for each in host_devices if isinstance(each, PciFunction)}
+    values.setdefault("usb", {each.id: each for each in host_devices if isinstance(each, UsbDevice)})
     values.setdefault("mdevs", {each.uuid: each for each in host_devices if isinstance(each, Mdev)})
     return Host(functions=functions, **values)
 
 
 def _has_node(host_device: HostDevice) -> bool:
-    return (
-        host_device.driver is not None
-        if isinstance(host_device, Mdev)
-        else host_device.vfio or host_device.vgpu
-    )
+    if isinstance(host_device, PciFunction):
+        return host_device.vfio or host_device.vgpu
+    return host_device.driver is not None
 
 
 def snapshot(

@@ -11,7 +11,17 @@ import pytest
 
 from nodeagent.model import snapshot_json
 from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Node
-from nodeagent.model.desired import Desired, MdevRule, MdevSelector, NodeRule, PciRule, PciSelector, Rule
+from nodeagent.model.desired import (
+    Desired,
+    MdevRule,
+    MdevSelector,
+    NodeRule,
+    PciRule,
+    PciSelector,
+    Rule,
+    UsbRule,
+    UsbSelector,
+)
 from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
@@ -171,13 +181,42 @@ def test_one_name_for_functions_and_for_mdevs_refuses_the_second() -> None:
     assert "is the name of PCI functions" in what
 
 
-def test_usb_devices_of_others_are_told_as_what_nodeagent_does_not_offer() -> None:
-    usb = {"resourceName": "a.b/x", "selectors": [{"vendor": "46f4", "product": "0001"}]}
-    assert told(read({"usb": [usb]})) == []
-    assert told(read({"usb": [external(usb)]})) == [
-        ("usb[0]", '"a.b/x" is of USB devices, which nodeagent does not offer')
+def usb(name: str, *ids: str, ours: bool = True) -> dict[str, Any]:
+    pairs = [dict(zip(("vendor", "product"), each.split(":"), strict=True)) for each in ids]
+    return {"resourceName": name, "selectors": pairs, "externalResourceProvider": ours}
+
+
+def test_an_external_usb_entry_is_a_rule_for_sets_and_two_of_one_name_are_two() -> None:
+    found = merged(read({"usb": [usb("a.b/set", "46F4:0001", "1234:5678"), usb("a.b/set", "4321:8765")]}))
+    stick, other = UsbSelector(("46f4",), ("0001",)), UsbSelector(("1234",), ("5678",))
+    assert found.rules == (
+        UsbRule("a.b/set", (stick, other), bundle=True, permitted=True),
+        UsbRule("a.b/set", (UsbSelector(("4321",), ("8765",)),), bundle=True, permitted=True),
+    )
+    assert [rule.place for rule in found.rules] == ["KubeVirt CR: usb[0]", "KubeVirt CR: usb[1]"]
+
+
+def test_usb_entries_of_virt_handler_are_left_to_it_with_each_device_of_a_bundle() -> None:
+    theirs = usb("a.b/x", "46f4:0001", ours=False)
+    assert told(read({"usb": [theirs]})) == []
+    assert list(merged(read({"usb": [theirs]})).foreign) == ["usb:46f4:0001"]
+    both = read({"usb": [theirs, usb("a.b/y", "1234:5678", "46f4:0001")]})
+    assert told(both) == [
+        ("usb[1]", '"1234:5678, 46f4:0001" is given to virt-handler by another entry, and it keeps it')
     ]
-    assert merged(read({"usb": [usb, external(usb)]})).rules == ()
+    assert merged(both).rules == ()
+
+
+@pytest.mark.shows("KV-15")
+def test_a_usb_entry_without_selectors_costs_nothing_but_itself() -> None:
+    cr = read({"usb": [usb("a.b/x"), usb("a.b/y", "46f4:0001")]})
+    assert names(merged(cr).rules) == ["a.b/y"]
+    assert told(cr) == []
+
+
+def test_one_name_for_usb_and_pci_is_refused() -> None:
+    cr = read({"pciHostDevices": [pci("10de:1eb8", "a.b/x")], "usb": [usb("a.b/x", "46f4:0001")]})
+    assert told(cr) == [("usb[0]", '"a.b/x" is the name of PCI functions by an earlier entry')]
 
 
 def test_the_configuration_wins_where_both_name_one_resource() -> None:

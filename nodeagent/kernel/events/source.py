@@ -19,6 +19,7 @@ from nodeagent.base import log
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
+from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
     from nodeagent.kernel.events.tree import TreeEvents
@@ -65,8 +66,13 @@ class KernelEvents:
         self.watch_nodes(())
 
     def watch_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for these device nodes, too, from now on; scan after this call."""
+        """Watch for these device nodes, too, from now on; scan after this call.
+
+        With the directory of their nodes USB devices are watched as well.
+        """
         self._nodes.set_nodes(paths)
+        if self._tree is not None:
+            self._tree.watch_usb(self._nodes.wants(NODES))
 
     @property
     def statistics(self) -> Statistics:
@@ -84,6 +90,8 @@ class KernelEvents:
     def close(self) -> None:
         """End the watches on directories of device nodes."""
         self._nodes.close()
+        if self._tree is not None:
+            self._tree.watch_usb(False)
 
     async def run(self) -> None:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
@@ -143,7 +151,7 @@ class KernelEvents:
                         if event is None:
                             self._counted.wake(None)
                         else:
-                            uevents.tell(event, self._wakes)
+                            uevents.tell(event, self._wakes, usb=self._nodes.wants(NODES))
             finally:
                 self._counted.count += reader.events
                 self._lost += reader.lost
@@ -165,6 +173,10 @@ class NodeWatches:
         self._nodes = frozenset(paths)
         parents = {path.rpartition("/")[0] for path in self._nodes | _COMMON}
         self._watch(frozenset(parents).union(_VFIO_DIRECTORIES))
+
+    def wants(self, path: str) -> bool:
+        """True if it was asked for."""
+        return path in self._nodes
 
     def close(self) -> None:
         """End all watches."""

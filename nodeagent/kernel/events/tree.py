@@ -10,6 +10,7 @@ seen by the slow timer.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
@@ -19,6 +20,9 @@ from nodeagent.kernel.scan import groups, mdevs, pci
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model.ids import mdev_uuid, pci_address
+
+if TYPE_CHECKING:
+    from nodeagent.kernel.events.usb_tree import UsbWatches
 
 _DRIVERS = "/sys/bus/pci/drivers"
 _LISTS = (DEVICES, mdevs.DEVICES, groups.GROUPS)
@@ -36,6 +40,7 @@ class TreeEvents:
         self._wakes = wakes
         self._functions = FunctionWatches(root, watcher, wakes)
         self._drivers: set[str] = set()
+        self._usb: UsbWatches | None = None
 
     @property
     def left_out(self) -> int:
@@ -54,6 +59,16 @@ class TreeEvents:
             self._functions.add(name)
             if count % _BURST == 0:
                 await anyio.lowlevel.checkpoint()
+
+    def watch_usb(self, wanted: bool) -> None:
+        """Watch USB devices as well, or no more."""
+        if wanted and self._usb is None:
+            from nodeagent.kernel.events.usb_tree import UsbWatches  # here: most nodes wish for none
+
+            self._usb = UsbWatches(self._root, self._watcher, self._wakes)
+        elif not wanted and self._usb is not None:
+            self._usb.close()
+            self._usb = None
 
     def disarm(self) -> None:
         """End all watches."""

@@ -23,6 +23,7 @@ from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import usb_row
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
@@ -39,6 +40,7 @@ _SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev"})
 _MODULES = frozenset({"drivers", "module", "class", "bus"})
 _MISC = frozenset({"vfio/vfio", "iommu"})
 _VFIO_DEVICE = re.compile(r"vfio\d+")
+_USB_DEVICE = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
 _ASKED_FOR = "SYNTH_UUID"  # in events that somebody wrote into a file uevent: nothing has happened
 
 Ancillary = Sequence[tuple[int, int, bytes]]
@@ -83,6 +85,14 @@ def concerns(event: Uevent) -> bool:
     return event.subsystem in _MODULES and ("vfio" in name or name == "mdev")
 
 
+def usb_device(event: Uevent) -> str | None:
+    """The USB device that it is about, or about an interface of which; None for all else, as root hubs."""
+    if event.subsystem != "usb":
+        return None
+    parts = event.devpath.split("/")[::-1]
+    return next((part for part in parts if _USB_DEVICE.fullmatch(part)), None)
+
+
 def key(event: Uevent) -> str | None:
     """What to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
     if "PCI_SLOT_NAME" in event.keys:
@@ -111,8 +121,11 @@ def recovery(event: Uevent) -> Verdict | None:
     return Verdict(address, Recovery.RUNNING if running else None)
 
 
-def tell(event: Uevent, wakes: Wakes) -> None:
-    """Wake with all that the event says; one that was asked for is worth a glance only."""
+def tell(event: Uevent, wakes: Wakes, *, usb: bool = False) -> None:
+    """Wake with all that the event says; one that was asked for is worth a glance only.
+
+    ``usb``: somebody wishes for USB devices.
+    """
     verdict = recovery(event)
     if verdict is not None:
         wakes.recovery(*verdict)
@@ -122,6 +135,8 @@ def tell(event: Uevent, wakes: Wakes) -> None:
             wakes.glance(named)
         else:
             wakes.wake(named)
+    elif usb and (name := usb_device(event)) is not None:
+        wakes.wake(usb_row.wake_key(name))
 
 
 def arrive_here(root: Root) -> bool:

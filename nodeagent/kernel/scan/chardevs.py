@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan.pci import DEVICES
-from nodeagent.model.host import HostUse, HostUses, UseKind
 from nodeagent.model.ids import pci_address
+from nodeagent.model.uses import HostUse, HostUses, UseKind
 
 _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _GPUS = "/proc/driver/nvidia/gpus"

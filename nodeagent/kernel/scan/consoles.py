@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import HostUse, UseKind
+from nodeagent.model.uses import HostUse, UseKind
 
 _FRAMEBUFFERS = "/sys/class/graphics"
 _TERMINALS = "/sys/class/tty"

@@ -50,6 +50,7 @@ class Reader(NamedTuple):
     ``recheck``: True if one still reads as known; for devices quicker than to read it.
     ``key``, ``order``: the table's key of a text, and its sort key.
     ``again``: one that is named again after it was taken is read again.
+    ``only``: the directory of nodes that has to be asked for; None: always read.
     """
 
     table: str
@@ -62,6 +63,7 @@ class Reader(NamedTuple):
     order: Callable[[Any], SupportsRichComparison]
     recheck: Callable[[Root, Any], bool] | None = None
     again: bool = False
+    only: str | None = None
 
 
 def group_of(number: int | None) -> tuple[Item, ...]:

@@ -26,8 +26,9 @@ from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
 from nodeagent.kernel.wakes import Wakes
-from nodeagent.model.host import Host, HostUses, Recovery
+from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.uses import HostUses
 
 _PATIENCE = 0.05  # seconds without any progress after which another thread goes on
 _THREADS = 64  # that one scan may leave behind, at most

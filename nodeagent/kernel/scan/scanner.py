@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import egm, groups, mdevs, pci
+from nodeagent.kernel.scan import egm, groups, mdevs, pci, usb_row
 from nodeagent.kernel.scan.readers import Item, Reader, Reading
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -29,7 +29,8 @@ V = TypeVar("V")
 
 _NOTHING = object()
 READERS: Mapping[str, Reader] = {
-    reader.table: reader for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER)
+    reader.table: reader
+    for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb_row.READER)
 }
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
 
@@ -180,7 +181,7 @@ class Scanner:
         """List what is to be read; ``keys`` None, or one that says nothing, means everything."""
         named = None if keys is None else resolve(keys, previous)
         if named is None:
-            return ReadList(True, tuple(self._everything()), self._frame(nodes))
+            return ReadList(True, tuple(self._everything(nodes)), self._frame(nodes))
         return ReadList(False, named, self._refreshed_frame(previous, nodes))
 
     def read(self, item: Item) -> Any:
@@ -213,8 +214,10 @@ class Scanner:
                 return reader.recheck(self._root, known)
         return False
 
-    def _everything(self) -> Iterable[Item]:
+    def _everything(self, nodes: Sequence[str]) -> Iterable[Item]:
         for reader in READERS.values():
+            if reader.only is not None and reader.only not in nodes:
+                continue
             yield from (Item(reader.table, key) for key in reader.list(self._root))
 
     def _frame(self, nodes: Sequence[str]) -> Host:
@@ -268,8 +271,9 @@ def _reads_as_known(root: Root, item: Item, host: Host) -> bool:
 def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
     """What the keys of Wakes name, without doubles; None if one of them says nothing: then read everything.
 
-    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``)
-    or an IOMMU group's directory. Asks the previous Host only and reads nothing.
+    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``), a
+    USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. Asks the previous Host only and reads
+    nothing.
     """
     items: dict[str, dict[Item, None]] = {table: {} for table in READERS}
     for key in sorted(keys):
@@ -296,7 +300,7 @@ def assemble(
     plan: ReadList, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
 ) -> Host:
     """Join the findings to a Host; pure. What is equal to before is the same object as before."""
-    read = {
+    read: dict[str, Any] = {
         table: {READERS[table].key(key): value for key, value in values.items()}
         for table, values in findings.tables.items()
     }
@@ -304,6 +308,7 @@ def assemble(
     keep_uses(read["functions"], previous.functions)
     pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
     carry(read["functions"], previous)
+    read["usb"] = usb_row.identified(read["usb"], previous, plan.whole)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
         for table, values in read.items()

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import chardevs, consoles, disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES
-from nodeagent.model.host import FIRM, HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress, pci_address
+from nodeagent.model.uses import FIRM, HostUse, HostUses, UseKind
 
 _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console show there")
 

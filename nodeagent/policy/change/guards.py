@@ -15,7 +15,7 @@ from nodeagent.model.action import Move
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, groups
+from nodeagent.policy import classes, groups, uses
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
 _PAGE = "docs/host-preparation.md"
@@ -72,17 +72,9 @@ def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Ref
 
 
 def _of_uses(function: PciFunction, forced: bool) -> Iterator[Refusal]:
-    if function.uses is None:
-        return
-    counting = function.uses.counting(forced)
-    for use in counting.found:
-        yield Refusal(f"in use by the host ({use})", "leave it out of the rule, or have the host give it up")
-    for unseen in counting.unseen:
-        hint = (
-            "run nodeagent where it can be seen (the host's PID and network namespaces); "
-            f"or name {function.address} in force if you know better"
-        )
-        yield Refusal(f"it cannot be seen from here: {unseen}", hint)
+    if function.uses is not None:
+        for refusal in uses.refusals(function.uses, function.address, forced):
+            yield Refusal(*refusal)
 
 
 def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:

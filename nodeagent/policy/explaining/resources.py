@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.desired import Rule
 from nodeagent.model.host import Kind
-from nodeagent.model.ids import ResourceName, mdev_uuid
+from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
 from nodeagent.policy.explaining import possibilities, rules
@@ -88,7 +88,10 @@ def remembered(status: Status, decision: Decision) -> Resources:
 
 def _kind(resource: ResourceStatus) -> Kind:
     """Shares of a node are never only remembered."""
-    return Kind.MDEV if any(mdev_uuid(device.id) for device in resource.devices) else Kind.PCI
+    ids = [device.id for device in resource.devices]
+    if any(usb_id(each) for each in ids):
+        return Kind.USB
+    return Kind.MDEV if any(mdev_uuid(each) for each in ids) else Kind.PCI
 
 
 def _device(told: DeviceStatus) -> Device:

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nodeagent.model.desired import DeviceRule, NodeRule, Rule
+from nodeagent.model.desired import DeviceRule, NodeRule, Rule, UsbRule
 from nodeagent.model.host import HostDevice, PciFunction
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import selectors
 from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.turn import Decision
@@ -50,8 +51,8 @@ def explain(rule: Rule, decision: Decision) -> RuleExplanation:
 
 def _asked_for(rule: DeviceRule, decision: Decision) -> Iterator[HostDevice]:
     for each in decision.snapshot.host.devices():
-        bridge = isinstance(each, PciFunction) and each.bridge
-        if not bridge and kinds.of(each).rule is type(rule):
+        never = each.bridge if isinstance(each, PciFunction) else isinstance(each, UsbDevice) and each.hub
+        if not never and kinds.of(each).rule is type(rule):
             yield each
 
 
@@ -61,6 +62,8 @@ def _says(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str 
     unwanted = selectors.unwanted(rule, host_device, snapshot.names)
     if unwanted is not None:
         return unwanted
+    if isinstance(rule, UsbRule):
+        return _says_of_usb(rule, host_device, decision)
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
     for other, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
         if other == rule and other.place == rule.place:
@@ -68,6 +71,15 @@ def _says(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str 
         if refusal is None:
             return "discovery takes it" if other is None else f"{label(other)} takes it before"
     return None
+
+
+def _says_of_usb(rule: UsbRule, host_device: HostDevice, decision: Decision) -> str | None:
+    """Who has it is not told by the device alone: a set may be whole or not."""
+    offer = decision.offer_with(host_device.id)
+    if offer is None:
+        return matches.INCOMPLETE
+    taken = offer.match.rule == rule and offer.match.rule.place == rule.place
+    return None if taken else f"{label(offer.match.rule)} takes it before"
 
 
 def label(rule: Rule) -> str:

@@ -55,6 +55,8 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
         )
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
+        if before.loans != now.loans:
+            judged[units.USB] = None
     if rebuilt:
         judged = {unit: None for unit in judged if unit not in rebuilt}
     return Changed(rebuilt, judged, held)

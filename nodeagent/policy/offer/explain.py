@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from nodeagent.model.desired import DeviceRule
-from nodeagent.model.host import Group, Host, HostDevice, PciFunction
+from nodeagent.model.desired import DeviceRule, UsbRule
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction, VfioDevice
 from nodeagent.model.resource import Reason, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer import discovery, grants, kinds, matches
 from nodeagent.policy.offer.checks import devices, vfio
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.offer.units import Offer
+
+_BRIDGE = "it is a PCI bridge; bridges are never given away"
+_HUB = "it is a USB hub; hubs are never given away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
     holder = snapshot.allocations.holder(device_id)
     return Explanation(
         host_device=host_device,
-        vendor_name=snapshot.names.get(host_device.vendor or ""),
+        vendor_name=_vendor_name(host_device, snapshot),
         device_name=kinds.of(host_device).text(host_device, snapshot.names),
         members=tuple(members_of(members, snapshot.host)),
         viable=not groups.blockers(members),
@@ -95,6 +99,11 @@ def explain(device_id: str, decision: Decision) -> Explanation | None:
         nodes=grants.device_nodes(given, resource.iommufd, snapshot.host) if resource else (),
         holder=str(holder) if holder else None,
     )
+
+
+def _vendor_name(host_device: HostDevice, snapshot: Snapshot) -> str | None:
+    """USB has vendors of its own, whose names nobody looks for."""
+    return None if isinstance(host_device, UsbDevice) else snapshot.names.get(host_device.vendor or "")
 
 
 def members_of(members: tuple[PciFunction, ...], host: Host) -> Iterator[Member]:
@@ -143,20 +152,29 @@ def _rules(host_device: HostDevice, offer: Offer | None, snapshot: Snapshot) -> 
     said: list[tuple[str, str]] = []
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
     for rule, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
+        if refusal is None and isinstance(rule, UsbRule) and (offer is None or offer.match.rule != rule):
+            refusal = matches.INCOMPLETE
         said.append((_label(rule), refusal or "takes it"))
         if refusal is None:
             return tuple(said)
     if offer is not None:
         said.append(("memory", "keeps it: what was offered stays listed while it exists"))
-    return tuple(said) or (("all rules", "it is a PCI bridge; bridges are never given away"),)
+    never = _HUB if isinstance(host_device, UsbDevice) else _BRIDGE
+    return tuple(said) or (("all rules", never),)
 
 
 def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     """What keeps a device that nobody takes from being offered, and what to do if it is to be."""
     if isinstance(host_device, PciFunction) and host_device.bridge:
-        return "it is a PCI bridge; bridges are never given away", ""
+        return _BRIDGE, ""
     if host_device.unreadable is not None:
         return host_device.unreadable, ""
+    if isinstance(host_device, UsbDevice):
+        return _left_out_usb(host_device, snapshot)
+    return _left_out_vfio(host_device, snapshot)
+
+
+def _left_out_vfio(host_device: VfioDevice, snapshot: Snapshot) -> tuple[str, str]:
     group = snapshot.host.groups.get(host_device.group) if host_device.group is not None else None
     why = matches.discoverable(host_device, group, snapshot.desired) or "it was not asked"
     if not isinstance(host_device, PciFunction):
@@ -179,6 +197,13 @@ def _left_out(host_device: HostDevice, snapshot: Snapshot) -> tuple[str, str]:
     if not (groups.ready(host_device) or groups.takes_vgpu(host_device) or groups.unfinished(host_device)):
         steps.append(classes.bind(host_device))
     return _nobody(_leaves_alone(host_device, why, snapshot)), "; and ".join(steps)
+
+
+def _left_out_usb(device: UsbDevice, snapshot: Snapshot) -> tuple[str, str]:
+    if device.hub:
+        return _HUB, ""
+    name = f'serials: ["{device.serial}"]' if device.serial else f'ports: ["{device.name}"]'
+    return matches.untaken(device, snapshot.desired), f"name it in a rule: usb: [{{{name}}}]"
 
 
 def _leaves_alone(function: PciFunction, why: str, snapshot: Snapshot) -> str:

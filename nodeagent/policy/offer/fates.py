@@ -10,6 +10,7 @@ from typing import NamedTuple
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups, selectors
 from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.turn import Decision
@@ -44,9 +45,10 @@ class Fate(NamedTuple):
 
 
 def fates(decision: Decision) -> Iterator[Fate]:
-    """Those of all devices: functions, then mdevs, then mdevs that wait for their removal."""
+    """Those of all devices: functions, mdevs, mdevs that wait for their removal, USB devices."""
     host = decision.snapshot.host
-    devices: Iterator[HostDevice] = chain(host.functions.values(), host.mdevs.values(), host.leaving.values())
+    mdevs = chain(host.mdevs.values(), host.leaving.values())
+    devices: Iterator[HostDevice] = chain(host.functions.values(), mdevs, host.usb.values())
     return (fate(host_device, decision) for host_device in devices)
 
 
@@ -62,7 +64,7 @@ def fate(host_device: HostDevice, decision: Decision) -> Fate:
         host_device.id,
         name,
         offer.match.resource,
-        _by(host_device, snapshot),
+        f"rule {offer.match.rule.name}" if isinstance(host_device, UsbDevice) else _by(host_device, snapshot),
         reason.code if reason else None,
         reason.what if reason else "",
         str(holder) if holder else None,
@@ -85,6 +87,8 @@ def _why(host_device: HostDevice, snapshot: Snapshot) -> str:
         return host_device.unreadable
     if isinstance(host_device, PciFunction) and host_device.bridge:
         return "bridge"
+    if isinstance(host_device, UsbDevice):
+        return matches.untaken(host_device, snapshot.desired)
     if not snapshot.desired.discovery.enabled:
         return "no rule, and discovery is off"
     if isinstance(host_device, PciFunction):

@@ -15,12 +15,13 @@ from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
 from nodeagent.model.desired import NodeRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.resource import Iommufd, Isolation, Resource
+from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import kinds, units
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
+_GIVEN_ANEW = frozenset({ReasonCode.RE_ENUMERATED})
 
 
 def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
@@ -45,7 +46,8 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
     """The variables that name these devices to virt-launcher, each kind in its own, in order."""
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
-        by_kind.setdefault(kinds.of(host_device).rule.kind, []).append(host_device.id)
+        kind = kinds.of(host_device)
+        by_kind.setdefault(kind.rule.kind, []).append(kind.address(host_device))
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 
@@ -63,14 +65,14 @@ def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
 
 
 def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Each id has to be listed, and Healthy.
+    """Each id has to be listed, and Healthy; whoever is given what was plugged in again gets it as it is now.
 
     :raises Refused: for the first id that is not.
     """
     check_listed(resource, device_ids)
     for device_id in device_ids:
         device = resource.device(device_id)
-        if device is not None and device.reason is not None:
+        if device is not None and device.reason is not None and device.reason.code not in _GIVEN_ANEW:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
@@ -194,6 +196,11 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
             ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
+            ids.update(
+                dict.fromkeys(
+                    brought_by(host_device.id, decision) if units.unit_of(host_device) == units.USB else ()
+                )
+            )
     return tuple(ids)
 
 

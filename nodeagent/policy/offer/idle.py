@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.remark import Remark, RemarkCode, note
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.turn import Decision
@@ -66,7 +67,9 @@ def _of_kind(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
     return [
         each
         for each in decision.snapshot.host.devices()
-        if kinds.of(each).rule is type(rule) and not (isinstance(each, PciFunction) and each.bridge)
+        if kinds.of(each).rule is type(rule)
+        and not (isinstance(each, PciFunction) and each.bridge)
+        and not (isinstance(each, UsbDevice) and each.hub)
     ]
 
 
@@ -122,7 +125,8 @@ def _discovered(decision: Decision) -> _Found:
     desired, names = decision.snapshot.desired, decision.snapshot.names
     found: dict[str, list[tuple[str, str]]] = {}
     for device_id, match in decision.matched.items():
-        if (host_device := decision.snapshot.host.device(device_id)) is not None and host_device.vendor:
+        host_device = decision.snapshot.host.device(device_id)
+        if host_device is not None and host_device.vendor and not isinstance(host_device, UsbDevice):
             name = matches.unaliased_name(host_device, desired, names)
             by = "" if match.resource == dict(desired.aliases).get(name, name) else match.rule.name
             found.setdefault(name, []).append((by, device_id))

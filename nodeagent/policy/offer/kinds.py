@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
-from nodeagent.model.desired import Desired, DeviceRule, MdevRule, PciRule
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.desired import Desired, DeviceRule, MdevRule, PciRule, UsbRule
+from nodeagent.model.host import Group, Host, HostDevice, Kind, Mdev, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Reason
 from nodeagent.model.snapshot import Names
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import discovery, nodes
-from nodeagent.policy.offer.checks import devices, holding, vfio
+from nodeagent.policy.offer.checks import devices, holding, usb, vfio
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from nodeagent.policy.offer.discovery import Label
 
@@ -41,6 +42,7 @@ class DeviceKind(Generic[D]):
     text: Callable[[D, Names], str | None]  # what people call it
     label: Callable[[D, Names], Label]  # what its resource is called after
     checks: tuple[Callable[[D, Unit, Use], Reason | None], ...]
+    address: Callable[[D], str]  # by which virt-launcher finds it
     nodes: Callable[[D, Iommufd, Host], tuple[str, ...]]
     function: Callable[[D, Host], PciFunction | None]  # that it is, or is a part of: it sits where that sits
 
@@ -72,6 +74,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         holding.through_vfs,
         holding.outside,
     ),
+    address=lambda function: function.address,
     nodes=nodes.vfio,
     function=lambda function, _: function,
 )
@@ -93,10 +96,27 @@ _MDEV: Final[DeviceKind[Mdev]] = DeviceKind(
         vfio.nodes,
         holding.held,
     ),
+    address=lambda mdev: mdev.uuid,
     nodes=nodes.vfio,
     function=lambda mdev, host: host.functions.get(PciAddress(mdev.parent or "")),
 )
-_KINDS: Final[Mapping[type, DeviceKind[Any]]] = MappingProxyType({PciFunction: _FUNCTION, Mdev: _MDEV})
+# QEMU takes it from whatever driver has it, so its driver is no obstacle: who uses that is.
+_USB: Final[DeviceKind[UsbDevice]] = DeviceKind(
+    rule=UsbRule,
+    type_of=lambda _: None,
+    selectors=lambda device: (naming.usb_selector(device.vendor or "", device.product or ""),),
+    unready=lambda _, __: None,
+    refusal=lambda _, __, ___: "USB devices are offered by rules alone",
+    text=lambda device, _: device.text,
+    label=lambda device, _: Label(Kind.USB, device.product or "", device.text),
+    checks=(devices.unreadable, usb.node, usb.replugged, usb.held, usb.used),
+    address=lambda device: device.place,
+    nodes=nodes.usb,
+    function=lambda _, __: None,
+)
+_KINDS: Final[Mapping[type, DeviceKind[Any]]] = MappingProxyType(
+    {PciFunction: _FUNCTION, Mdev: _MDEV, UsbDevice: _USB}
+)
 
 
 def of(host_device: HostDevice) -> DeviceKind[Any]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from nodeagent.model.desired import BySelector, Desired, DeviceRule
+from nodeagent.model.desired import BySelector, Desired, DeviceRule, UsbRule
 from nodeagent.model.host import Group, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds
 
 OFF = "discovery is switched off"
+INCOMPLETE = "its set is not whole: a selector finds no free device beside it"
 
 Verdict = tuple[DeviceRule | None, str | None]
 """A rule, or None for discovery, and why it leaves a device alone, in words; None if it takes it."""
@@ -67,9 +69,27 @@ def _asked(host_device: HostDevice, desired: Desired) -> Sequence[DeviceRule | N
     """
     if isinstance(host_device, PciFunction) and host_device.bridge:
         return ()
+    if isinstance(host_device, UsbDevice):
+        return () if host_device.hub else _of_usb(desired)
     wanted = kinds.of(host_device).rule
     own = [rule for rule in desired.rules if isinstance(rule, wanted) and not rule.permitted]
     return [*own, *_named(host_device, desired.permits), None]
+
+
+def _of_usb(desired: Desired) -> Sequence[DeviceRule | None]:
+    """All rules in their order, for a set may be taken by any; the KubeVirt CR has few of them."""
+    return [*(rule for rule in desired.rules if isinstance(rule, UsbRule)), None]
+
+
+def untaken(device: UsbDevice, desired: Desired) -> str:
+    """Why a USB device that no rule has is not offered, in words."""
+    if device.hub:
+        return "hub"
+    picked = (rule for rule in _of_usb(desired) if rule is not None and selectors.picks(rule, device))
+    rule = next(picked, None)
+    if rule is None:
+        return "no rule"
+    return _kept(rule, device, None, desired) or f"{rule.name}: {INCOMPLETE}"
 
 
 def listed(name: ResourceName, host_device: HostDevice, desired: Desired) -> Match:

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from nodeagent.model.host import Host, VfioDevice
 from nodeagent.model.resource import Iommufd
+from nodeagent.model.usb import UsbDevice
 
 CONTAINER_NODE = "/dev/vfio/vfio"
 IOMMUFD_NODE = "/dev/iommu"
+
+
+def usb(device: UsbDevice, _: Iommufd, __: Host) -> tuple[str, ...]:
+    """The node of a USB device, through which QEMU takes it."""
+    return (device.node,)
 
 
 def vfio(host_device: VfioDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:

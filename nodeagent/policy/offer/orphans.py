@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import HostDevice
-from nodeagent.model.ids import DeviceId, ResourceName, mdev_uuid, pci_address
+from nodeagent.model.ids import DeviceId, ResourceName, mdev_uuid, pci_address, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import selectors
@@ -48,7 +48,7 @@ def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
     """An orphan, with the Reason why its resource would not list it."""
     host_device = snapshot.host.device(device_id)
     if host_device is None:
-        ours = pci_address(device_id) is not None or mdev_uuid(device_id) is not None
+        ours = any(of_kind(device_id) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
         return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
     reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), ANY_USE)
     left = _other_type(host_device, holder, snapshot) or _excluded(holder)
@@ -74,7 +74,7 @@ def _gone(holder: Holder) -> Reason:
     return Reason(
         ReasonCode.GONE,
         f"it is no longer on the host, and {holder} still has it",
-        f"stop {holder}; re-plug the card or look at the kernel log if it should be there",
+        f"stop {holder}; re-plug it or look at the kernel log if it should be there",
     )
 
 

@@ -40,7 +40,11 @@ def _groups(decision: Decision) -> Iterator[GroupStatus]:
 
 
 def _matters(host_device: HostDevice, decision: Decision) -> bool:
-    if isinstance(host_device, Mdev) or host_device.id in decision.matched or groups.ready(host_device):
+    if isinstance(host_device, Mdev) or host_device.id in decision.matched:
+        return True
+    if not isinstance(host_device, PciFunction):
+        return False
+    if groups.ready(host_device):
         return True
     return discovery.of_its_class(host_device, decision.snapshot.desired.discovery)
 

@@ -21,6 +21,7 @@ from nodeagent.model.kubevirt import (
     PermittedUsb,
 )
 from nodeagent.model.snapshot import Names
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 
 _NO_GATE = "Host Devices feature gate is not enabled in kubevirt-config"
@@ -50,13 +51,15 @@ def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
         return isinstance(host_device, PciFunction) and ids == (host_device.vendor, host_device.device)
     if isinstance(entry, PermittedMdev):
         return naming.type_called(entry.selector) in _types(host_device, names)
+    if isinstance(host_device, UsbDevice):
+        return (host_device.vendor, host_device.product) in entry.selectors
     return False
 
 
 def _types(host_device: HostDevice, names: Names) -> frozenset[str]:
     if isinstance(host_device, Mdev):
         return naming.type_names(host_device.type_id, host_device.type_name)
-    number = groups.vgpu_of(host_device)
+    number = groups.vgpu_of(host_device) if isinstance(host_device, PciFunction) else None
     return naming.type_names(number, names.get(vgpu_key(number or "")))
 
 

@@ -105,7 +105,8 @@ def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
     lost: set[str] = {
         each for each in changed.functions if each in matched and not _same_device(each, old, host)
     }
-    lost |= {each for each in changed.mdevs if each in matched and host.device(each) is None}
+    gone = (*changed.mdevs, *changed.usb)
+    lost |= {each for each in gone if each in matched and host.device(each) is None}
     if not lost:
         return matched
     return {device_id: match for device_id, match in matched.items() if device_id not in lost}

@@ -12,20 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import UsbRule
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import Loans, UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.offer import health, matches
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 from nodeagent.policy.offer.matches import Match
 
 UnitId = GroupNumber | str
-"""What is decided at once: a group, or the id of a device that has none."""
+"""What is decided at once: a group, or the id of a device that has none; of USB devices all are one."""
+USB: UnitId = "usb"
 
 _Taken = tuple[HostDevice, Match]
 NOTHING: Mapping[str, Match] = {}
+NO_LOANS: Loans = {}
 
 
 class Offer(NamedTuple):
@@ -38,6 +42,8 @@ class Offer(NamedTuple):
 
 def unit_of(host_device: HostDevice) -> UnitId:
     """The unit in which a device is decided."""
+    if isinstance(host_device, UsbDevice):
+        return USB
     return host_device.id if host_device.group is None else host_device.group
 
 
@@ -49,6 +55,8 @@ def units(host: Host) -> dict[UnitId, None]:
 def decide(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = NOTHING) -> tuple[Offer, ...]:
     """The offers of one unit, in address order; what was ``matched`` stays so if nothing takes it."""
     unit = unit_at(unit_id, snapshot)
+    if unit_id == USB:
+        return _usb_offers(unit, snapshot)
     taken: list[_Taken] = []
     for host_device in unit.devices:
         match = matches.match_of(host_device, unit.group, snapshot.desired, snapshot.names)
@@ -61,8 +69,20 @@ def decide(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = N
 def judge(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
     """The same where devices have not changed since they were ``matched``: only health is decided."""
     unit = unit_at(unit_id, snapshot)
+    if unit_id == USB:  # what was given together stays together, so it matters who holds what
+        return _usb_offers(unit, snapshot)
     taken = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
     return _offers(taken, unit, snapshot)
+
+
+def _usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
+    from nodeagent.policy.offer import usb_sets  # here: most nodes wish for no USB device
+
+    devices = [each for each in unit.devices if isinstance(each, UsbDevice)]
+    return tuple(
+        _offer([(each, match) for each in members], unit, snapshot)
+        for members, match in usb_sets.taken(devices, snapshot)
+    )
 
 
 def _offers(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
@@ -85,11 +105,12 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     ids = _ids(group, devices) if allocations.holders or reservations.given else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
     vfs = _vfs(functions, host)
+    loans = snapshot.loans if unit_id == USB else NO_LOANS
     return Unit(
         group=group,
         devices=devices,
         functions=functions,
-        holders=_holders(_with_strays(ids, group, snapshot), snapshot),
+        holders=_holders((*_with_strays(ids, group, snapshot), *loans), snapshot),
         complete=allocations.complete,
         settling=reservations.settling.intersection(ids),
         refused=reservations.refused.intersection(ids),
@@ -99,6 +120,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         nodes=host.nodes,
         iommu=host.iommu,
         firmware=groups.kept_by_firmware(group, host),
+        loans=loans,
     )
 
 
@@ -168,6 +190,8 @@ def _devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevi
         return host.devices_in(group.number)
     if not isinstance(unit_id, str):
         return tuple(each for each in host.devices() if each.group == unit_id)
+    if unit_id == USB:
+        return tuple(host.usb.values())
     host_device = host.device(unit_id)
     if host_device is None or host_device.group is not None:  # a group has taken it in
         return ()
@@ -187,7 +211,9 @@ def _offer(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> Offer:
 
 
 def _use(match: Match, ids: tuple[str, ...]) -> Use:
-    return Use(match.rule.isolation, match.rule.iommufd, match.resource, ids, match.type_id, match.unnamed)
+    rule = match.rule
+    force = rule.force if isinstance(rule, UsbRule) else ()
+    return Use(rule.isolation, rule.iommufd, match.resource, ids, match.type_id, match.unnamed, force)
 
 
 def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:

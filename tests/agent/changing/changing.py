@@ -17,6 +17,7 @@ from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.core import Core
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -100,6 +101,7 @@ class Changing:
             releases,
             Offering(eyes.snapshots, releases),
             News(),
+            Provisions(),
         )
 
     def _changes(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:

@@ -9,8 +9,8 @@ import pytest
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import chardevs, uses
-from nodeagent.model.host import HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.sim.host import SimulatedHost
 
 GPU = PciAddress("0000:3b:00.0")

@@ -11,8 +11,8 @@ import pytest
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import uses
-from nodeagent.model.host import HostUses
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.uses import HostUses
 from tests.machines.capture import materialise
 
 BUSY = Path(__file__).parents[2] / "machines/hosts/6.12-busy-host.json"

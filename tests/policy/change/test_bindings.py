@@ -12,11 +12,12 @@ import pytest
 from nodeagent.model.action import BindDrivers, Move, RestoreDrivers
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector, SriovRule
-from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import bindings
 from tests.policy.samples import function, holders, host, reserved
 from tests.structure import sources

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.readiness import ReadinessLine, Verdict
+from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.ready import isolation
 from tests.policy.ready.asking import by_check, facts, short
 from tests.policy.samples import function, host

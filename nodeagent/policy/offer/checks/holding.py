@@ -9,7 +9,7 @@ from nodeagent.model.resource import Isolation, Reason, ReasonCode
 from nodeagent.policy import groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 
-_WITH_ITS_POD = "it becomes available when that pod ends"
+WITH_ITS_POD = "it becomes available when that pod ends"
 
 
 def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
@@ -21,7 +21,7 @@ def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
     if own is not None and (own.brought or use.resource not in ("", own.resource)):
-        return _held_as_another(own)
+        return held_as_another(own)
     if use.isolation is Isolation.NONE:
         return None
     for device_id, holder in unit.holders.items():
@@ -42,7 +42,7 @@ def _held_by(holder: Holder, device_id: str) -> Reason:
     return Reason(
         ReasonCode.GROUP_HELD,
         f"IOMMU group held by {holder}, which has {device_id}",
-        _WITH_ITS_POD,
+        WITH_ITS_POD,
     )
 
 
@@ -55,13 +55,13 @@ def _held_by_two(own: Holder, other: Holder, device_id: str) -> Reason:
     )
 
 
-def _held_as_another(holder: Holder) -> Reason:
+def held_as_another(holder: Holder) -> Reason:
     """The kubelet counts ids by resource: under this one it would give the device away a second time."""
     of = f" with {holder.brought}" if holder.brought and not holder.brought.isdecimal() else ""
     return Reason(
         ReasonCode.GROUP_HELD,
         f"held by {holder}, which got it as {holder.resource}{of}",
-        _WITH_ITS_POD,
+        WITH_ITS_POD,
     )
 
 
@@ -86,7 +86,7 @@ def _held_through(vf: PciFunction, holder: Holder) -> Reason:
     return Reason(
         ReasonCode.GROUP_HELD,
         f"its VF {vf.address} is held by {holder}: either it is given, or its VFs are",
-        _WITH_ITS_POD,
+        WITH_ITS_POD,
     )
 
 

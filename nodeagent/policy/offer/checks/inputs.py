@@ -13,10 +13,13 @@ from typing import NamedTuple
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Group, HostDevice, PciFunction
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.usb import Loans
 
 
 class Unit(NamedTuple):
     """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
+
+    All USB devices are one such unit, too, and ``loans`` say what of them was given.
 
     ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
     that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those of the functions
@@ -37,6 +40,7 @@ class Unit(NamedTuple):
     nodes: frozenset[str] = frozenset()
     iommu: bool = True
     firmware: bool = False
+    loans: Loans = MappingProxyType({})
 
     @property
     def number(self) -> str:
@@ -57,6 +61,7 @@ class Use(NamedTuple):
     host_devices: tuple[str, ...] = ()
     type_id: str | None = None
     unnamed: bool = False
+    force: tuple[str, ...] = ()  # of a USB rule: what the host may lose
 
     def device_id(self, host_device: HostDevice) -> str:
         """The id of the Device that stands for the host device."""

@@ -60,6 +60,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- else if .Values.changes -}}true{{- end -}}
 {{- end -}}
 
+{{- /* "true" if the nodes of USB devices get another owner, else "". */ -}}
+{{- define "nodeagent.usb" -}}
+{{- if eq (toString .Values.usb) "auto" -}}
+{{- $found := false -}}
+{{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
+{{- if .usb }}{{- $found = true -}}{{- end -}}
+{{- end -}}
+{{- if $found -}}true{{- end -}}
+{{- else if .Values.usb -}}true{{- end -}}
+{{- end -}}
+
+{{- /* The capabilities that it needs, as a list. */ -}}
+{{- define "nodeagent.capabilities" -}}
+{{- $added := list -}}
+{{- if include "nodeagent.changes" . }}{{- $added = concat $added (list "SYS_PTRACE" "DAC_READ_SEARCH") -}}{{- end -}}
+{{- if include "nodeagent.usb" . }}{{- $added = append $added "CHOWN" -}}{{- end -}}
+{{- dict "add" $added | toYaml -}}
+{{- end -}}
+
 {{- /* "true" if the KubeVirt CR and the Node are followed, else "". */ -}}
 {{- define "nodeagent.cluster" -}}
 {{- $enabled := dig "kubevirt" "enabled" "auto" (include "nodeagent.config" . | fromYaml) | toString -}}

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose the node of a USB device is: given to QEMU for as long as a pod has it, and given back.
+
+A container gets a node of its own with the owner that the host's node has then, so that is changed before.
+The kernel makes the node anew, and root's, whenever the device gets another number. May block.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from nodeagent.base import advice
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.model.usb import Loan
+
+QEMU = 107  # user and group of virt-launcher's QEMU (KubeVirt pkg/util/util.go, NonRootUID)
+_MAJOR = 189  # USB_DEVICE_MAJOR in the kernel: 128 numbers to a bus
+
+
+def lend(root: Root, loan: Loan) -> Loan:
+    """The loan with whose the node is now; nothing is changed. :raises KernelRefused: if it is not there."""
+    status = _looked(root, loan)
+    return loan._replace(user=status.st_uid, group=status.st_gid)
+
+
+def give(root: Root, loan: Loan) -> None:
+    """Make it QEMU's. :raises KernelRefused: if it is not there, or the kernel refuses."""
+    status = _looked(root, loan)
+    if (status.st_uid, status.st_gid) != (QEMU, QEMU):
+        _own(root, loan, QEMU, QEMU)
+
+
+def take_back(root: Root, loan: Loan) -> None:
+    """Make it whose it was, if it is still the same node, and QEMU's. :raises KernelRefused: if refused."""
+    try:
+        status = _looked(root, loan)
+    except KernelRefused:
+        return  # another device has come, or none
+    if (status.st_uid, status.st_gid) == (QEMU, QEMU):
+        _own(root, loan, loan.user, loan.group)
+
+
+def number(place: str) -> tuple[int, int]:
+    """Major and minor number of the node of ``bus:number``."""
+    bus, _, device = place.partition(":")
+    return _MAJOR, (int(bus) - 1) * 128 + int(device) - 1
+
+
+def _looked(root: Root, loan: Loan) -> os.stat_result:
+    try:
+        status = os.lstat(root.path(loan.node))
+    except OSError as error:
+        raise _refused(error, loan.node) from error
+    strange = stat.S_ISCHR(status.st_mode) and status.st_rdev != os.makedev(*number(loan.place))
+    if stat.S_ISLNK(status.st_mode) or (root.is_host and strange):
+        raise _refused(OSError(errno.ENODEV, "it is not the node of that device"), loan.node)
+    return status
+
+
+def _own(root: Root, loan: Loan, user: int, group: int) -> None:
+    try:
+        os.chown(root.path(loan.node), user, group, follow_symlinks=False)
+    except OSError as error:
+        if not root.is_host and error.errno == errno.EPERM:
+            return  # a tree of files that is a user's own
+        raise _refused(error, loan.node) from error
+
+
+def _refused(error: OSError, node: str) -> KernelRefused:
+    hint = "plug the device in again, or look at the kernel log"
+    if error.errno in (errno.EPERM, errno.EROFS):
+        hint = "let nodeagent have CAP_CHOWN, and /dev/bus/usb to write to: see docs/usb.md"
+    return KernelRefused(
+        f"{node} cannot be made QEMU's: {advice.words(error)}",
+        hint,
+        errno=error.errno or 0,
+        path=node,
+    )

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one USB device, and tells devices apart by what outlives their numbers.
+
+What the kernel shows of descriptors is cached in it, so no device is woken; but a serial number is read under
+the lock of its device, which a reset may hold. Decides nothing: half a device is kept with what could be
+read. Never loaded on a node that wishes for no USB device (see ``usb_row``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.scan import usb_uses
+from nodeagent.kernel.scan.pci import natural
+from nodeagent.kernel.scan.readers import NOT_READABLE
+from nodeagent.kernel.scan.usb_row import DEVICES
+from nodeagent.model.host import Host
+from nodeagent.model.ids import pci_address
+from nodeagent.model.usb import UsbDevice, UsbInterface
+
+_PCI = "/sys/bus/pci/devices"
+_NAME = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
+_BUS = re.compile(r"usb[0-9]+")
+_ID = re.compile(r"[0-9a-f]{4}")
+_UNFIT = re.compile(r"[^A-Za-z0-9:._-]")
+_LONGEST = 40  # characters of a serial number in an id
+_IDENTITY = ("idVendor", "idProduct", "serial", "bDeviceClass", "busnum", "devnum", "manufacturer", "product")
+_UNKNOWN = "its vendor and product cannot be read: being removed?"
+
+ById = Mapping[str, UsbDevice]
+
+
+def names(root: Root) -> list[str]:
+    """All devices but root hubs; interfaces are listed beside them."""
+    return [name for name in root.names(DEVICES) if _NAME.fullmatch(name)]
+
+
+def device(root: Root, name: str) -> UsbDevice | None:
+    """The device as it is now, with an id for now (see ``identified``); None if it is not there."""
+    try:
+        with root.directory(f"{DEVICES}/{name}") as directory:
+            found = _device(root, name, directory)
+    except OSError as error:
+        return None if gone(error) else UsbDevice(name, name, unreadable=f"not readable: {error.strerror}")
+    if found.vendor is None or found.product is None or found.bus is None or found.number is None:
+        return found._replace(unreadable=_UNKNOWN) if root.exists(f"{DEVICES}/{name}") else None
+    used = found.driver is not None and not found.hub
+    return found._replace(
+        present=root.exists(found.node), uses=usb_uses.uses(root, found) if used else found.uses
+    )
+
+
+def _device(root: Root, name: str, at: Directory) -> UsbDevice:
+    vendor, product, serial, code, bus, number, *texts = at.texts(_IDENTITY)
+    controller, path = _path(root, name, bus)
+    return UsbDevice(
+        id=name,
+        name=name,
+        path=path,
+        bus=natural(bus),
+        number=natural(number),
+        vendor=_hexadecimal(vendor),
+        product=_hexadecimal(product),
+        serial=serial or None,
+        text=" ".join(filter(None, texts)) or None,
+        device_class=code,
+        interfaces=tuple(_interface(at, each) for each in sorted(at.names()) if each.startswith(f"{name}:")),
+        numa_node=natural(root.text(f"{_PCI}/{controller}/numa_node")) if controller else None,
+    )
+
+
+def _interface(at: Directory, name: str) -> UsbInterface:
+    keys = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
+    code = "".join(text or "??" for text in at.texts([f"{name}/{key}" for key in keys]))
+    return UsbInterface(code, at.link(f"{name}/driver"))
+
+
+def _path(root: Root, name: str, bus: str | None) -> tuple[str | None, str]:
+    """The PCI controller above it, and where it sits: a controller has a root hub for each speed."""
+    parts = (root.target(f"{DEVICES}/{name}") or "").split("/")
+    at = next((place for place, part in enumerate(parts) if place and _BUS.fullmatch(part)), None)
+    if at is None:
+        return None, name
+    controller, ports = parts[at - 1], name.partition("-")[2]
+    hubs = [each for each in root.names(f"{DEVICES}/usb{bus}/..") if _BUS.fullmatch(each)]
+    ranks = {each: rank for rank, each in enumerate(sorted(hubs, key=lambda each: int(each[3:])))}
+    return pci_address(controller), f"{controller}-usb-{ranks.get(f'usb{bus}', '?')}:{ports}"
+
+
+def _hexadecimal(text: str | None) -> str | None:
+    return text.lower() if text is not None and _ID.fullmatch(text.lower()) else None
+
+
+def by_serial(found: UsbDevice) -> str | None:
+    """The id by its serial number; None without one. What no id may hold is told apart by a hash."""
+    if found.serial is None or found.vendor is None:
+        return None
+    fit = _UNFIT.sub("_", found.serial)[:_LONGEST]
+    if fit != found.serial:
+        fit = f"{fit[: _LONGEST - 9]}-{hashlib.sha256(found.serial.encode()).hexdigest()[:8]}"
+    return f"{found.vendor}:{found.product}-{fit}"
+
+
+def by_path(found: UsbDevice) -> str:
+    """The id by the port in which it sits."""
+    return f"{found.vendor}:{found.product}@{found.path}"
+
+
+def identified(read: Mapping[str, UsbDevice | None], known: ById, whole: bool) -> dict[str, UsbDevice | None]:
+    """What was read, by name, → the same by id, with None for ids that are no more; pure.
+
+    What sits where it sat keeps its id. What comes to a serial number that another one has is known by its
+    port, and so are both if they come at once.
+    """
+    before = {each.name: each for each in known.values()}
+    now = {name: each for name, each in before.items() if not whole and name not in read}
+    now |= {name: each for name, each in read.items() if each is not None}
+    serials = Counter(by_serial(each) for each in now.values())
+    result: dict[str, UsbDevice | None] = dict.fromkeys(
+        each.id for name, each in before.items() if whole or name in read
+    )
+    kept = {name: before[name].id for name, each in now.items() if _stays(before.get(name), each)}
+    for name, each in now.items():
+        own = by_serial(each)
+        fresh = own if own is not None and serials[own] == 1 else by_path(each)
+        device_id = kept.get(name, each.id if each.vendor is None else fresh)
+        if name in read:
+            result[device_id] = each._replace(id=device_id)
+    return result
+
+
+def _stays(before: UsbDevice | None, now: UsbDevice) -> bool:
+    """True if it is what was there before, as far as can be told."""
+    if before is None:
+        return False
+    same = (before.vendor, before.product, before.serial) == (now.vendor, now.product, now.serial)
+    return same or now.unreadable is not None
+
+
+def unanswered(name: str, previous: Host) -> UsbDevice:
+    """What stands for one that does not answer."""
+    known = next((each for each in previous.usb.values() if each.name == name), None)
+    return (known or UsbDevice(name, name))._replace(unreadable=NOT_READABLE)
+
+
+def as_known(root: Root, known: UsbDevice) -> bool:
+    """True if it still reads so."""
+    now = device(root, known.name)
+    return now is not None and now._replace(id=known.id) == known

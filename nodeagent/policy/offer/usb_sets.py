@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rule takes which USB devices: one by one, or in sets of which no part may be missing. Pure.
+
+All USB devices are one unit of decision, for a set is made of any of them. Rules go in their order, each
+selector of a set takes the first free device, the one that was plugged in first; and a rule makes sets for as
+long as it finds whole ones. What a pod was given together stays together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nodeagent.model.desired import UsbRule
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import Loan, UsbDevice
+from nodeagent.policy import selectors
+from nodeagent.policy.offer import matches
+from nodeagent.policy.offer.matches import Match
+
+Taken = tuple[tuple[UsbDevice, ...], Match]
+"""What one Device stands for, the first of which names it; and the rule that takes it."""
+
+
+def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
+    """All that rules take of these devices."""
+    free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each)}
+    for rule in snapshot.desired.rules:
+        if isinstance(rule, UsbRule):
+            match = Match(ResourceName(rule.name), rule)
+            for members in _sets(rule, free, snapshot):
+                yield members, match
+
+
+def _in_order(device: UsbDevice) -> tuple[int, int, str]:
+    return device.number or 0, device.bus or 0, device.id
+
+
+def _may_be_given(device: UsbDevice) -> bool:
+    return not device.hub and device.vendor is not None
+
+
+def _sets(rule: UsbRule, free: dict[str, UsbDevice], snapshot: Snapshot) -> Iterator[tuple[UsbDevice, ...]]:
+    """Takes them out of those that are free; a rule of the KubeVirt CR leaves virt-handler what it has."""
+    desired = snapshot.desired
+    kept = {each.id for each in free.values() if rule.permitted and matches.given_away(each, desired)}
+    left = {each.id: each for each in free.values() if each.id not in kept}
+    for members in _found(rule, left, snapshot):
+        for each in members:
+            del free[each.id], left[each.id]
+        yield members
+
+
+def _found(
+    rule: UsbRule, left: Mapping[str, UsbDevice], snapshot: Snapshot
+) -> Iterator[tuple[UsbDevice, ...]]:
+    """One after the other; what was found is taken out of what is left before the next is looked for."""
+    if not rule.bundle:
+        yield from [(each,) for each in left.values() if selectors.picks(rule, each)]
+        return
+    yield from _lent(rule, left, snapshot)
+    while members := _next_set(rule, left.values()):
+        yield members
+
+
+def _lent(
+    rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
+) -> Iterator[tuple[UsbDevice, ...]]:
+    """The sets that pods have of this resource, as far as all of them is there."""
+    for head, loans in snapshot.loans.items():
+        holder = snapshot.holder(head)
+        if holder is not None and holder.resource == rule.name:
+            members = _members(loans, free)
+            if members and _fits(rule, members):
+                yield members
+
+
+def _members(loans: Iterable[Loan], free: Mapping[str, UsbDevice]) -> tuple[UsbDevice, ...]:
+    found = [free.get(loan.id) for loan in loans]
+    return tuple([each for each in found if each is not None]) if None not in found else ()
+
+
+def _fits(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
+    """True if the members, in their order, are what the selectors name."""
+    pairs = zip(rule.selectors, members, strict=False)
+    return len(members) == len(rule.selectors) and all(selectors.fits(*pair, {}) for pair in pairs)
+
+
+def _next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
+    """The first free device for each selector; () if one finds none."""
+    members: dict[str, UsbDevice] = {}
+    left = list(free)
+    for selector in rule.selectors:
+        fitting = (each for each in left if each.id not in members and selectors.fits(selector, each, {}))
+        found = next(fitting, None)
+        if found is None:
+            return ()
+        members[found.id] = found
+    return tuple(members.values())
