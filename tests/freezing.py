@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SIZE = 4 << 20  # bytes; ext4 wants no less
-_THAW = "percpu_rwsem_wait"  # sb_start_write in include/linux/fs.h, since Linux 5.6
+_WAITS = (
+    "percpu_rwsem_wait",  # sb_start_write in include/linux/fs.h, since Linux 5.6
+    "request_wait_answer",  # for a FUSE server: tests/unanswered.py
+)
 
 
 def possible() -> bool:
@@ -66,12 +69,12 @@ def frozen(directory: Path) -> Iterator[Frozen]:
 
 
 def sleepers(pid: int) -> list[Path]:
-    """The threads of this process that wait for a frozen file system (wchan), as directories of proc(5).
+    """The threads of this process that wait for a file system (wchan), as directories of proc(5).
 
     State D alone would not tell: a disk that is busy makes threads sleep so for a moment.
     """
     tasks = Path("/proc", str(pid), "task")
-    return [task for task in tasks.iterdir() if _text(task / "wchan") == _THAW] if tasks.exists() else []
+    return [task for task in tasks.iterdir() if _text(task / "wchan") in _WAITS] if tasks.exists() else []
 
 
 def leader(pid: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -79,15 +79,9 @@ class LateFeature:
         while not left and not self._feature.wanted(self._core.snapshots.now.desired):
             seen, _ = await self._core.snapshots.newer(seen)
         if not self.components:
-            module = await threads.call(_loaded, self._feature.module)
+            module = await threads.call(importlib.import_module, self._feature.module)
+            memory.tidy()  # loading leaves much behind that is not needed again
             self.components = module.components(self._core)
         async with anyio.create_task_group() as group:
             for component in self.components:
                 group.start_soon(self._core.supervisor.run, component, name=component.name)
-
-
-def _loaded(name: str) -> Any:
-    """The module. Loading leaves much behind that is not needed again."""
-    module = importlib.import_module(name)
-    memory.tidy()
-    return module

@@ -50,18 +50,17 @@ def _field(key: str, value: str) -> bytes:
 
 
 class Journal:
-    """A way to journald; opens no file until the first record."""
+    """A way to journald; opens nothing before the first record, in the thread that sends it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.setblocking(False)
+        self._opened: socket.socket | None = None
 
     def send(self, fields: Mapping[str, Value]) -> bool:
         """Send one record; False if journald is away, busy (EAGAIN) or refuses it."""
         data = frame(fields)
         try:
-            self._socket.sendto(data, self._path)
+            self._socket().sendto(data, self._path)
         except OSError as error:
             return error.errno in _TOO_LARGE and self._send_file(data)
         return True
@@ -75,11 +74,18 @@ class Journal:
                 file.flush()
                 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
-                self._socket.sendmsg([], [rights], 0, self._path)  # socket.send_fds drops the path (3.11)
+                self._socket().sendmsg([], [rights], 0, self._path)  # socket.send_fds drops the path (3.11)
         except OSError:
             return False
         return True
 
     def close(self) -> None:
         """Give the socket back."""
-        self._socket.close()
+        if self._opened is not None:
+            self._opened.close()
+
+    def _socket(self) -> socket.socket:
+        if self._opened is None:
+            self._opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._opened.setblocking(False)
+        return self._opened

@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from nodeagent.base import apart
+
 MOST = 5000  # lines that wait; some MiB
 
 
@@ -31,7 +33,7 @@ class LogQueue:
         with self._moved:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="nodeagent, log", daemon=True)
-                self._thread.start()
+                apart.start(self._thread)
             if len(self._waiting) >= self._most:
                 self._lost += 1
                 return

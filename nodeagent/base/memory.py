@@ -2,7 +2,9 @@
 """When circles of objects are collected, and when free pages go back to the system.
 
 Not while the daemon starts: nearly all that is made then stays, and looking at it again and again takes a
-twentieth of that time. After it as usual, and at once after a burst. Python frees to the C library, which
+twentieth of that time. After it on the event loop alone, from time to time, and at once after a burst: Python
+would do it in whichever thread happens to make an object, and what is freed there may close a descriptor that
+the thread does not have (``base.apart``). Python frees to the C library, which
 keeps what lies between live blocks; glibc's malloc_trim(3) hands the whole free pages back. Other C
 libraries lack it, and then only the collection is done.
 """
@@ -22,9 +24,19 @@ def begin_start() -> None:
 
 
 def end_start() -> None:
-    """Collect again, but never visit what was made so far: it stays."""
+    """Never visit what was made so far: it stays. From now on ``collect`` is to be called now and then."""
     gc.freeze()
-    gc.enable()
+
+
+def collect() -> None:
+    """Collect what Python would have collected by now, had it been allowed to."""
+    due = [
+        generation
+        for generation, (count, most) in enumerate(zip(gc.get_count(), gc.get_threshold(), strict=True))
+        if 0 < most < count
+    ]
+    if due:
+        gc.collect(due[-1])
 
 
 def tidy() -> None:

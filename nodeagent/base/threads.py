@@ -7,10 +7,9 @@ any time, and the process can exit while the thread still sleeps. (``anyio.to_th
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
 
-A process that is killed lives on as long as one of its threads sleeps so, with all of its descriptors but
-those of a ``base.keeper``. If all threads had tables of their own, Python's collector would close what it
-finds by numbers that mean something else in the thread in which it runs. So only what is most likely to sleep
-for ever, a write to sysfs, has one (``base.apart``). A call must not leave a descriptor open.
+The threads share no descriptor with the loop (``base.apart``): a process that is killed lives on as long as
+one of them sleeps, but the kubelet's connections do not. A call must not use a descriptor that the loop has
+opened, nor leave one open.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from functools import partial
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import anyio
+
+from nodeagent.base import apart
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -45,7 +46,7 @@ class _Worker:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        apart.start(self._thread)
 
     @classmethod
     def take(cls, name: str) -> _Worker:

@@ -1,46 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes apart. That a dead process keeps nothing while one sleeps: tests/blackbox/test_killed.py."""
+"""The loop's thread set apart, each time in a process of its own: it cannot be taken back.
+
+That a dead process keeps nothing while a thread of it sleeps: tests/blackbox/test_killed.py.
+"""
 
 from __future__ import annotations
 
-import errno
-import os
-import threading
+import subprocess
+import sys
+
+SCRIPT = """
+import asyncio, ctypes, gc, os, socket, threading
 from pathlib import Path
+import anyio
+from nodeagent.base import apart, memory, threads
 
-import pytest
+def leads_to(descriptor, thread="thread-self"):
+    try:
+        return os.readlink(f"/proc/{thread}/fd/{descriptor}")
+    except OSError:
+        return None
 
-from nodeagent.base import apart
-
-
-def test_what_was_there_is_replaced_by_what_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("what was there before")
-    apart.write(str(file), b"1\n")
-    assert file.read_text() == "1\n"
-
-
-def test_the_error_of_the_kernel_reaches_the_caller(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="absent") as absent:
-        apart.write(str(tmp_path / "absent"), b"1\n")
-    assert absent.value.errno == errno.ENOENT
-    with pytest.raises(OSError) as full:
-        apart.write("/dev/full", b"1\n")
-    assert full.value.errno == errno.ENOSPC
+async def main():
+    apart.set_apart()
+"""
+WITHOUT_THE_CALL = "ctypes.CDLL = lambda name, **how: object()\n"
 
 
-def test_whoever_writes_has_no_other_descriptor(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    before = set(os.listdir("/proc/self/task"))
-    data = b"1" * (1 << 20)  # more than a pipe holds: it writes until all is read
-    writer = threading.Thread(target=apart.write, args=(str(pipe), data))
-    writer.start()
-    with pipe.open("rb", buffering=0) as reader:
-        reader.read(1)
-        (task,) = set(os.listdir("/proc/self/task")) - before - {str(writer.native_id)}
-        table = Path("/proc/self/task", task, "fd")
-        assert [os.readlink(each) for each in table.iterdir()] == [str(pipe)]
-        while reader.read(1 << 16):
-            pass
-    writer.join()
+def run(body: str, before: str = "") -> list[str]:
+    """What a process prints that does this in its loop."""
+    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+    program = f"{SCRIPT}{lines}{before}anyio.run(main)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=20, check=True, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_what_the_loop_opens_is_seen_by_no_other_thread() -> None:
+    body = """
+opened = socket.socket()
+print(leads_to(opened.fileno()).startswith("socket"))
+print(await threads.call(leads_to, opened.fileno()))
+"""
+    assert run(body) == ["True", "None"]
+
+
+def test_what_a_thread_opens_is_seen_by_other_threads_but_not_by_the_loop() -> None:
+    body = """
+left = await threads.call(os.open, "/dev/zero", os.O_RDONLY)
+print(leads_to(left))
+others = [await threads.start(leads_to, left).result() for _ in range(3)]
+print(*others)
+"""
+    assert run(body) == ["None", *["/dev/zero"] * 3]
+
+
+def test_what_was_open_before_is_everybodys_and_a_thread_wakes_the_loop() -> None:
+    body = """
+print(leads_to(1) == await threads.call(leads_to, 1))
+"""
+    assert run(body) == ["True"]
+
+
+def test_a_thread_that_cannot_be_had_is_an_error_of_the_call() -> None:
+    body = """
+threading.stack_size(1 << 47)
+try:
+    await threads.call(print)
+except RuntimeError:
+    print("none")
+threading.stack_size(0)
+await threads.call(print, "some")
+"""
+    assert run(body) == ["none", "some"]
+
+
+def test_where_tables_cannot_be_parted_all_is_shared_and_works() -> None:
+    body = """
+opened = socket.socket()
+print((await threads.call(leads_to, opened.fileno())).startswith("socket"))
+"""
+    assert run(body, WITHOUT_THE_CALL) == ["True"]

@@ -1,38 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon is killed while one of its threads sleeps in the kernel: nothing of it keeps the next one away.
 
-The kernel really lets that thread sleep, as it does with a write to sysfs that waits for a virtual machine.
+The kernel really lets that thread sleep, as it does with a call of sysfs that waits for a virtual machine.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import NamedTuple
 
+import anyio
 import pytest
 
-from tests import freezing
+from nodeagent.base import sockets
+from nodeagent.sim.kubelet.state import Pod
+from tests import freezing, unanswered
 from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, eventually, pod
-from tests.freezing import Frozen
 
-NIC = "0000:60:00.0"
+NIC, GPU = "0000:60:00.0", "0000:10:00.0"
 pytestmark = pytest.mark.skipif(
-    not freezing.possible(), reason="freezing a file system takes root and loop devices"
+    not (freezing.possible() and unanswered.possible()),
+    reason="file systems that hang take root, loop devices and FUSE",
 )
 
-
-@pytest.fixture
-def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
-    """Files that can be made to hang."""
-    with freezing.frozen(tmp_path_factory.mktemp("frozen")) as files:
-        yield files
+Hanging = Callable[[], AbstractContextManager[None]]
 
 
 class Sleep(NamedTuple):
-    """What is on the disk that hangs, and the configuration that has the daemon write there."""
+    """What it is that hangs, and the configuration that has the daemon go there."""
 
     path: str
     configuration: str
@@ -42,23 +39,46 @@ CHANGE = Sleep(
     f"sys/bus/pci/devices/{NIC}/sriov_numvfs", "sriov: [{match: [{vendors: ['8086']}], numVFs: 2}]"
 )
 RECORD = Sleep("var/lib/nodeagent", "timing: {settle: 400ms}")
-EITHER = pytest.mark.parametrize("sleep", [CHANGE, RECORD], ids=["change", "record"])
+LOOK = Sleep(f"sys/bus/pci/devices/{NIC}/enable", "timing: {resync: 1s}")
+ANY = pytest.mark.parametrize("sleep", [CHANGE, RECORD, LOOK], ids=["change", "record", "look"])
 
 
-def prepared(node: Node, frozen: Frozen, sleep: Sleep) -> None:
-    """A GPU that is given away, a network card that can have VFs, and a disk that can hang."""
+@pytest.fixture
+def sleep() -> Sleep:
+    """What hangs where a test says nothing else."""
+    return LOOK
+
+
+@pytest.fixture
+def hanging(node: Node, sleep: Sleep, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hanging]:
+    """A GPU that is given away, a network card that can have VFs, and something that can hang."""
     node.add_gpus(1)
     node.host.add_function(
         NIC, vendor="8086", device="1572", pci_class="020000", driver="i40e", group=60, sriov=4
     )
-    (node.root / RECORD.path).mkdir(parents=True)
-    frozen.take(node.root / sleep.path)
+    with able_to_hang(node, sleep, tmp_path_factory) as hanging:
+        yield hanging
+
+
+@contextmanager
+def able_to_hang(node: Node, sleep: Sleep, directories: pytest.TempPathFactory) -> Iterator[Hanging]:
+    """Writes to a disk sleep, or reads of one file."""
+    path = node.root / sleep.path
+    if path.name == "enable":
+        with unanswered.unanswered(path.resolve()) as file:
+            yield file.hanging
+        return
+    if sleep is RECORD:
+        path.mkdir(parents=True)
+    with freezing.frozen(directories.mktemp("frozen")) as disk:
+        disk.take(path)
+        yield disk.hanging
 
 
 @asynccontextmanager
-async def asleep(node: Node, frozen: Frozen, daemon: Daemon, sleep: Sleep) -> AsyncIterator[None]:
+async def asleep(node: Node, hanging: Hanging, daemon: Daemon, sleep: Sleep) -> AsyncIterator[None]:
     """A thread of the daemon sleeps in the kernel until the end."""
-    with frozen.hanging():
+    with hanging():
         node.configure(f"apiVersion: nodeagent/v1\n{sleep.configuration}\n")
         await eventually(lambda: bool(freezing.sleepers(daemon.pid)))
         yield
@@ -70,34 +90,16 @@ async def killed(daemon: Daemon) -> None:
     await eventually(lambda: freezing.leader(daemon.pid) == "Z")
 
 
-async def test_nothing_of_a_daemon_outlives_it_but_the_write_to_the_host_that_sleeps(
-    node: Node, frozen: Frozen
+@ANY
+async def test_nothing_of_a_daemon_outlives_it_but_the_thread_that_sleeps(
+    node: Node, hanging: Hanging, sleep: Sleep
 ) -> None:
-    prepared(node, frozen, CHANGE)
     async with node.running(listed={T4: 1}) as (daemon, kubelet), AsyncExitStack() as later:
-        async with asleep(node, frozen, daemon, CHANGE):
-            (sleeper,) = freezing.sleepers(daemon.pid)
-            assert len(os.listdir(sleeper / "fd")) <= 1, "the file, if it is open yet"
+        async with asleep(node, hanging, daemon, sleep):
+            (socket,) = node.sockets()
             await killed(daemon)
             await kubelet.until(lambda: not kubelet.statistics.streams.get(T4), PATIENCE)
-            seen = len(kubelet.statistics.lists[T4])
-            heir = await later.enter_async_context(node.daemon())
-            await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
-            given = await kubelet.admit(pod("vm", {T4: 1}))
-            assert given.phase == "Running", given.message
-            assert freezing.sleepers(daemon.pid)
-        await eventually(lambda: not freezing.sleepers(heir.pid))
-        assert (await node.status())["changes"]["problems"] == []
-
-
-async def test_another_serves_at_once_also_while_the_dead_one_keeps_all_its_connections(
-    node: Node, frozen: Frozen
-) -> None:
-    prepared(node, frozen, RECORD)
-    async with node.running(listed={T4: 1}) as (daemon, kubelet), AsyncExitStack() as later:
-        async with asleep(node, frozen, daemon, RECORD):
-            await killed(daemon)
-            assert kubelet.statistics.streams == {T4: 1}
+            assert not sockets.is_served(node.plugins / socket)
             seen = len(kubelet.statistics.lists[T4])
             heir = await later.enter_async_context(node.daemon())
             await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
@@ -105,17 +107,35 @@ async def test_another_serves_at_once_also_while_the_dead_one_keeps_all_its_conn
             assert given.phase == "Running", given.message
             assert (await node.status())["pid"] == heir.pid
             assert freezing.sleepers(daemon.pid)
-        # The kubelet takes the end of the first one's stream for the end of the second, and forgets that.
-        await kubelet.until(lambda: len(kubelet.statistics.accepted(T4)) == 3, PATIENCE)
-        await kubelet.until_listed(T4, 1, PATIENCE)
+        await eventually(lambda: not freezing.sleepers(heir.pid))
+        assert (await node.status())["changes"]["problems"] == []
 
 
-@EITHER
-async def test_one_that_lives_keeps_others_away_also_while_a_write_of_it_sleeps(
-    node: Node, frozen: Frozen, sleep: Sleep
+@pytest.mark.parametrize("sleep", [LOOK._replace(path=LOOK.path.replace(NIC, GPU))], ids=["allocate"])
+async def test_a_pod_that_was_being_given_a_device_hears_of_the_end_at_once(
+    node: Node, hanging: Hanging
 ) -> None:
-    prepared(node, frozen, sleep)
-    async with node.running(listed={T4: 1}) as (daemon, kubelet), asleep(node, frozen, daemon, sleep):
+    given: list[Pod] = []
+    async with node.running(listed={T4: 1}) as (daemon, kubelet), anyio.create_task_group() as tasks:
+
+        async def admit() -> None:
+            given.append(await kubelet.admit(pod("vm", {T4: 1})))
+
+        with hanging():
+            tasks.start_soon(admit)
+            await eventually(lambda: bool(freezing.sleepers(daemon.pid)))
+            await killed(daemon)
+            await eventually(lambda: bool(given))
+            assert freezing.sleepers(daemon.pid)
+            assert given[0].phase == "Failed"
+        tasks.cancel_scope.cancel()
+
+
+@ANY
+async def test_one_that_lives_keeps_others_away_also_while_a_thread_of_it_sleeps(
+    node: Node, hanging: Hanging, sleep: Sleep
+) -> None:
+    async with node.running(listed={T4: 1}) as (daemon, kubelet), asleep(node, hanging, daemon, sleep):
         second = await node.command("run")
         assert second.returncode == 1
         assert "another nodeagent serves" in second.stderr
@@ -123,12 +143,11 @@ async def test_one_that_lives_keeps_others_away_also_while_a_write_of_it_sleeps(
         assert kubelet.statistics.streams == {T4: 1}
 
 
-@EITHER
+@ANY
 async def test_of_many_that_come_at_once_after_it_exactly_one_serves(
-    node: Node, frozen: Frozen, sleep: Sleep
+    node: Node, hanging: Hanging, sleep: Sleep
 ) -> None:
-    prepared(node, frozen, sleep)
-    async with node.daemon() as daemon, AsyncExitStack() as later, asleep(node, frozen, daemon, sleep):
+    async with node.daemon() as daemon, AsyncExitStack() as later, asleep(node, hanging, daemon, sleep):
         await killed(daemon)
         heirs = [await later.enter_async_context(node.daemon(ready=False)) for _ in range(3)]
         await eventually(lambda: sum(heir.alive for heir in heirs) == 1)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from nodeagent.base import advice, apart
+from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
@@ -78,6 +78,10 @@ def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> Ker
 def _put(root: Root, write: Write) -> None:
     """One write call: the kernel takes one value per write."""
     try:
-        apart.write(root.path(write.path), f"{write.value}\n".encode())
+        file = os.open(root.path(write.path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(file, f"{write.value}\n".encode())
+        finally:
+            os.close(file)
     except OSError as error:
         raise refused(error.errno or errno.EIO, write.path, write.hints) from error
