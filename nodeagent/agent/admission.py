@@ -39,8 +39,10 @@ class Admission:
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
         self.pods = pods  # None: the kubelet was not asked, or did not answer
-        self.names = _candidates(before or {}, pods or {}, done)  # of whom one is the pod
-        self.name = next(iter(self.names)) if len(self.names) == 1 else None
+        came = _came(before or {}, pods or {})
+        self.names = came or _waiting(pods or {}, done)  # of whom one is the pod
+        self.name = _only(self.names)
+        self.came = _only(came)  # the pod, if it is new for certain: a container of an old one may ask, too
         self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
         self._begun = begun
 
@@ -77,7 +79,7 @@ class Admission:
 
     def whoever(self) -> Admission:
         """This one, without the names of whom it might be: nobody came who could ask."""
-        self.names, self.name = frozenset(), None
+        self.names, self.name, self.came = frozenset(), None, None
         return self
 
     def named(self, pods: Pods) -> None:
@@ -196,10 +198,18 @@ class Admissions:
         self.settles = None if over else now + AGAIN
 
 
-def _candidates(before: Pods, now: Pods, done: Collection[str]) -> frozenset[str]:
-    """The names that were added, or came again; if there are none, those that show nothing yet.
+def _came(before: Pods, now: Pods) -> frozenset[str]:
+    """The names that were added, or came again."""
+    return frozenset(name for name, shown in now.items() if name not in before or not shown >= before[name])
 
-    And who is not ``done``, whatever it shows: it may wait for another plugin since before it was asked for.
+
+def _waiting(now: Pods, done: Collection[str]) -> frozenset[str]:
+    """The names that show nothing yet, and those that are not ``done``, whatever they show.
+
+    Such a one may wait for another plugin since before it was asked for.
     """
-    came = frozenset(name for name, shown in now.items() if name not in before or not shown >= before[name])
-    return came or frozenset(name for name, shown in now.items() if not shown or name not in done)
+    return frozenset(name for name, shown in now.items() if not shown or name not in done)
+
+
+def _only(names: frozenset[str]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None

@@ -166,8 +166,8 @@ def _alone(pods: frozenset[str], admission: Admission) -> bool:
 
 
 def _gone(pods: frozenset[str], answer: PodList, asker: Admission | None) -> bool:
-    """True if they have all ended, also if another pod asks under the one name."""
-    return pods.isdisjoint(answer.pods) or (asker is not None and asker.name in pods)
+    """True if they have all ended, also if another pod asks that has come under the one name."""
+    return pods.isdisjoint(answer.pods) or (asker is not None and asker.came in pods)
 
 
 def _names(given: Mapping[str, _Given], shown: _Shown) -> dict[str, str]:

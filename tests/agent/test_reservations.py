@@ -114,7 +114,7 @@ def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_
     snapshots = Snapshots(Snapshot())
     reservations = ReservationBook(snapshots)
     before = {"ns/one": frozenset({(A, "c")})}  # so it is not known to be the one that asks
-    give(reservations, pods("a", "b"), 1.0, 2.0, Admission("admission", before, before))
+    give(reservations, pods("a", "b"), 1.0, 2.0, Admission("admission", before, before, done=before))
     assert snapshots.now.reservations.given == pods("a", "b")
     assert reservations.presumed == {}, "it has not settled"
     reservations.named(PodList({"a": POD}, {"ns/one": frozenset({(A, "a")})}), asked=1.5)

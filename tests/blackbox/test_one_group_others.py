@@ -201,3 +201,25 @@ async def test_a_device_that_another_plugin_gives_as_well_is_told_with_whoever_g
         assert (holder["pod"], holder["resource"]) in ((one.key, GPU), (two.key, SOUND))
         kubelet.delete(one)
         await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+
+
+async def test_what_an_init_container_has_stays_held_though_a_container_of_another_pod_is_started(
+    node: Node,
+) -> None:
+    """Its pod shows nothing, so it was taken for the one that asks: for another one of its name."""
+    (board,) = boards = usb_boards(node, 1)
+    node.configure(RULES.replace("example.com/lone", "example.com/later"))
+    async with (
+        started(node, listed={GPU: 1, USB: 1}) as (_, kubelet),
+        foreign.serving(kubelet, "n0", resource=RDMA),
+    ):
+        old = await kubelet.admit(pod("old", {RDMA: 1, LONE: 1}))
+        node.configure(RULES)
+        await all_listed(kubelet, usb_lists(boards))
+        vm = await kubelet.admit(pod("vm", {}, init_containers=[{GPU: 1}]))
+        running(old, vm)
+        await until_health(kubelet, USB, board.usb, "Unhealthy")
+        await kubelet.admit(old, again=True)
+        assert old.message == ""
+        await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
+        assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
