@@ -24,9 +24,9 @@ class Forgotten:
     def note(self, before: Allocations, after: Allocations, now: float) -> None:
         """Who held something ``before``, and does not any more."""
         self._began = now if self._began is None else self._began
-        self.gone(
-            before.holders.keys() - after.holders.keys() | before.brought.keys() - after.brought.keys(), now
-        )
+        gone = [each for each in before.holders if each not in after.holders]
+        gone += (each for each in before.brought if each not in after.brought)
+        self.gone(gone, now)
 
     def gone(self, ids: Iterable[str], now: float) -> None:
         """Whoever had these does not any more."""

@@ -26,7 +26,10 @@ class Known:
     def __init__(self) -> None:
         self.hinted: frozenset[Possession] = frozenset()  # the file names whom the kubelet did not
         self.begun: frozenset[str] = frozenset()  # uids of pods that were started, until they are forgotten
-        self._named: set[Possession] = set()  # in this life of the kubelet, as all that follows; or struck
+        self._told: Mapping[
+            str, Holder
+        ] = {}  # the last answer in this life of the kubelet, as all that follows
+        self._named: set[Possession] = set()  # by any answer, or struck from the file
         self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
         self._first: tuple[Stamp | None] | None = None  # the file at the first answer
@@ -36,6 +39,7 @@ class Known:
 
     def new_kubelet(self) -> None:
         """A kubelet was started: it has not named anybody yet."""
+        self._told = {}
         self._named.clear()
         self._owners.clear()
         self._unnamed.clear()
@@ -60,7 +64,10 @@ class Known:
             for device_id, holder in (before.items() if doubtful else ())
             if device_id not in answer and holder.named and (holder.resource, device_id) not in self._named
         }
-        known = {device_id: _same(before.get(device_id), holder) for device_id, holder in answer.items()}
+        known = {
+            device_id: holder if (old := before.get(device_id)) is holder else _same(old, holder)
+            for device_id, holder in answer.items()
+        }
         hints = [
             each
             for each in self._unnamed
@@ -93,7 +100,12 @@ class Known:
     def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
         self.begun = checkpoint.admitted or frozenset()
-        self._named |= {(holder.resource, device_id) for device_id, holder in answer.items()}
+        told, self._told = self._told, answer
+        self._named |= {
+            (holder.resource, device_id)
+            for device_id, holder in answer.items()
+            if told.get(device_id) is not holder
+        }
         unnamed_entries: dict[Entry, Stamp | None] = {}
         for entry in checkpoint.entries:
             if _names(answer, entry):
@@ -135,4 +147,4 @@ def _of_entry(entry: Entry, named: Holder | None) -> Holder:
 
 def _same(before: Holder | None, now: Holder) -> Holder:
     """The known object where it says the same: readers find by identity what has changed."""
-    return before if before is not None and (before is now or before == now) else now
+    return before if before is not None and before == now else now

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,14 @@ from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, client_of
 LIST = "/v1.PodResourcesLister/List"
 ANSWERS = 4  # that are read while others ask
 HELD = 200.0  # ms of the loop's own time in one call; it is 350 to 600 where an answer is read in one go
+EACH = (
+    50.0  # and for each answer; 15 to 35 on a machine that others load, 65 to 85 where all is taken in anew
+)
 TOPOLOGY = v1.TopologyInfo([v1.NumaNode(1)])
 
 
-def containers(ids: Iterator[str]) -> list[v1.ContainerResources]:
-    """Ten, each with two devices of somebody's, some with a place."""
+def containers(count: int, ids: Iterator[str]) -> list[v1.ContainerResources]:
+    """Each with two devices of somebody's, some with a place."""
     return [
         v1.ContainerResources(
             "c-name",
@@ -34,7 +37,7 @@ def containers(ids: Iterator[str]) -> list[v1.ContainerResources]:
                 for _ in range(2)
             ],
         )
-        for number in range(10)
+        for number in range(count)
     ]
 
 
@@ -49,11 +52,16 @@ def shares() -> Iterator[str]:
 
 
 class LongAnswers:
-    """A PodResources service with 1,000 pods of ten containers; at each answer the containers are others."""
+    """A PodResources service with 10,000 containers in so many pods; at each answer they have other names."""
 
-    def __init__(self, ids: Iterator[str]) -> None:
-        pods = [v1.PodResources(f"p{number}", "ns", containers(ids)) for number in range(1000)]
-        self._answer = b"".join(bytes(v1.ListPodResourcesResponse([pod])) for pod in pods)
+    def __init__(self, pods: int, ids: Iterator[str]) -> None:
+        answers = (
+            v1.ListPodResourcesResponse(
+                [v1.PodResources(f"p{number}", "ns", containers(10_000 // pods, ids))]
+            )
+            for number in range(pods)
+        )
+        self._answer = b"".join(map(bytes, answers))
         self.given = 0
 
     async def _list(self, stream: Any) -> None:
@@ -86,12 +94,13 @@ def loop_ran(daemon: Daemon) -> float:
     return int(schedstat.split()[0]) / 1e6
 
 
-@pytest.mark.parametrize("ids", [others(), shares()], ids=["others", "shares"])
+@pytest.mark.parametrize("pods", [1000, 1], ids=["pods", "pod"])
+@pytest.mark.parametrize("ids", [others, shares], ids=["others", "shares"])
 async def test_others_are_answered_while_ten_thousand_containers_are_read(
-    node: Node, ids: Iterator[str]
+    node: Node, ids: Callable[[], Iterator[str]], pods: int
 ) -> None:
     node.add_gpus(2)
-    answers = LongAnswers(ids)
+    answers = LongAnswers(pods, ids())
     async with node.kubelet() as kubelet, answering(kubelet, answers), node.daemon() as daemon:
         await kubelet.until_listed(T4, 2, PATIENCE)
         async with client_of(kubelet, T4) as channel:
@@ -104,4 +113,6 @@ async def test_others_are_answered_while_ten_thousand_containers_are_read(
                     await stub.get_device_plugin_options(v1beta1.Empty())
                     times.append(loop_ran(daemon) - before)
                     await anyio.sleep(0.002)
-        assert max(times) < HELD
+        *_, one_for_each, _, _, longest = sorted(times)
+        assert longest < HELD, times
+        assert one_for_each < EACH, times

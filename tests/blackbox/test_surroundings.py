@@ -87,6 +87,21 @@ async def test_a_file_system_that_is_mounted_over_the_tree_is_found_at_once(two:
         assert daemon.alive
 
 
+async def test_a_resource_that_was_being_registered_when_the_kubelet_went_is_not_tried_on(two: Node) -> None:
+    async with two.kubelet() as kubelet:
+        kubelet.faults.set("refuse-register", "no room")
+        async with two.daemon() as daemon:
+            await daemon.logged("register-failing", 2)
+            assert len(two.sockets()) == 2
+            await kubelet.stop()
+            kubelet.socket.unlink()
+            await eventually(lambda: not two.sockets())
+            kubelet.faults.clear("refuse-register")
+            await kubelet.start()
+            await kubelet.until_listed(A, 2, AT_ONCE)
+            await kubelet.until_listed(B, 3, AT_ONCE)
+
+
 async def test_the_first_list_for_a_kubelet_that_came_later_waits_for_its_answer(node: Node) -> None:
     """The device that it names as held is not there any more, and nothing else tells of it."""
     gone, other = node.add_gpus(2)

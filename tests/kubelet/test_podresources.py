@@ -17,6 +17,7 @@ from grpclib.const import Cardinality, Handler
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
+from nodeagent.kubelet.grpc import wire
 from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.model.allocation import Holder, PodList
@@ -104,6 +105,39 @@ async def test_a_pod_of_which_nothing_new_is_said_is_read_once_for_as_long_as_it
     assert first["a"] is again["a"]
     assert back["b"] is first["b"]
     assert back["a"] is not first["a"], "who has gone is not remembered"
+
+
+async def test_a_long_pod_says_the_same_as_many_short_ones_and_again_with_the_same_objects(
+    tmp_path: Path,
+) -> None:
+    def said(name: str, count: int) -> bytes:
+        devices = (v1.ContainerDevices(RESOURCE, [f"d{number}"]) for number in range(count))
+        pod = v1.PodResources("p", "ns", [v1.ContainerResources(name, [each]) for each in devices])
+        return bytes(v1.ListPodResourcesResponse([pod]))
+
+    service = Raw(said("c", 600))
+    async with serving(tmp_path, service) as path:
+        reader = PodReader(path, NOBODY)
+        first = await reader.pods()
+        service.answer = said("other-name", 600)
+        again = await reader.pods()
+        service.answer = said("c", 599)
+        fewer = await reader.pods()
+    ids = [f"d{number}" for number in range(600)]
+    assert first.holders == dict.fromkeys(ids, holder("p"))
+    assert first.pods == {"ns/p": {(RESOURCE, each) for each in ids}}
+    assert again.pods["ns/p"] is first.pods["ns/p"]
+    assert all(again.holders[each] is first.holders[each] for each in ids)
+    assert fewer.holders.keys() == set(ids[:-1])
+    assert fewer.pods == {"ns/p": {(RESOURCE, each) for each in ids[:-1]}}
+
+
+async def test_a_name_counts_wherever_it_stands_in_a_long_pod(tmp_path: Path) -> None:
+    devices = (v1.ContainerDevices(RESOURCE, [f"d{number}"]) for number in range(1000))
+    containers = bytes(v1.PodResources(containers=[v1.ContainerResources("c", [each]) for each in devices]))
+    pod = containers + bytes(v1.PodResources("p", "ns"))
+    found = await told(tmp_path, b"\x0a" + wire.delimited(pod))
+    assert found == dict.fromkeys((f"d{number}" for number in range(1000)), holder("p"))
 
 
 async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:

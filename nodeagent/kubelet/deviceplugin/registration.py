@@ -136,9 +136,9 @@ class RegisterWay:
         return SocketServer(self.directory.path, self.directory.new_name(resource), [plugin])
 
     async def register(self, life: Life) -> bool:
-        """Call until the kubelet accepts; False if our socket was removed meanwhile."""
+        """Call until the kubelet accepts; False if our socket was removed meanwhile, or the kubelet's."""
         tries = Tries()
-        while life.server.present:
+        while life.server.present and self.wanted:
             life.meet_kubelet()
             if await self._tried(life):
                 life.standing.accepted()

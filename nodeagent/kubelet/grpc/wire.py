@@ -75,6 +75,29 @@ def messages(data: bytes, number: int) -> Iterator[bytes]:
 
     :raises Unreadable: where that is no such message; what came before may have been given by then.
     """
+    for tag, begin, end in _fields(data):
+        if tag >> 3 == number:
+            if tag & 7 != _LENGTH:
+                raise Unreadable("messages that cannot be read: a field of another type")
+            yield data[begin:end]
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """The message in parts of about that size, each a message of the same kind with some of the fields.
+
+    :raises Unreadable: where that is no message.
+    """
+    begin = 0
+    for _, _, end in _fields(data):
+        if end - begin >= size:
+            yield data[begin:end]
+            begin = end
+    if begin < len(data) or not data:
+        yield data[begin:]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The tag of each field, and where its value begins and ends."""
     at = 0
     while at < len(data):
         try:
@@ -82,10 +105,9 @@ def messages(data: bytes, number: int) -> Iterator[bytes]:
             begin, at = _extent(data, at, tag & 7)
         except (ValueError, IndexError, KeyError) as error:
             raise Unreadable(f"messages that cannot be read: {error}") from error
-        if at > len(data) or tag >> 3 == 0 or (tag >> 3 == number and tag & 7 != _LENGTH):
-            raise Unreadable("messages that cannot be read: a field of another type, or only a part of it")
-        if tag >> 3 == number:
-            yield data[begin:at]
+        if at > len(data) or tag >> 3 == 0:
+            raise Unreadable("messages that cannot be read: only a part of a field")
+        yield tag, begin, at
 
 
 def varint(number: int) -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import wire
 
 
@@ -63,6 +64,18 @@ def test_a_message_falls_into_those_of_its_repeated_field() -> None:
     data = unknown.join(bytes(v1beta1.ListAndWatchResponse([device])) for device in devices) + unknown
     assert list(wire.messages(data, 1)) == [bytes(device) for device in devices]
     assert list(wire.messages(b"", 1)) == []
+
+
+@pytest.mark.parametrize("size", [1, 20, 1 << 20])
+def test_the_pieces_of_a_message_are_messages_and_together_they_are_the_message(size: int) -> None:
+    pod = v1.PodResources("p", "ns", [v1.ContainerResources(f"c{number}") for number in range(9)])
+    data = bytes(pod)
+    pieces = list(wire.pieces(data, size))
+    assert b"".join(pieces) == data
+    assert len(pieces) == {1: 11, 20: 3, 1 << 20: 1}[size]
+    read = [wire.Codec().decode(each, v1.PodResources) for each in pieces]
+    assert [each.name for one in read for each in one.containers] == [f"c{number}" for number in range(9)]
+    assert list(wire.pieces(b"", size)) == [b""]
 
 
 @pytest.mark.parametrize(
