@@ -293,8 +293,11 @@ class RestoreDrivers(_OfDrivers):
         return BindDrivers(self.card, moves) if all(vfio_driver(move.to) for move in moves) else None
 
     def describe(self) -> str:
-        """The change in words."""
-        return f"give back {self._named()}"
+        """The change in words; what has its driver already may still have our override."""
+        if any(move.now != move.to for move in self.moves):
+            return f"give back {self._named()}"
+        addresses = sorted((move.address for move in self.moves), key=pci_order)
+        return f"see that no driver_override of ours is left on {', '.join(addresses)}"
 
 
 _ALL = (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import grpclib
@@ -40,6 +41,26 @@ async def test_it_is_refused_when_it_is_to_be_given_and_not_offered_again(node: 
             node.host.bind(one, "vfio-pci")
             await until_health(kubelet, T4, one, "Healthy")
             assert len(await allocate(kubelet, T4, [one])) == 1
+
+
+async def test_one_that_is_reset_as_its_vm_starts_stays_healthy(node: Node) -> None:
+    """The kernel lets nobody read its configuration space until the reset is over."""
+    (one,) = node.add_gpus(1)
+    config = Path(node.host.path(f"/sys/bus/pci/devices/{one}/config"))
+    async with node.kubelet() as kubelet, node.daemon("--timing-resync", "1s") as daemon:
+        await kubelet.until_listed(T4, 1)
+        await kubelet.admit(pod("vm", {T4: 1}))
+        os.mkfifo(config)  # whoever reads waits
+        node.host.hold(one)
+        scans = await scanned(node)
+        await node.until_told(lambda told: sum(told["host"]["scans"]["counts"]) > scans + 3)
+        assert health(kubelet, T4) == {one: "Healthy"}
+        assert daemon.lines("device-unhealthy") == []
+        assert daemon.usage().threads < 20, "one look waits, not one for each scan"
+
+
+async def scanned(node: Node) -> int:
+    return sum((await node.status())["host"]["scans"]["counts"])
 
 
 async def test_the_pod_that_has_it_is_told_and_also_when_it_answers_again(node: Node) -> None:

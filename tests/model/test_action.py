@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.action import (
+    Action,
+    ClearVgpuType,
+    CreateMdev,
+    Move,
+    RemoveMdev,
+    RestoreDrivers,
+    SetVgpuType,
+)
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 CARD, VF, PF = "0000:3b:00.0", "0000:86:00.4", "0000:af:00.0"
@@ -93,3 +101,9 @@ def test_an_action_is_undone_by_its_opposite(action: Action, undo: Action) -> No
 def test_removed_vfs_come_back_as_many_and_which_will_be_made_nobody_knows_before() -> None:
     assert SetNumVfs(PF, 0, (VF, CARD)).undo == SetNumVfs(PF, 2)
     assert SetNumVfs(PF, 2).undo is None
+
+
+def test_what_has_its_driver_already_is_not_said_to_be_given_back() -> None:
+    at_home, bound = Move(PF, "ice", "ice", "ice"), Move(VF, "vfio-pci", None, "vfio-pci")
+    assert RestoreDrivers(PF, (at_home,)).describe() == f"see that no driver_override of ours is left on {PF}"
+    assert RestoreDrivers(PF, (at_home, bound)).describe() == f"give back {VF} to no driver"

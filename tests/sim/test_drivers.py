@@ -105,7 +105,7 @@ async def test_two_writes_at_once_are_two(drivers: SimulatedDrivers) -> None:
 
 
 async def test_a_lost_write_has_no_effect_and_a_torn_one_another(drivers: SimulatedDrivers) -> None:
-    assert set(FAULTS) == {"lost", "torn"}
+    assert set(FAULTS) == {"lost", "torn", "undone"}
     assert "unbind" in KINDS
     drivers.faults.set(f"unbind:{A}", "lost")
     drivers.faults.set(f"override:{B}", "torn")

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.scan import headers
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
@@ -45,7 +46,6 @@ _OF_PF = ("sriov_totalvfs", "sriov_vf_device", "sriov_offset", "sriov_stride", A
 # All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
 READ = frozenset((*_TEXTS, *_OF_PF, "driver", "iommu_group", "physfn", "vfio-dev", "nvidia", "config"))
 _SWITCH = {"0": False, "1": True}
-_HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
 _AWAKE = "D0"
 _PF_DRIVER = "physfn/driver"
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -69,16 +69,7 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
 
 def fallen(root: Root, address: PciAddress) -> bool:
     """True if its configuration space is all ones: it has fallen off the bus. Wakes it if it sleeps."""
-    try:
-        with root.directory(f"{DEVICES}/{address}") as at:
-            return _answers(at) is False
-    except OSError:
-        return False
-
-
-def _answers(at: Directory) -> bool | None:
-    header = at.data("config", _HEADER)
-    return None if not header else header != b"\xff" * _HEADER
+    return headers.whole(root, f"{DEVICES}/{address}") is False
 
 
 def as_known(root: Root, known: PciFunction) -> bool:
@@ -110,6 +101,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else [None] * len(_OF_PF)
     vfio, opens = _vfio_bound(driver, has_vfio_dev), _count(enable)
     vgpu, vgpu_type = _vgpu_type(at)
+    awake = vfio and opens and power_state == _AWAKE
     return PciFunction(
         address=address,
         vendor=hexadecimal(vendor, 4),
@@ -138,7 +130,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
-        answers=_answers(at) if vfio and opens and power_state == _AWAKE else None,
+        answers=headers.answers(root, f"{DEVICES}/{address}") if awake else None,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
         vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
