@@ -16,7 +16,13 @@ from nodeagent.policy.offer import units
 from nodeagent.policy.offer.turn import Decision
 
 _ENDS_BY_RELEASE = frozenset(
-    {ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GONE, ReasonCode.EXCLUDED}
+    {
+        ReasonCode.GROUP_HELD,
+        ReasonCode.HELD_OUTSIDE,
+        ReasonCode.GONE,
+        ReasonCode.EXCLUDED,
+        ReasonCode.RE_ENUMERATED,
+    }
 )
 
 
