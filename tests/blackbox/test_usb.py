@@ -146,7 +146,7 @@ async def test_a_device_that_is_pulled_leaves_the_list_and_comes_back_by_its_ser
 async def test_a_new_number_while_a_pod_has_it_says_that_the_guest_must_re_attach_it(node: Node) -> None:
     configured(node, RULE)
     node.host.usb.plug("1-1", serial("A"), 4)
-    async with node.running(listed={NAME: 1}) as (_, kubelet):
+    async with node.running("--timing-resync", "3600s", listed={NAME: 1}) as (_, kubelet):
         running = await kubelet.admit(pod("vm", {NAME: 1}))
         assert running.phase == "Running", running.message
         node.host.usb.renumber("1-1")
@@ -154,6 +154,9 @@ async def test_a_new_number_while_a_pod_has_it_says_that_the_guest_must_re_attac
         (told,) = (await node.status())["resources"][0]["devices"]
         assert told["reason"] == "re-enumerated"
         assert "the guest must re-attach it" in told["what"]
+        explained = (await node.command("explain", "1-1")).stdout
+        assert "Unhealthy: the guest must re-attach it" in explained
+        assert "held by" in explained
         kubelet.delete(running)
         await until_health(kubelet, NAME, "46f4:0001-A", "Healthy")
         (answer,) = await allocate(kubelet, NAME, ["46f4:0001-A"])
@@ -283,7 +286,7 @@ async def test_a_bundle_that_a_pod_has_stays_together_and_what_is_missing_is_tol
     )
     node.host.usb.plug("3-1", Plug("1234", "5678", "K"), 20)
     node.host.usb.plug("3-2", serial("A"), 21)
-    async with node.running(listed={"example.com/set": 1}) as (_, kubelet):
+    async with node.running("--timing-resync", "3600s", listed={"example.com/set": 1}) as (_, kubelet):
         running = await kubelet.admit(pod("vm", {"example.com/set": 1}))
         assert running.phase == "Running", running.message
         node.host.usb.plug("4-1", serial("B"), 2)
@@ -346,4 +349,5 @@ async def test_a_rule_that_comes_later_is_followed_and_one_that_goes_leaves_noth
         node.configure("resources: []\n")
         await node.until_told(lambda told: NAME not in {each["name"] for each in told["resources"]})
         scan = json.loads((await node.command("scan", "-o", "json")).stdout)
-        assert scan["usb"] == []
+        assert {each["id"] for each in scan["usb"]} == {"46f4:0001-A", "46f4:0001-B"}
+        assert "no rule" in (await node.command("explain", "1-2")).stdout

@@ -47,8 +47,10 @@ def host(running: Cluster) -> SimulatedHost:
     for path in running.host.iterdir():
         if path.name not in ("var", "dev"):
             shutil.rmtree(path)
-    for node in (*(running.host / "dev/vfio").rglob("*"), running.host / "dev/kvm"):
-        node.unlink(missing_ok=True)
+    below = (each for name in ("vfio", "bus/usb") for each in (running.host / "dev" / name).rglob("*"))
+    for node in (*below, running.host / "dev/kvm"):
+        if not node.is_dir():
+            node.unlink(missing_ok=True)
     return nodes.demo_node(running.host, mknod=True)
 
 

@@ -39,9 +39,10 @@ mount --make-rshared /var/lib/kubelet
 mount --rbind {base}/log /var/log
 mount -t tmpfs -o mode=755 tmpfs {base}/dev
 for node in {nodes}; do touch {base}/dev/$node; mount --bind /dev/$node {base}/dev/$node; done
-mkdir {base}/dev/pts {base}/dev/shm {base}/dev/vfio
+mkdir -p {base}/dev/pts {base}/dev/shm {base}/dev/vfio {base}/dev/bus/usb
 mount --rbind /dev/pts {base}/dev/pts
 mount --rbind {base}/host/dev/vfio {base}/dev/vfio
+mount --rbind {base}/host/dev/bus/usb {base}/dev/bus/usb
 mount --rbind {base}/dev /dev
 touch {base}/namespace-ready
 exec sleep 1000000
@@ -52,7 +53,7 @@ class Namespace:
     """The namespace, held by a process that sleeps."""
 
     def __init__(self, base: Path) -> None:
-        for name in ("host/var/lib/kubelet", "host/dev/vfio", "log", "dev"):
+        for name in ("host/var/lib/kubelet", "host/dev/vfio", "host/dev/bus/usb", "log", "dev"):
             (base / name).mkdir(parents=True)
         script = _SCRIPT.format(base=shlex.quote(str(base)), nodes=" ".join(_NODES))
         self.base = base

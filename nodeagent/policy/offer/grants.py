@@ -196,11 +196,8 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
             ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
-            ids.update(
-                dict.fromkeys(
-                    brought_by(host_device.id, decision) if units.unit_of(host_device) == units.USB else ()
-                )
-            )
+            offer = decision.offer_of(host_device.id)
+            ids.update(dict.fromkeys(offer.host_devices if offer is not None else ()))
     return tuple(ids)
 
 
@@ -214,9 +211,11 @@ def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ..
 
 
 def brought_by(device_id: str, decision: Decision) -> tuple[str, ...]:
-    """What else a container gets with the device: the rest of a bundle."""
+    """What else a container gets with the device: the rest of a bundle, unless it is a matter of loans."""
     offer = decision.offer_of(device_id)
-    return () if offer is None else tuple(each for each in offer.host_devices if each != device_id)
+    if offer is None or offer.match.rule.kind is Kind.USB:
+        return ()
+    return tuple(each for each in offer.host_devices if each != device_id)
 
 
 def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:

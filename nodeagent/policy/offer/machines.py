@@ -15,7 +15,7 @@ from enum import StrEnum
 from nodeagent.model.allocation import Grant
 from nodeagent.model.host import HostDevice, Kind
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.kubevirt import KubeVirtCR, VirtualMachine, VmDevice
+from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, VirtualMachine, VmDevice
 from nodeagent.model.resource import Reason, ReasonCode, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer import explain, grants, permissions, prefer
@@ -106,6 +106,8 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
     if len(lists) > 1:
         refused.append("gpus and hostDevices both ask for it: virt-launcher would give both the same device")
     found = decision.resources.get(ResourceName(resource))
+    if found is not None and found.kind is Kind.USB and DeviceList.GPUS in lists:
+        refused.append("it is of USB devices, which virt-launcher looks for in hostDevices alone")
     if found is None or not found.devices:
         ask = _absent(resource, devices, cr, decision)
     else:

@@ -16,7 +16,13 @@ from nodeagent.policy.offer import units
 from nodeagent.policy.offer.turn import Decision
 
 _ENDS_BY_RELEASE = frozenset(
-    {ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GONE, ReasonCode.EXCLUDED}
+    {
+        ReasonCode.GROUP_HELD,
+        ReasonCode.HELD_OUTSIDE,
+        ReasonCode.GONE,
+        ReasonCode.EXCLUDED,
+        ReasonCode.RE_ENUMERATED,
+    }
 )
 
 
@@ -39,8 +45,8 @@ def awaited(decision: Decision) -> frozenset[str]:
 
 
 def _ends_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
-    """What has fallen off the bus, and is still on the host, waits for nobody."""
-    return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and host_device is not None)
+    """A function that has fallen off the bus, and is still on the host, waits for nobody."""
+    return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and isinstance(host_device, PciFunction))
 
 
 def unaccounted(

@@ -15,7 +15,6 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
-from nodeagent.policy.offer import matches
 from nodeagent.policy.offer.matches import Match
 
 Taken = tuple[tuple[UsbDevice, ...], Match]
@@ -28,7 +27,9 @@ def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
     for rule in snapshot.desired.rules:
         if isinstance(rule, UsbRule):
             match = Match(ResourceName(rule.name), rule)
-            for members in _sets(rule, free, snapshot):
+            for members in _found(rule, free, snapshot):
+                for each in members:
+                    del free[each.id]
                 yield members, match
 
 
@@ -38,17 +39,6 @@ def _in_order(device: UsbDevice) -> tuple[int, int, str]:
 
 def _may_be_given(device: UsbDevice) -> bool:
     return not device.hub and device.vendor is not None
-
-
-def _sets(rule: UsbRule, free: dict[str, UsbDevice], snapshot: Snapshot) -> Iterator[tuple[UsbDevice, ...]]:
-    """Takes them out of those that are free; a rule of the KubeVirt CR leaves virt-handler what it has."""
-    desired = snapshot.desired
-    kept = {each.id for each in free.values() if rule.permitted and matches.given_away(each, desired)}
-    left = {each.id: each for each in free.values() if each.id not in kept}
-    for members in _found(rule, left, snapshot):
-        for each in members:
-            del free[each.id], left[each.id]
-        yield members
 
 
 def _found(

@@ -11,9 +11,10 @@ import pytest
 from nodeagent.cluster import machines as door
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector, UsbRule, UsbSelector
 from nodeagent.model.host import HostDevice
 from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import merge
 from nodeagent.policy.offer import machines, turn
 from nodeagent.policy.offer.machines import Ask, MachineExplanation
@@ -234,6 +235,15 @@ def test_shares_of_a_device_node_start_no_machine() -> None:
     found = ask(GPU, wish=wish)
     assert found.prospect == "never"
     assert "virt-launcher reads no variable" in found.why[0]
+
+
+def test_usb_devices_are_for_host_devices_alone() -> None:
+    stick = UsbDevice("46f4:0001-A", "1-1", "a:1", 1, 4, "46f4", "0001", "A", present=True)
+    wish = Desired(Discovery(enabled=False), rules=(UsbRule(GPU, (UsbSelector(vendors=("46f4",)),)),))
+    assert ask(here=(stick,), wish=wish, cr=None, host_devices=(GPU,)).prospect == "now"
+    found = ask(GPU, here=(stick,), wish=wish, cr=None)
+    assert found.prospect == "never"
+    assert "in hostDevices alone" in found.why[0]
 
 
 def test_what_is_not_known_is_said() -> None:
