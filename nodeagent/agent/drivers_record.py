@@ -1,62 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The own drivers of the functions that we bind, on disk: what gives them back after a restart.
+"""The own drivers of the functions that we bind, and what was asked for by hand, on disk.
 
 Below /run, since drivers and overrides end with the boot as well. It is there only while there is something
 to give back: a daemon that starts looks whether it is, and loads what changes the host only then. Of a
-damaged one nothing is believed: what is bound stays so, as if an operator had bound it.
+damaged one nothing is believed: what is bound stays so, as if an operator had bound it. Both are in one file,
+for a crash between two would have something bound that nobody has asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from nodeagent.base import log, sealed
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import looked
+from nodeagent.model import plain
+from nodeagent.model.ledger import Asked
 
 PATH = "/run/nodeagent/drivers.json"
+_ASKED = "asked"  # beside the addresses
 _HINT = "without it the functions would not get their own drivers back"
 
 
-def look(path: str) -> dict[str, str]:
-    """Function → its own driver, "" for none; nothing without a file, or if it is damaged. Blocks.
+class Record(NamedTuple):
+    """``drivers``: function → its own driver, "" for none; ``asked``: function → what was asked by hand."""
+
+    drivers: dict[str, str]
+    asked: dict[str, Asked]
+
+
+def look(path: str) -> Record:
+    """The record; an empty one without a file, or if it is damaged. Blocks.
 
     :raises KernelRefused: if nothing can be read at present.
     """
     try:
         return _read(path)
     except sealed.Broken:
-        return {}
+        return Record({}, {})
 
 
-def read(path: str) -> dict[str, str]:
+def read(path: str) -> Record:
     """As ``look``, for whoever writes it: a damaged record is set aside, and told. Blocks."""
     try:
         return _read(path)
     except sealed.Broken as error:
         sealed.set_aside(path)
         log.event(log.DRIVERS_RECORD_BROKEN, error=str(error))
-        return {}
+        return Record({}, {})
 
 
-def _read(path: str) -> dict[str, str]:
+def _read(path: str) -> Record:
     """:raises Broken: if it is not what was written."""
     try:
         document = sealed.content(path)
     except OSError as error:
         looked(error)
+        return Record({}, {})
+    drivers = {address: driver for address, driver in document.items() if isinstance(driver, str)}
+    return Record(drivers, _asked(document.get(_ASKED)))
+
+
+def _asked(data: Any) -> dict[str, Asked]:
+    try:
+        return {address: plain.load(Asked, each) for address, each in data.items()}
+    except (AttributeError, TypeError):  # of another version
         return {}
-    return {address: driver for address, driver in document.items() if isinstance(driver, str)}
 
 
-def write(path: str, drivers: Mapping[str, str]) -> None:
+def write(path: str, drivers: Mapping[str, str], asked: Mapping[str, Asked]) -> None:
     """Replace the file at once and whole; remove it if there is nothing to give back.
 
     :raises KernelRefused: if it cannot be written.
     """
-    if drivers:
-        sealed.write(path, drivers, _HINT, mode=0o644)
+    if drivers or asked:
+        by_hand = {_ASKED: {address: plain.dump(each) for address, each in asked.items()}} if asked else {}
+        sealed.write(path, {**drivers, **by_hand}, _HINT, mode=0o644)
         return
     try:
         Path(path).unlink(missing_ok=True)

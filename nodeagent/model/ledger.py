@@ -11,14 +11,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 
+class Asked(NamedTuple):
+    """The VFIO driver that somebody has asked for by hand, and for which device: slots get other ones."""
+
+    driver: str
+    vendor: str | None = None
+    device: str | None = None
+
+
 class Ledger(NamedTuple):
     """``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
 
-    ``drivers``: function that we bind → its own driver, "" for none. Functions go by their addresses, types
-    by their ids.
+    ``drivers``: function that we bind → its own driver, "" for none; ``asked``: function → what was asked for
+    it by hand (``nodeagent bind``). Functions go by their addresses, types by their ids.
     """
 
     types: Mapping[str, str] = MappingProxyType({})
     names: Mapping[str, str] = MappingProxyType({})
     listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     drivers: Mapping[str, str] = MappingProxyType({})
+    asked: Mapping[str, Asked] = MappingProxyType({})

@@ -17,8 +17,9 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, 
 
 
 def due(snapshot: Snapshot) -> bool:
-    """True if the operator wants a change, or if what nobody wants any more is to be given back."""
-    return snapshot.desired.changes_host or bool(snapshot.ledger.drivers)
+    """True if the operator wants a change, in settings or by hand, or wants no more what was changed."""
+    ledger = snapshot.ledger
+    return snapshot.desired.changes_host or bool(ledger.drivers or ledger.asked)
 
 
 def plan(snapshot: Snapshot) -> Plan:
