@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.agent import recoveries
+from nodeagent.agent.desk import Desk
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
@@ -48,6 +49,7 @@ class Core:
     releases: Releases
     offering: Offering
     news: News
+    desk: Desk
 
 
 def build(root: Root, settings: Latest[Settings]) -> Core:
@@ -77,6 +79,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         releases,
         Offering(snapshots, releases),
         News(),
+        Desk(snapshots),
     )
 
 
