@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.agent import recoveries
+from nodeagent.agent.desk import Desk
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
@@ -50,6 +51,7 @@ class Core:
     offering: Offering
     news: News
     provisions: Provisions
+    desk: Desk
 
 
 def build(root: Root, settings: Latest[Settings]) -> Core:
@@ -80,6 +82,7 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
         Offering(snapshots, releases),
         News(),
         Provisions(),
+        Desk(snapshots),
     )
 
 

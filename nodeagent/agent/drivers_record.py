@@ -1,79 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The own drivers of the functions that we bind, on disk: what gives them back after a restart.
+"""The own drivers of the functions that we bind, and what was asked for by hand, on disk.
 
 The PFs whose ``sriov_drivers_autoprobe`` we have switched off are there as well.
-
 Below /run, since drivers and overrides end with the boot as well. It is there only while there is something
 to give back: a daemon that starts looks whether it is, and loads what changes the host only then. Of a
-damaged one nothing is believed: what is bound stays so, as if an operator had bound it.
+damaged one nothing is believed: what is bound stays so, as if an operator had bound it. Both are in one file,
+for a crash between two would have something bound that nobody has asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from nodeagent.base import log, sealed
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import looked
-from nodeagent.model.ledger import Ledger
+from nodeagent.model import plain
+from nodeagent.model.ledger import Asked, Ledger
 
 PATH = "/run/nodeagent/drivers.json"
-_SWITCH = "/sriov_drivers_autoprobe"  # behind the address of a PF
-_WAS = "1"  # what it said: nobody switches off what is off
+_ASKED = "asked"  # beside the addresses
+_UNPROBED = "unprobed"
 _HINT = "without it the functions would not get their own drivers back"
 
 
-def into(ledger: Ledger, recorded: Mapping[str, str]) -> Ledger:
-    """The ledger with what is on record."""
-    switches = frozenset(key.removesuffix(_SWITCH) for key in recorded if key.endswith(_SWITCH))
-    drivers = {key: driver for key, driver in recorded.items() if not key.endswith(_SWITCH)}
-    return ledger._replace(drivers=drivers, unprobed=switches)
+class Record(NamedTuple):
+    """What of a Ledger is on record here, by the same names."""
+
+    drivers: Mapping[str, str] = MappingProxyType({})
+    asked: Mapping[str, Asked] = MappingProxyType({})
+    unprobed: frozenset[str] = frozenset()
 
 
-def out_of(ledger: Ledger) -> dict[str, str]:
-    """What of a ledger is to be on record."""
-    return {**ledger.drivers, **{f"{address}{_SWITCH}": _WAS for address in sorted(ledger.unprobed)}}
+def of(ledger: Ledger) -> Record:
+    """What of it is to be on record."""
+    return Record(ledger.drivers, ledger.asked, ledger.unprobed)
 
 
-def look(path: str) -> dict[str, str]:
-    """What is on record, see ``into``; nothing without a file, or if it is damaged. Blocks.
+def look(path: str) -> Record:
+    """The record; an empty one without a file, or if it is damaged. Blocks.
 
     :raises KernelRefused: if nothing can be read at present.
     """
     try:
         return _read(path)
     except sealed.Broken:
-        return {}
+        return Record()
 
 
-def read(path: str) -> dict[str, str]:
+def read(path: str) -> Record:
     """As ``look``, for whoever writes it: a damaged record is set aside, and told. Blocks."""
     try:
         return _read(path)
     except sealed.Broken as error:
         sealed.set_aside(path)
         log.event(log.DRIVERS_RECORD_BROKEN, error=str(error))
-        return {}
+        return Record()
 
 
-def _read(path: str) -> dict[str, str]:
+def _read(path: str) -> Record:
     """:raises Broken: if it is not what was written."""
     try:
         document = sealed.content(path)
     except OSError as error:
         looked(error)
+        return Record()
+    drivers = {address: driver for address, driver in document.items() if isinstance(driver, str)}
+    return Record(drivers, _asked(document.get(_ASKED)), _unprobed(document.get(_UNPROBED)))
+
+
+def _unprobed(data: Any) -> frozenset[str]:
+    return (
+        frozenset(each for each in data if isinstance(each, str)) if isinstance(data, list) else frozenset()
+    )
+
+
+def _asked(data: Any) -> dict[str, Asked]:
+    try:
+        return {address: plain.load(Asked, each) for address, each in data.items()}
+    except (AttributeError, TypeError):  # of another version
         return {}
-    return {address: driver for address, driver in document.items() if isinstance(driver, str)}
 
 
-def write(path: str, drivers: Mapping[str, str]) -> None:
+def write(path: str, record: Record) -> None:
     """Replace the file at once and whole; remove it if there is nothing to give back.
 
     :raises KernelRefused: if it cannot be written.
     """
-    if drivers:
-        sealed.write(path, drivers, _HINT, mode=0o644)
+    if record != Record():
+        beside = {
+            _ASKED: {address: plain.dump(each) for address, each in record.asked.items()},
+            _UNPROBED: sorted(record.unprobed),
+        }
+        document = {**record.drivers, **{key: each for key, each in beside.items() if each}}
+        sealed.write(path, document, _HINT, mode=0o644)
         return
     try:
         Path(path).unlink(missing_ok=True)

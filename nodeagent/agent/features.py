@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features: components whose code is loaded when what is desired of the node first asks for it.
+"""Features: components whose code is loaded when what is desired of the node, or a hand, first asks for it.
 
 A node that asks for nothing of the kind starts sooner, stays smaller, and has no code in memory that writes
 to sysfs. A feature is a module with ``components(core)``, which returns them.
@@ -20,7 +20,6 @@ from nodeagent.base import memory, threads
 from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
-from nodeagent.model.desired import Desired
 from nodeagent.model.usb import NODES
 
 
@@ -31,7 +30,7 @@ class Feature(NamedTuple):
     """
 
     name: str
-    wanted: Callable[[Desired], bool]
+    wanted: Callable[[Core], bool]
     module: str
     left: str = ""
 
@@ -39,17 +38,21 @@ class Feature(NamedTuple):
 FEATURES = (
     Feature(
         "changes",
-        lambda desired: desired.changes_host,
+        lambda core: core.snapshots.now.desired.changes_host or core.desk.wanted,
         "nodeagent.agent.changing.feature",
         left=drivers_record.PATH,
     ),
     Feature(
         "USB",
-        lambda desired: NODES in desired.node_paths,
+        lambda core: NODES in core.snapshots.now.desired.node_paths,
         "nodeagent.agent.lending",
         left=loans_record.PATH,
     ),
-    Feature("cluster", lambda desired: account.reaches(desired.following), "nodeagent.agent.cluster.feature"),
+    Feature(
+        "cluster",
+        lambda core: account.reaches(core.snapshots.now.desired.following),
+        "nodeagent.agent.cluster.feature",
+    ),
 )
 
 
@@ -76,7 +79,7 @@ class LateFeature:
         """Wait, load, run; for ever: a feature that is wanted no more has nothing to do."""
         seen = -1
         left = self._feature.left and self._core.root.exists(self._feature.left)
-        while not left and not self._feature.wanted(self._core.snapshots.now.desired):
+        while not left and not self._feature.wanted(self._core):
             seen, _ = await self._core.snapshots.newer(seen)
         if not self.components:
             module = await threads.call(importlib.import_module, self._feature.module)

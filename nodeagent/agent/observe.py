@@ -88,8 +88,8 @@ class Observer:
             return {self.name: Debt(begun, "a scan of the host does not end")}
         return {self.name: Debt(begun, "a scan of the host does not begin")} if self._wakes.due else {}
 
-    def wake(self, keys: Iterable[str]) -> None:
-        """Scan soon what the keys name."""
+    def wake(self, keys: Iterable[str | None]) -> None:
+        """Scan soon what the keys name; None names everything."""
         for key in keys:
             self._wakes.wake(key)
 
@@ -138,12 +138,12 @@ class Observer:
         if keys:
             await self.rescan(keys)
 
-    async def rescan(self, keys: frozenset[str]) -> None:
-        """Scan what the keys name, and wait for a scan that begins now, but not long."""
+    async def rescan(self, keys: frozenset[str] | frozenset[None]) -> None:
+        """Scan what the keys name (None: everything), and wait for a scan that begins now, but not long."""
         with anyio.move_on_after(2 * DEADLINE):
             await self._next_scan(keys)
 
-    async def _next_scan(self, keys: frozenset[str]) -> None:
+    async def _next_scan(self, keys: frozenset[str] | frozenset[None]) -> None:
         self.wake(keys)
         wanted = self._gathering.taken + 1
         while self.scanned.get().number < wanted:

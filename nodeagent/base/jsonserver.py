@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A unix socket that answers every connection with one JSON document, and to root and our own user only.
 
-A socket on which somebody listens is never taken over, and only our own is removed at the end:
-``base.sockets`` knows how.
+Either whoever connects gets it (``serve``), or it is the answer to a question (``answer``). A socket on which
+somebody listens is never taken over, and only our own is removed at the end: ``base.sockets`` knows how.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +26,8 @@ from nodeagent.base.sockets import LIMIT
 
 T = TypeVar("T")
 
+LONGEST = 1 << 18  # bytes of a question
+
 
 async def serve(path: str, take: Callable[[], T], document: Callable[[T], object], more: str) -> None:
     """Serve until cancelled.
@@ -37,10 +39,48 @@ async def serve(path: str, take: Callable[[], T], document: Callable[[T], object
     """
 
     async def reply(stream: SocketStream) -> None:
+        await _send(stream, await threads.call(_written, take(), document))
+
+    await _serve(path, reply, more)
+
+
+async def answer(path: str, reply: Callable[[bytes], Awaitable[object]], more: str) -> None:
+    """Serve until cancelled: a question comes whole, to its end, and the document of the reply goes back.
+
+    What is too long, or does not end in time, gets no answer; nor does who has gone meanwhile.
+
+    :raises KernelRefused: as ``serve``.
+    """
+
+    async def to_question(stream: SocketStream) -> None:
+        if (question := await _received(stream)) is not None:
+            await _send(stream, json.dumps(await reply(question)).encode())
+
+    await _serve(path, to_question, more)
+
+
+async def _send(stream: SocketStream, document: bytes) -> None:
+    with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
+        await stream.send(document)
+
+
+async def _received(stream: SocketStream) -> bytes | None:
+    """All that comes before the other end stops to write; None if that is not in time, or too much."""
+    received = b""
+    with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
+        try:
+            while len(received) <= LONGEST:
+                received += await stream.receive()
+        except anyio.EndOfStream:
+            return received
+    return None
+
+
+async def _serve(path: str, reply: Callable[[SocketStream], Awaitable[None]], more: str) -> None:
+    async def to_trusted(stream: SocketStream) -> None:
         async with stream:
             if sockets.is_trusted(stream.extra(SocketAttribute.raw_socket)):
-                with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
-                    await stream.send(await threads.call(_written, take(), document))
+                await reply(stream)
 
     try:
         file = _listening(Path(path))
@@ -51,7 +91,7 @@ async def serve(path: str, take: Callable[[], T], document: Callable[[T], object
         ) from error
     try:
         async with await SocketListener.from_socket(file.socket) as listener:
-            await listener.serve(reply)
+            await listener.serve(to_trusted)
     finally:
         file.remove()
 

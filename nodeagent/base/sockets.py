@@ -23,16 +23,19 @@ from typing import Any
 LIMIT = 5.0  # seconds for one answer
 
 
-def ask(path: str) -> Any:
-    """The document that a server at ``path`` gives; blocks.
+def ask(path: str, question: bytes | None = None, limit: float = LIMIT) -> Any:
+    """The document that a server at ``path`` gives, to a ``question`` if it wants one; blocks.
 
     :raises OSError: if nobody answers.
     :raises ValueError: if the answer is no JSON, such as none at all.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(LIMIT)
+        client.settimeout(limit)
         with shortened(path) as address:
             client.connect(address)
+        if question is not None:
+            client.sendall(question)
+            client.shutdown(socket.SHUT_WR)
         chunks = list(iter(lambda: client.recv(65536), b""))
     return json.loads(b"".join(chunks))
 

@@ -15,13 +15,14 @@ from typing import NamedTuple, NoReturn
 
 from nodeagent import __version__, config
 from nodeagent.cli import output, verbs
+from nodeagent.model.ids import VFIO_PCI
 from nodeagent.policy import naming
 
 _WIDTH = 79
 _SAVED = "a host saved by scan -o json (- is stdin)"
 _CODES = {output.FINE: "fine", output.FAILED: "failed", output.USAGE: "usage or configuration"}
 _WIDE_FORMS = (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:])
-_CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node."
+_CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong."
 _CHOICE = re.compile(r"(?P<what>.*)invalid choice: '(?P<word>.*)' \(choose from (?P<known>.*)\)")
 _WORD = re.compile(r"[a-z-]+")
 _SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
@@ -45,6 +46,10 @@ class _Parser(argparse.ArgumentParser):
         what, hint = _mistake(message, self.prog)
         output.say(f"nodeagent: {what}\n{hint}")
         self.exit(output.USAGE)
+
+    def format_help(self) -> str:
+        """The help, without the line of argparse that only says that a verb is one: a screen is short."""
+        return super().format_help().replace("  VERB\n", "", 1)
 
 
 def _mistake(message: str, command: str) -> tuple[str, str]:
@@ -194,6 +199,22 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
+def _add_release(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="PCI address, pattern of some, or vendor:device"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would become of it; change nothing")
+    _add_common(parser)
+
+
+def _add_bind(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--driver", metavar="NAME", default=VFIO_PCI, help="a variant of vfio-pci instead")
+    parser.add_argument(
+        "--at-boot", action="store_true", help="write files for the next boot; bind nothing now"
+    )
+    _add_release(parser)
+
+
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("check",), help="list rights and objects, and what is missing")
     _add_common(parser)
@@ -273,6 +294,24 @@ VERBS = (
         "ask the running daemon how it is",
         ("status", "status -o wide --watch", "status -o json"),
         wrong="there is a problem",
+    ),
+    Verb(
+        "bind",
+        verbs.bind,
+        _add_bind,
+        "bind functions to a VFIO driver, with their IOMMU groups",
+        ("bind 3b:00.0 --dry-run", "bind '3b:*' 10de:1eb8", "bind --at-boot 3b:00.0"),
+        more=", until they are released, or the host boots",
+        wrong="something is not done",
+    ),
+    Verb(
+        "release",
+        verbs.release,
+        _add_release,
+        "give functions that nodeagent has bound their own drivers back",
+        ("release 3b:00.0", "release '3b:*' --dry-run"),
+        more=", with their IOMMU groups",
+        wrong="something is not done",
     ),
     Verb(
         "check",

@@ -14,7 +14,6 @@ from nodeagent.kernel import identity
 if TYPE_CHECKING:
     import argparse
 
-    from nodeagent.model.desired import Desired
     from nodeagent.model.snapshot import Snapshot
 
 MACHINE_ID = "/etc/machine-id"
@@ -33,7 +32,7 @@ def complete(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot,
     given = options.machine_id
     machine_id = snapshot.machine_id if given is None else _given(given)
     unknown = "" if machine_id else _unknown(options)
-    if unknown and _must_be_known(snapshot.desired):
+    if unknown and _must_be_known(snapshot):
         raise ConfigError(unknown, _to_know(options))
     return replace(snapshot, machine_id=machine_id), unknown
 
@@ -61,6 +60,8 @@ def _given(text: str) -> str:
     )
 
 
-def _must_be_known(desired: Desired) -> bool:
+def _must_be_known(snapshot: Snapshot) -> bool:
     """False where only VFs or drivers are planned, which go without."""
-    return desired.mdevs.manage or not (desired.sriov or desired.passthrough)
+    desired, ledger = snapshot.desired, snapshot.ledger
+    without = desired.sriov or desired.passthrough or ledger.drivers or ledger.asked
+    return desired.mdevs.manage or not without

@@ -105,6 +105,20 @@ def status(options: argparse.Namespace) -> int:
     return statuses.show(options)
 
 
+def bind(options: argparse.Namespace) -> int:
+    """Bind functions to a VFIO driver."""
+    from nodeagent.cli import binding
+
+    return binding.bind(options)
+
+
+def release(options: argparse.Namespace) -> int:
+    """Give functions their own drivers back."""
+    from nodeagent.cli import binding
+
+    return binding.release(options)
+
+
 def check(options: argparse.Namespace) -> int:
     """Say whether this host can give devices to virtual machines."""
     from nodeagent.cli import checking

@@ -16,7 +16,7 @@ def refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str
     """What, and what to do, of each use that keeps the device ``name`` with its host."""
     counting = uses.counting(forced)
     for use in counting.found:
-        yield f"in use by the host ({use})", "leave it out of the rule, or have the host give it up"
+        yield f"in use by the host ({use})", "leave it out, or have the host give it up"
     for unseen in counting.unseen:
         hint = (
             "run nodeagent where it can be seen (the host's PID and network namespaces); "

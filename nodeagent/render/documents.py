@@ -27,6 +27,7 @@ from nodeagent.render.answers import (
     SplitAnswer,
     TakingAnswer,
 )
+from nodeagent.render.byhand import OutcomeAnswer
 from nodeagent.render.plan_answers import DryRunAnswer, PlanAnswer
 
 KINDS: Mapping[str, type] = {
@@ -43,6 +44,7 @@ KINDS: Mapping[str, type] = {
     "Settings": SettingsAnswer,
     "ClusterCheck": AccessAnswer,
     "Readiness": ReadinessAnswer,
+    "Outcome": OutcomeAnswer,
 }
 """Each kind of document but Host, which ``model.host_json`` writes."""
 _NAMES = {record: name for name, record in KINDS.items()}

@@ -190,3 +190,19 @@ async def test_a_peer_that_leaves_at_once_does_no_harm(tmp_path: Path) -> None:
             with socket.socket(socket.AF_UNIX) as hasty:
                 hasty.connect(str(path))
         assert len(str(await ask(path))) == 2_000_000
+
+
+async def test_a_question_gets_its_own_answer_and_what_is_too_long_none(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+
+    async def reply(question: bytes) -> object:
+        return {"asked": question.decode()}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonserver.answer, str(path), reply, "")
+        await anyio.wait_all_tasks_blocked()
+        assert await threads.call(sockets.ask, str(path), b"why") == {"asked": "why"}
+        assert await threads.call(sockets.ask, str(path), b"") == {"asked": ""}
+        with pytest.raises((ValueError, OSError)):
+            await threads.call(sockets.ask, str(path), b"." * (jsonserver.LONGEST * 4))
+        tasks.cancel_scope.cancel()

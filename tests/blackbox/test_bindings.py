@@ -217,7 +217,7 @@ async def test_without_a_daemon_the_plan_is_the_same_and_nothing_is_written(node
         add_disk(node)
         plan = (await node.command("plan")).stdout
         assert "in use by the host (nvme0n1, mounted on /srv/data)" in plan
-        assert "to do: leave it out of the rule, or have the host give it up" in plan
+        assert "to do: leave it out, or have the host give it up" in plan
         assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
 
 

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+import anyio
+from anyio.abc import TaskGroup
+
 from nodeagent.agent.changing import executor as writing
+from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing import probe as probing
 from nodeagent.agent.changing import retries as retrying
 from nodeagent.agent.changing.card_run import CardRuns
+from nodeagent.agent.changing.clerk import Begin, Clerk, Looking
 from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.loop import ChangeLoop
@@ -17,7 +24,11 @@ from nodeagent.agent.changing.probe import Probe
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.changing.withdrawals import Withdrawals
 from nodeagent.agent.core import Core
-from nodeagent.base.supervise import Backoff, Component
+from nodeagent.base import threads
+from nodeagent.base.supervise import Backoff, Component, Task
+from nodeagent.model.action import Step
+from nodeagent.model.request import Answer, Request
+from nodeagent.model.snapshot import Snapshot
 
 
 class Changing(NamedTuple):
@@ -27,6 +38,16 @@ class Changing(NamedTuple):
     components: tuple[Component, ...]
 
 
+class Parts(NamedTuple):
+    """What carries steps out, whoever plans them."""
+
+    ledger: LedgerKeeper
+    retries: Retries
+    executor: Executor
+    withdrawals: Withdrawals
+    runs: CardRuns
+
+
 def components(core: Core) -> Sequence[Component]:
     """The components, sharing the core of the daemon."""
     return feature(core).components
@@ -34,6 +55,34 @@ def components(core: Core) -> Sequence[Component]:
 
 def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = retrying.BACKOFF) -> Changing:
     """All parts. ``deadline``: seconds after which a write is late; ``backoff``: between two tries."""
+    parts = _parts(core, deadline, backoff)
+    keeper, retries, executor, withdrawals, runs = parts
+    loop = ChangeLoop(core.snapshots, core.releases, keeper, retries, executor, runs)
+    requests = Task("requests", partial(_clerk(core, parts, _by_the_loop).serve, core.desk))
+    return Changing(loop, (loop, executor, withdrawals, retries, keeper, requests))
+
+
+async def alone(core: Core, request: Request) -> Answer:
+    """The answer to one request, where no daemon runs: what is asked for is done, and nothing else."""
+    parts = _parts(core, writing.DEADLINE, retrying.BACKOFF)
+    if request.dry_run:
+        known = await threads.call(ledger.remembered, core.root)
+        core.snapshots.publish(replace(core.snapshots.now, ledger=known))
+    else:
+        await parts.ledger.open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(parts.executor.run)
+        answer = await _clerk(core, parts, partial(_here, parts, group)).handle(request)
+        with anyio.move_on_after(writing.DEADLINE):
+            while parts.runs.working:
+                await core.snapshots.newer(core.snapshots.version)
+        if not request.dry_run:
+            await parts.ledger.save()
+        group.cancel_scope.cancel()
+    return answer
+
+
+def _parts(core: Core, deadline: float, backoff: Backoff) -> Parts:
     root, snapshots, observer = core.root, core.snapshots, core.observer
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, backoff)
     probe = Probe(root, snapshots, probing.DEADLINE)
@@ -41,5 +90,18 @@ def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = r
     executor = Executor(root, core.wakes, retries, keeper, deadline)
     withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
     runs = CardRuns(root, snapshots, probe, executor, withdrawals)
-    loop = ChangeLoop(snapshots, core.releases, keeper, retries, executor, runs)
-    return Changing(loop, (loop, executor, withdrawals, retries, keeper))
+    return Parts(keeper, retries, executor, withdrawals, runs)
+
+
+def _clerk(core: Core, parts: Parts, begin: Begin) -> Clerk:
+    looking = Looking(core.root, core.snapshots, core.observer, core.releases)
+    return Clerk(looking, parts.ledger, parts.runs, parts.retries, begin)
+
+
+def _by_the_loop(_: Sequence[Step], planned: Snapshot) -> None:
+    """The loop sees by itself what is to be done."""
+
+
+def _here(parts: Parts, group: TaskGroup, steps: Sequence[Step], planned: Snapshot) -> None:
+    for step in steps:
+        parts.runs.start(step.action.card, (step,), planned, group)

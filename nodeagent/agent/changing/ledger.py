@@ -6,13 +6,13 @@ with a type it lists no others: that is in a small file below /run, so it ends w
 do. It is written before the type is, since a crash between the two must not make ours a foreign one; a
 line too many counts only while the VF has that very type, and goes when the kernel refuses it. What is
 not ours any more leaves the file soon after. A file that cannot be read is an empty one: then what is
-there stays, and a damaged one is told. The own drivers of what is bound have a file of their own
-(``drivers_record``), kept alike.
+there stays, and a damaged one is told. The own drivers of what is bound, and what was asked for by hand, have
+a file of their own (``drivers_record``), kept alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,20 +20,22 @@ from typing import Any
 import anyio
 
 from nodeagent.agent import drivers_record
+from nodeagent.agent.drivers_record import Record
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
 from nodeagent.kernel import identity
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.action import Action, BindDrivers, ClearVgpuType, RestoreDrivers, SetVgpuType
 from nodeagent.model.host import Host
-from nodeagent.model.ledger import Ledger
+from nodeagent.model.ledger import Asked, Ledger
 from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
-_ELSEWHERE = ("drivers", "unprobed")  # what of a Ledger is in a file of its own
+_OF_DRIVERS = frozenset(Record._fields)  # what of a Ledger is in a file of its own
 
 
 def remembered(root: Root) -> Ledger:
@@ -41,11 +43,11 @@ def remembered(root: Root) -> Ledger:
 
     :raises KernelRefused: if nothing can be read at present.
     """
-    return drivers_record.into(look(root.path(PATH)), drivers_record.look(root.path(drivers_record.PATH)))
+    return look(root.path(PATH))._replace(**drivers_record.look(root.path(drivers_record.PATH))._asdict())
 
 
 def _opened(root: Root) -> Ledger:
-    return drivers_record.into(read(root.path(PATH)), drivers_record.read(root.path(drivers_record.PATH)))
+    return read(root.path(PATH))._replace(**drivers_record.read(root.path(drivers_record.PATH))._asdict())
 
 
 def look(path: str) -> Ledger:
@@ -103,7 +105,7 @@ def write(path: str, ledger: Ledger) -> None:
 
     :raises KernelRefused: if it cannot be written.
     """
-    document = {name: dict(known) for name, known in ledger._asdict().items() if name not in _ELSEWHERE}
+    document = {name: dict(known) for name, known in ledger._asdict().items() if name not in _OF_DRIVERS}
     hint = "without it nodeagent would not know its own vGPUs again"
     sealed.write(path, document, hint, mode=0o644)
 
@@ -120,6 +122,7 @@ class LedgerKeeper:
         self._saving = anyio.Lock()
         self._before: dict[str, str] = {}  # VF → the type on record before the one that is being set
         self._setting: set[str] = set()  # VFs whose type is on record before it is set
+        self.opened: Latest[None] = Latest(None)  # touched when all on record was read
 
     async def open(self) -> None:
         """Read what is on record since boot, and which machine this is."""
@@ -127,6 +130,7 @@ class LedgerKeeper:
         machine = await threads.call(identity.machine_id, self._root)
         self._saved = await threads.call(_opened, self._root)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
+        self.opened.touch()
 
     def learn(self, busy: Set[str]) -> None:
         """Remember what the Host shows of vGPU types; not yet of ``busy`` VFs, for it may be old."""
@@ -148,10 +152,10 @@ class LedgerKeeper:
         """
         async with self._saving:
             now = self._snapshots.now.ledger
-            if (recorded := drivers_record.out_of(now)) != drivers_record.out_of(self._saved):
+            if (record := drivers_record.of(now)) != drivers_record.of(self._saved):
                 path = self._root.path(drivers_record.PATH)
-                await threads.call(drivers_record.write, path, recorded)
-                self._saved = drivers_record.into(self._saved, recorded)
+                await threads.call(drivers_record.write, path, record)
+                self._saved = self._saved._replace(**record._asdict())
             if now != self._saved:
                 await threads.call(write, self._root.path(PATH), now)
                 self._saved = now
@@ -200,6 +204,10 @@ class LedgerKeeper:
         if before is not None and not made:
             types[action.address] = before
         self._set_types(types)
+
+    def ask(self, asked: Mapping[str, Asked]) -> None:
+        """From now on this is what was asked for by hand; the file follows."""
+        self._publish(self._snapshots.now.ledger._replace(asked=asked))
 
     def _set_types(self, types: dict[str, str]) -> None:
         self._publish(self._snapshots.now.ledger._replace(types=types))

@@ -2,14 +2,15 @@
 """Asks each component for its share of the Status, and joins them: the one value that all faces render.
 
 Two sockets answer each connection with one JSON document, to root and our own user alone: the Status, and
-beside it what the daemon decides from. The values are frozen: they are taken on the event loop, and written
-out in a thread, with code that is loaded at the first question.
+beside it what the daemon decides from; a third takes requests by hand. The values are frozen: they are taken
+on the event loop, and written out in a thread, with code that is loaded at the first question.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, get_type_hints, runtime_checkable
 
@@ -18,6 +19,7 @@ import anyio
 from nodeagent import __version__
 from nodeagent.agent import tell
 from nodeagent.agent.core import Core
+from nodeagent.agent.desk import Desk
 from nodeagent.base import jsonserver, process
 from nodeagent.base.supervise import Component, Task
 from nodeagent.model.shares import ProcessShare, Shares, SupervisorShare, WatchesShare, joined
@@ -91,6 +93,11 @@ async def serve_snapshot(status_path: str, in_force: Callable[[], Told]) -> None
     await jsonserver.serve(tell.snapshot_socket(status_path), in_force, _basis_document, HINT)
 
 
+async def serve_requests(status_path: str, desk: Desk) -> None:
+    """Serve what is asked for by hand beside the status socket. Raises as ``serve_status`` does."""
+    await jsonserver.answer(tell.request_socket(status_path), desk.reply, HINT)
+
+
 def _status_document(status: Status) -> dict[str, Any]:
     from nodeagent.model import plain
 
@@ -109,10 +116,21 @@ def sockets(core: Core, teller: Teller) -> Sequence[Component]:
     return (
         Task("status socket", partial(serve_status, path, teller.status)),
         Task("snapshot socket", partial(serve_snapshot, path, partial(_in_force, core))),
+        Task("request socket", partial(serve_requests, path, core.desk)),
     )
 
 
 def _in_force(core: Core) -> Told:
-    """What the newest Decision was made from; its memory goes with it."""
-    decision, settings = core.offering.one_turn(), core.settings.get()
-    return decision.snapshot, decision.matched, settings.values, settings.warnings
+    """What the newest Decision was made from; its memory goes with it.
+
+    What only changes of the host depend on is the newest as well: no Decision is made for its sake.
+    """
+    decision, settings, now = core.offering.one_turn(), core.settings.get(), core.snapshots.now
+    snapshot = replace(
+        decision.snapshot,
+        ledger=now.ledger,
+        open=now.open,
+        failures=now.failures,
+        machine_id=now.machine_id,
+    )
+    return snapshot, decision.matched, settings.values, settings.warnings

@@ -70,7 +70,7 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
     """
     device = f"{pci.DEVICES}/{move.address}"
     if not root.exists(device):
-        raise _left(move, "it is gone", "plug it in again, or take it out of the rule")
+        raise _left(move, "it is gone", "plug it in again, or leave it out")
     if (now := _driver(root, move.address)) != move.now:
         what = f"it was on {move.now or 'no driver'} a moment ago, and is on {now or 'no driver'}"
         raise _left(move, what, "the next look at the host shows what it is now")
@@ -96,7 +96,7 @@ def _not_used(root: Root, move: Move, forced: bool) -> None:
     counting = uses.look(root, (address,), closely=True)[address].counting(forced)
     for use in counting.found:
         what = f"in use by the host ({use})"
-        raise _left(move, what, "leave it out of the rule, or have the host give it up")
+        raise _left(move, what, "leave it out, or have the host give it up")
     for unseen in counting.unseen:
         hint = "run nodeagent where it can be seen, or name the function in force if you know better"
         raise _left(move, f"it cannot be seen from here: {unseen}", hint)

@@ -2,11 +2,11 @@
 """Which functions are to have a VFIO driver, and which their own again: one change for each group. Pure.
 
 A group is what VFIO gives away, so it is bound as a whole or not at all. Ours is what the Ledger has a driver
-for; what an operator has bound by hand is never unbound. A rule is asked what it says of a function on its
-own driver: else one that names drivers would undo itself. What is bound of a group whose rest may not follow
-goes back: a daemon that was killed half-way has left it so, or the rest has come back and is in use. The
-functions behind a card's first one go first, and come back last: the kernel links them to it
-(drivers/pci/quirks.c, quirk_gpu_hda and others).
+for; what an operator has bound in sysfs is never unbound. What was asked for by hand is a rule like others. A
+rule is asked what it says of a function on its own driver: else one that names drivers would undo itself.
+What is bound of a group whose rest may not follow goes back: a daemon that was killed half-way has left it
+so, or the rest has come back and is in use. The functions behind a card's first one go first, and come back
+last: the kernel links them to it (drivers/pci/quirks.c, quirk_gpu_hda and others).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.action import BindDrivers, Move, RestoreDrivers, Step
-from nodeagent.model.desired import Extent, PassthroughRule
+from nodeagent.model.desired import Extent, PassthroughRule, PciSelector
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.ledger import Ledger
@@ -36,40 +36,64 @@ class Wish(NamedTuple):
 
 _Unit = tuple[GroupNumber | None, PciAddress]
 """A group by its number and first function; a function without a group by itself."""
-_Wishes = Mapping[PciAddress, Wish]
+Wishes = Mapping[PciAddress, Wish]
+
+HAND = "nodeagent bind"
+"""The place of a rule that somebody's hand stands for."""
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for all groups in the order of their first functions."""
-    desired, recorded = snapshot.desired, snapshot.ledger.drivers
-    if not desired.passthrough and not recorded and all(rule.driver is None for rule in desired.sriov):
+    desired, ledger = snapshot.desired, snapshot.ledger
+    ruled = desired.passthrough or any(rule.driver is not None for rule in desired.sriov)
+    if not ruled and not ledger.drivers and not ledger.asked:
         return Plan()
-    wishes = _wishes(snapshot)
+    wanted = wishes(snapshot)
+    touched = {*wanted, *map(PciAddress, ledger.drivers)} & snapshot.host.functions.keys()
+    parts = [of_members(members, wanted, snapshot) for members in units(touched, snapshot.host)]
+    return Plan(
+        tuple(step for part in parts for step in part.steps),
+        tuple(step for part in parts for step in part.waiting),
+        problems=tuple(text for part in parts for text in part.problems),
+        remedies={text: remedy for part in parts for text, remedy in part.remedies.items()},
+    )
+
+
+def units(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequence[PciFunction]]:
+    """The members of all groups in which these functions are; one without a group is alone."""
+    found = {_unit(address, host) for address in addresses}
+    return [_members(unit, host) for unit in sorted(found, key=lambda unit: order(unit[1]))]
+
+
+def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapshot) -> Plan:
+    """The plan for one group."""
     steps: list[Step] = []
     waiting: list[Step] = []
     remedies: dict[str, str] = {}
-    touched = {*wishes, *map(PciAddress, recorded)} & snapshot.host.functions.keys()
-    for unit in sorted(
-        {_unit(address, snapshot.host) for address in touched}, key=lambda unit: order(unit[1])
-    ):
-        members = _members(unit, snapshot.host)
-        for step in _restoring(members, wishes, snapshot), _binding(members, wishes, snapshot, remedies):
-            if step is not None:
-                obstacle = _obstacle(step, members, snapshot)
-                if obstacle is None:
-                    steps.append(step)
-                else:
-                    waiting.append(Step(step.action, f"{step.why}; {obstacle}"))
+    for step in _restoring(members, wanted, snapshot), _binding(members, wanted, snapshot, remedies):
+        if step is not None:
+            obstacle = _obstacle(step, members, snapshot)
+            if obstacle is None:
+                steps.append(step)
+            else:
+                waiting.append(Step(step.action, f"{step.why}; {obstacle}"))
     return Plan(tuple(steps), tuple(waiting), problems=tuple(remedies), remedies=remedies)
 
 
-def _wishes(snapshot: Snapshot) -> _Wishes:
-    """What each function is to have; the rest of a whole group follows what was picked of it."""
+def wishes(snapshot: Snapshot) -> Wishes:
+    """What each function is to have; the rest of a whole group follows what was picked of it.
+
+    A rule goes before what was asked for by hand: it alone can be read in a file.
+    """
     host, ledger = snapshot.host, snapshot.ledger
     wishes: dict[PciAddress, Wish] = {}
     for address in sorted(host.functions, key=order):
-        function = _on_its_own(host.functions[address], ledger)
-        rule = _rule(function, snapshot.desired.passthrough) or _of_pf(function, snapshot)
+        function = host.functions[address]
+        rule = (
+            _rule(_on_its_own(function, ledger), snapshot.desired.passthrough)
+            or _of_pf(function, snapshot)
+            or _by_hand(function, ledger)
+        )
         if rule is not None:
             wishes[address] = Wish(rule.driver, rule, picked=True)
     for address, wish in tuple(wishes.items()):
@@ -101,6 +125,13 @@ def _of_pf(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
     return None if physical is None else prospects.of_vfs(physical, snapshot.desired)
 
 
+def _by_hand(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
+    asked = ledger.asked.get(function.address)
+    if asked is None or (asked.vendor, asked.device) != (function.vendor, function.device):
+        return None
+    return PassthroughRule((PciSelector(addresses=(function.address,)),), asked.driver, place=HAND)
+
+
 def _picks(rule: PassthroughRule, function: PciFunction) -> bool:
     return any(selectors.fits(each, function, selectors.NO_NAMES) for each in rule.selectors)
 
@@ -122,7 +153,7 @@ def _members(unit: _Unit, host: Host) -> Sequence[PciFunction]:
 
 
 def _binding(
-    members: Sequence[PciFunction], wishes: _Wishes, snapshot: Snapshot, remedies: dict[str, str]
+    members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot, remedies: dict[str, str]
 ) -> Step | None:
     """The step that binds what is wanted of a group; None if all is as wished.
 
@@ -145,7 +176,14 @@ def _binding(
     forced = tuple(member.address for member, wish in due if member.address in wish.rule.force)
     rule = due[0][1].rule
     action = BindDrivers(_first(members), moves, _lent(members), forced)
-    return Step(action, f"a rule wants it{f' ({rule.place})' if rule.place else ''}")
+    return Step(action, why(rule))
+
+
+def why(rule: PassthroughRule) -> str:
+    """Who wants it."""
+    if rule.place == HAND:
+        return f"it was asked for by hand ({HAND})"
+    return f"a rule wants it{f' ({rule.place})' if rule.place else ''}"
 
 
 def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
@@ -156,7 +194,7 @@ def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
     return wish.picked or not beside
 
 
-def _bound_by_us(function: PciFunction, wishes: _Wishes, ledger: Ledger) -> bool:
+def _bound_by_us(function: PciFunction, wishes: Wishes, ledger: Ledger) -> bool:
     """True for what has arrived already: it goes back with the rest of its group if that cannot follow."""
     return function.address in wishes and function.address in ledger.drivers and groups.vfio_bound(function)
 
@@ -173,12 +211,12 @@ def _refusals(
     for member, wish in due:
         forced = member.address in wish.rule.force
         named += [(member, each) for each in guards.of_function(member, host, forced)]
-        named += [(member, each) for each in _of_vfs(member, snapshot)]
+        named += [(member, each) for each in of_vfs(member, snapshot)]
     beside = f", so group {head.group} is left as it is" if len(due) > 1 else ""
     return {f"{each.address} is not bound: {what}{beside}": hint for each, (what, hint) in named}
 
 
-def _of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[guards.Refusal]:
+def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[guards.Refusal]:
     """A driver that is taken away while it makes VFs may leave them behind, which can crash the kernel."""
     rule = prospects.rule_of(function, snapshot.desired.sriov)
     if rule is not None and rule.num_vfs:
@@ -190,7 +228,7 @@ def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:
     return Move(function.address, function.driver, wish.driver, _own(function, ledger))
 
 
-def _restoring(members: Sequence[PciFunction], wishes: _Wishes, snapshot: Snapshot) -> Step | None:
+def _restoring(members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot) -> Step | None:
     """The step that gives back what nobody wants any more."""
     unwanted = [each for each in members if each.address not in wishes]
     return _giving_back(members, unwanted, snapshot, "no rule wants it any more")

@@ -42,7 +42,7 @@ def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterato
         yield Refusal("its group has no IOMMU behind it (vfio-noiommu)", f"turn the IOMMU on: see {_PAGE}")
     elif groups.kept_by_firmware(group, host):
         what = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
-        yield Refusal(what, "VFIO refuses such a group: leave it out of the rule, or ask for other firmware")
+        yield Refusal(what, "VFIO refuses such a group: leave it out, or ask for other firmware")
     if VFIO_PCI in drivers and not host.vfio_loaded:
         hint = (
             "load it with modprobe vfio-pci, and name it in /etc/modules-load.d/vfio-pci.conf for each boot"
@@ -54,13 +54,13 @@ def of_bridges(members: Iterable[PciFunction]) -> Iterator[Refusal]:
     """A bridge whose driver VFIO does not suffer keeps the whole group from being used, and stays."""
     for blocker in groups.blockers(each for each in members if bridge(each)):
         what = f"{blocker.address} of the same group is a bridge, and its driver {blocker.driver} needs it"
-        yield Refusal(what, "leave the group out of the rule: bridges are never bound")
+        yield Refusal(what, "leave the group out: bridges are never bound")
 
 
 def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Refusal]:
     """What keeps a function with its driver; ``forced``: an operator answers for what can be answered for."""
     if bridge(function):
-        yield Refusal("it is a bridge", "leave it out of the rule: bridges are never bound")
+        yield Refusal("it is a bridge", "leave it out: bridges are never bound")
     if function.left_behind:
         yield Refusal("its PF has left it behind", "reboot the node when it is drained")
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())

@@ -40,6 +40,7 @@ def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozens
         {**ledger.names, **called},
         {vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
         {address: driver for address, driver in ledger.drivers.items() if address in host.functions},
+        ledger.asked,
         ledger.unprobed.intersection(host.functions),
     )
     return ledger if newer == ledger else newer

@@ -17,7 +17,7 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, 
 
 
 def due(snapshot: Snapshot) -> bool:
-    """True if the operator wants a change, or if what nobody wants any more is to be given back."""
+    """True if the operator wants a change, in settings or by hand, or wants no more what was changed."""
     return snapshot.desired.changes_host or snapshot.ledger.to_return
 
 

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.core import Core
+from nodeagent.agent.desk import Desk
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
@@ -102,6 +103,7 @@ class Changing:
             Offering(eyes.snapshots, releases),
             News(),
             Provisions(),
+            Desk(eyes.snapshots),
         )
 
     def _changes(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:

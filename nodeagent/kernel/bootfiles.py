@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files by which a boot gives functions to VFIO drivers before drivers of the host can have them.
+
+modprobe.d has vfio-pci set ``driver_override`` of each address as it is loaded, if the same device is still
+there: addresses move when a card is added. ``options vfio-pci ids=`` would take all devices of an id. The
+initramfs has it loaded before udev loads anything else: dracut by ``force_drivers`` (rd.driver.pre, before
+its udev), initramfs-tools by a script that sorts before that of udev (dracut 059, initramfs-tools 0.142). The
+udev rule is for what is plugged in, or found again, later. What stands in the modprobe.d file is all that is
+known. Each file has a checksum: one that somebody has changed is neither replaced nor removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from nodeagent.base import files
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.model.bootfile import AtBoot, BootFile, BootFiles, FileFate
+
+MODPROBE = "/etc/modprobe.d/nodeagent-vfio.conf"
+UDEV = "/etc/udev/rules.d/10-nodeagent-vfio.rules"
+DRACUT = "/etc/dracut.conf.d/90-nodeagent-vfio.conf"
+HOOK = "/etc/initramfs-tools/hooks/nodeagent-vfio"
+SCRIPT = "/etc/initramfs-tools/scripts/init-top/00-nodeagent-vfio"
+_KNOWN = (UDEV, DRACUT, HOOK, SCRIPT, MODPROBE)  # that which is read goes last
+_DRACUT = ("/usr/bin/dracut", "/usr/sbin/dracut")
+_INITRAMFS_TOOLS = ("/usr/sbin/update-initramfs", "/sbin/update-initramfs")
+_MARK = "# made by nodeagent bind --at-boot, taken back by nodeagent release; sha256 of the other lines: "
+_ENTRY = re.compile(r"# ([0-9a-f:.]+) ([0-9a-f]{4}):([0-9a-f]{4}) ([a-z0-9_-]+)", re.ASCII)
+_SHELL = "#!/bin/sh\n"
+
+
+def read(root: Root) -> tuple[AtBoot, ...]:
+    """The functions that the files name now. Blocks."""
+    lines = (root.text(MODPROBE) or "").splitlines()
+    return tuple(AtBoot(*found.groups()) for found in map(_ENTRY.fullmatch, lines) if found is not None)
+
+
+def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
+    """What is to be written and removed for these functions and no others. Blocks.
+
+    :raises KernelRefused: if a file of that name is somebody else's, or was changed.
+    """
+    wanted = dict(_wanted(root, entries)) if entries else {}
+    found: list[BootFile] = []
+    for path in _KNOWN:
+        present, text = _present(root, path), wanted.get(path)
+        if present == text:
+            continue
+        if present is not None and not _ours(present):
+            what = f"{path} is not as nodeagent has written it, and is left as it is"
+            raise KernelRefused(what, "look what is in it, move it away, and ask again", path=path)
+        fate = FileFate.REMOVED if text is None else FileFate.WRITTEN
+        found.append(BootFile(path, fate, text or "", runs=path in (HOOK, SCRIPT)))
+    return BootFiles(tuple(found), _then(root) if found else "")
+
+
+def put(root: Root, change: BootFiles) -> None:
+    """Write and remove. Blocks. :raises KernelRefused: if a file cannot be written or removed."""
+    for file in change.files:
+        if file.fate is FileFate.WRITTEN:
+            files.put(
+                root.path(file.path), file.text, "nothing else is changed", mode=0o755 if file.runs else 0o644
+            )
+            continue
+        try:
+            Path(root.path(file.path)).unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{file.path} cannot be removed: {error.strerror}"
+            raise KernelRefused(what, "remove it by hand", path=file.path) from error
+
+
+def _present(root: Root, path: str) -> str | None:
+    try:
+        return Path(root.path(path)).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        what = f"{path} cannot be read: {error.strerror}"
+        raise KernelRefused(what, "look what is there", path=path) from error
+
+
+def _then(root: Root) -> str:
+    if _has(root, _DRACUT):
+        return "dracut --force --regenerate-all"
+    return "update-initramfs -u -k all" if _has(root, _INITRAMFS_TOOLS) else ""
+
+
+def _has(root: Root, paths: Sequence[str]) -> bool:
+    return any(root.exists(path) for path in paths)
+
+
+def _wanted(root: Root, entries: Sequence[AtBoot]) -> Iterator[tuple[str, str]]:
+    names = [MODPROBE, UDEV]
+    if _has(root, _DRACUT):
+        names.append(DRACUT)
+    elif _has(root, _INITRAMFS_TOOLS):
+        names += [HOOK, SCRIPT]
+    for name in names:
+        head, body = _TEXTS[name]
+        text = body(entries)
+        yield name, f"{head}{_MARK}{_sum(head + text)}\n{text}"
+
+
+def _sum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _ours(text: str) -> bool:
+    """True if it is what we have written, letter by letter."""
+    before, mark, rest = text.partition(_MARK)
+    checksum, _, after = rest.partition("\n")
+    return bool(mark) and checksum == _sum(before + after)
+
+
+def _drivers(entries: Sequence[AtBoot]) -> list[str]:
+    return sorted({entry.driver for entry in entries})
+
+
+def _modprobe(entries: Sequence[AtBoot]) -> str:
+    lines = [f"# {each.address} {each.vendor}:{each.device} {each.driver}" for each in entries]
+    for driver in _drivers(entries):
+        some = " ".join(
+            f"{each.address}=0x{each.vendor}0x{each.device}" for each in entries if each.driver == driver
+        )
+        lines.append(
+            f"install {driver} for each in {some}; do at=/sys/bus/pci/devices/${{each%=*}}; "
+            f'read -r v <$at/vendor && read -r d <$at/device && [ "$v$d" = "${{each#*=}}" ] && '
+            f"echo {driver} >$at/driver_override; done 2>/dev/null; "
+            f"/sbin/modprobe --ignore-install {driver} $CMDLINE_OPTS"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _udev(entries: Sequence[AtBoot]) -> str:
+    return "".join(
+        f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{each.address}", ATTR{{vendor}}=="0x{each.vendor}", '
+        f'ATTR{{device}}=="0x{each.device}", ATTR{{driver_override}}="{each.driver}"\n'
+        for each in entries
+    )
+
+
+def _dracut(entries: Sequence[AtBoot]) -> str:
+    """One line for each driver: dracut 059 mends the name of one alone in each."""
+    forced = "".join(f'force_drivers+=" {driver.replace("-", "_")} "\n' for driver in _drivers(entries))
+    return f'{forced}install_items+=" {MODPROBE} {UDEV} "\n'
+
+
+def _script(entries: Sequence[AtBoot]) -> str:
+    loads = "".join(f"modprobe {driver} || true\n" for driver in _drivers(entries))
+    return f'case "$1" in prereqs) echo; exit 0 ;; esac\n{loads}'
+
+
+def _hook(entries: Sequence[AtBoot]) -> str:
+    adds = "".join(f"manual_add_modules {driver}\n" for driver in _drivers(entries))
+    return f'case "$1" in prereqs) echo; exit 0 ;; esac\n. /usr/share/initramfs-tools/hook-functions\n{adds}'
+
+
+_TEXTS: Mapping[str, tuple[str, Callable[[Sequence[AtBoot]], str]]] = {
+    MODPROBE: ("", _modprobe),
+    UDEV: ("", _udev),
+    DRACUT: ("", _dracut),
+    HOOK: (_SHELL, _hook),
+    SCRIPT: (_SHELL, _script),
+}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions a boot may give to VFIO before the drivers of the host: the guards of the present. Pure.
+
+What the host uses now it would miss after the next boot: a mounted disk, a network with an address, the
+boot display. So the same is refused, with two exceptions, which end with the boot: what a process has open,
+and who has it as a device now. Groups go whole, as with a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from nodeagent.base.errors import NodeagentError
+from nodeagent.model.bootfile import AtBoot
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import VFIO_PCI, PciAddress
+from nodeagent.model.request import Became, Request, Result
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.uses import HostUses, UseKind
+from nodeagent.policy import groups
+from nodeagent.policy.change import bindings, byhand, guards
+
+
+class BootPlan(NamedTuple):
+    """The results, group by group, and the functions that are to be named in the files."""
+
+    results: tuple[Result, ...]
+    entries: tuple[AtBoot, ...]
+
+
+def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootPlan:
+    """What is named joins what is ``known``. :raises NodeagentError: if a name fits nothing."""
+    host = snapshot.host
+    named = frozenset(byhand.picked(request.names, host))
+    entries = {each.address: each for each in known}
+    results: list[Result] = []
+    for members in bindings.units(named, host):
+        asked = [each for each in members if each.address in named]
+        refusals = dict(_refusals(members, asked, snapshot))
+        taken = () if refusals else tuple(_entries(members, asked, request.driver))
+        new = [each for each in taken if entries.get(each.address) != each]
+        entries.update({each.address: each for each in taken})
+        addresses = tuple(each.address for each in taken or asked)
+        became = Became.REFUSED if refusals else Became.PLANNED if new else Became.NOTHING
+        results.append(Result(addresses, became, _words(addresses, request.driver), refusals))
+    return BootPlan(tuple(results), tuple(entries[address] for address in sorted(entries)))
+
+
+def without(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
+    """What is left of the ``known`` when the groups of what is named are released, there or not."""
+    wanted = [byhand.selector(name) for name in request.names]
+    host = snapshot.host
+    named = [each for each in known if any(byhand.named(each, selector) for selector in wanted)]
+    here = [address for each in named if (address := PciAddress(each.address)) in host.functions]
+    here += _picked(request.names, host)
+    beside = {each.address for members in bindings.units(here, host) for each in members}
+    gone = beside | {each.address for each in named}
+    return tuple(each for each in known if each.address not in gone)
+
+
+def _picked(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
+    """What is named and there, if anything is."""
+    try:
+        return byhand.picked(names, host)
+    except NodeagentError:
+        return ()
+
+
+def _refusals(
+    members: Sequence[PciFunction], asked: Sequence[PciFunction], snapshot: Snapshot
+) -> Iterator[tuple[str, str]]:
+    head, host = asked[0], snapshot.host
+    group = None if head.group is None else host.groups.get(head.group)
+    found = [(head, each) for each in guards.of_group(group, (), host)]
+    found += [(head, each) for each in guards.of_bridges(members)]
+    for member in members:
+        if member in asked or not _left(member):
+            judged = member._replace(uses=_lasting(member.uses))
+            found += [(member, each) for each in guards.of_function(judged, host, forced=False)]
+            found += [(member, each) for each in bindings.of_vfs(member, snapshot)]
+    for member, (what, hint) in found:
+        yield f"{member.address} is not taken at boot: {what}", hint
+
+
+def _lasting(uses: HostUses | None) -> HostUses | None:
+    """What does not end with the boot."""
+    if uses is None:
+        return None
+    return uses._replace(found=tuple(use for use in uses.found if use.kind is not UseKind.OPEN))
+
+
+def _left(function: PciFunction) -> bool:
+    """True for what VFIO suffers beside its own."""
+    return guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
+
+
+def _entries(members: Sequence[PciFunction], asked: Sequence[PciFunction], driver: str) -> Iterator[AtBoot]:
+    """A variant driver is for what was named; the rest of its group gets vfio-pci."""
+    alike = {(each.vendor, each.device) for each in asked}
+    for each in members:
+        if (each in asked or not _left(each)) and each.vendor and each.device:
+            to = driver if (each.vendor, each.device) in alike else VFIO_PCI
+            yield AtBoot(each.address, each.vendor, each.device, to)
+
+
+def _words(addresses: Sequence[str], driver: str) -> str:
+    return f"{', '.join(addresses)} to {driver} from the next boot on"

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions a boot may give to VFIO: what the host would miss afterwards stays with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.model.bootfile import AtBoot
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.request import Asking, Became, Request
+from nodeagent.model.uses import HostUse, HostUses, UseKind
+from nodeagent.policy.change import atboot
+from nodeagent.policy.change.atboot import BootPlan
+from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
+from tests.policy.samples import function
+
+OTHER = PciAddress("0000:5e:00.0")
+BIND, RELEASE = Request(Asking.BIND, (GPU,)), Request(Asking.RELEASE, (GPU,))
+KNOWN_ONE = AtBoot(OTHER, "8086", "10d3", "vfio-pci")
+
+
+def planned(on: Host, request: Request = BIND, *known: AtBoot) -> BootPlan:
+    return atboot.plan(request, replace(KNOWN, host=on), known)
+
+
+def used(kind: UseKind) -> HostUses:
+    return HostUses((HostUse(kind, "thing", "somehow"),))
+
+
+def test_the_whole_group_joins_what_is_known_also_while_no_driver_is_loaded() -> None:
+    plan = planned(here(gpu(), audio(), vfio_loaded=False), BIND, KNOWN_ONE)
+    assert [each.address for each in plan.entries] == [GPU, AUDIO, OTHER]
+    assert plan.results[0].became is Became.PLANNED
+    assert planned(here(gpu(), audio()), BIND, *plan.entries).results[0].became is Became.NOTHING
+
+
+def test_a_variant_driver_is_for_what_was_named() -> None:
+    plan = planned(here(gpu(), audio()), BIND._replace(driver="nvgrace_gpu_vfio_pci"))
+    assert [each.driver for each in plan.entries] == ["nvgrace_gpu_vfio_pci", "vfio-pci"]
+
+
+@pytest.mark.parametrize("kind", sorted(set(UseKind) - {UseKind.OPEN}))
+def test_what_the_host_uses_it_would_miss(kind: UseKind) -> None:
+    plan = planned(here(gpu(), audio(uses=used(kind))), BIND, KNOWN_ONE)
+    assert f"{AUDIO} is not taken at boot: in use by the host (thing, somehow)" in plan.results[0].refusals
+    assert plan.entries == (KNOWN_ONE,)
+
+
+def test_what_is_open_ends_with_the_boot() -> None:
+    assert planned(here(gpu(uses=used(UseKind.OPEN)), audio())).results[0].became is Became.PLANNED
+
+
+def test_without_an_iommu_nothing_is_taken() -> None:
+    plan = planned(here(gpu(), audio(), iommu=False))
+    assert "no IOMMU separates it" in " ".join(plan.results[0].refusals)
+
+
+def test_a_release_takes_the_group_and_leaves_the_others_also_of_what_has_gone() -> None:
+    known = (*planned(here(gpu(), audio())).entries, KNOWN_ONE)
+    snapshot = replace(KNOWN, host=here(gpu(), audio(), function(OTHER, 9)))
+    assert atboot.without(RELEASE._replace(names=(AUDIO,)), snapshot, known) == (KNOWN_ONE,)
+    assert atboot.without(RELEASE._replace(names=("8086:10d3",)), snapshot, known) == known[:2]
+    gone = replace(KNOWN, host=here())
+    assert atboot.without(RELEASE._replace(names=("5e:00.0",)), gone, known) == known[:2]

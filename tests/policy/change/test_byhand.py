@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a request by hand: a wish beside the rules, refused at once where it cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector
+from nodeagent.model.host import Host
+from nodeagent.model.ids import VFIO_PCI, PciAddress
+from nodeagent.model.ledger import Asked, Ledger
+from nodeagent.model.request import Asking, Became, Request
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.uses import HostUse, HostUses, UseKind
+from nodeagent.policy.change import byhand
+from nodeagent.policy.change.byhand import Judgement
+from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
+from tests.policy.samples import function, holders
+
+BOUND = here(gpu(driver=VFIO_PCI, vfio=True, enable=0), audio(driver=VFIO_PCI, vfio=True, enable=0))
+FREE = here(gpu(), audio())
+OURS = Ledger(drivers={GPU: "nouveau", AUDIO: "snd_hda_intel"})
+BY_HAND = OURS._replace(asked={GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)})
+RULE = PassthroughRule((PciSelector(addresses=(GPU,)),), place="config.yaml:4")
+BIND, RELEASE = Request(Asking.BIND, (GPU,)), Request(Asking.RELEASE, (GPU,))
+
+
+def judged(
+    request: Request,
+    on: Host,
+    *rules: PassthroughRule,
+    ledger: Ledger | None = None,
+    known: Snapshot = KNOWN,
+) -> Judgement:
+    desired = Desired(passthrough=rules)
+    snapshot = replace(known, host=on, desired=desired, ledger=ledger or Ledger())
+    (judgement,) = byhand.judged(request, snapshot)
+    return judgement
+
+
+def refusals(judgement: Judgement) -> str:
+    assert judgement.result.became is Became.REFUSED
+    assert (judgement.steps, judgement.asked) == ((), {})
+    return " ".join(judgement.result.refusals)
+
+
+@pytest.mark.parametrize(
+    ("name", "selector"),
+    [
+        ("3B:00.0", PciSelector(addresses=("0000:3b:00.0",))),
+        ("10DE:1eb8", PciSelector(vendors=("10de",), devices=("1eb8",))),
+        ("3b:*", PciSelector(addresses=("0000:3b:*",))),
+        ("*:00.?", PciSelector(addresses=("0000:*:00.?",))),
+        ("*", PciSelector(addresses=("*",))),
+    ],
+)
+def test_a_name_is_an_address_a_pattern_or_ids(name: str, selector: PciSelector) -> None:
+    assert byhand.selector(name) == selector
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "3b:00", "10de:1eb8:", "vfio*", "vendor=10de"])
+def test_what_is_neither_is_a_mistake(name: str) -> None:
+    with pytest.raises(ConfigError, match="names no functions"):
+        byhand.selector(name)
+
+
+def test_a_name_that_fits_nothing_is_told() -> None:
+    with pytest.raises(NodeagentError, match="no function of this host is 99:\\*"):
+        byhand.picked(["99:*"], FREE)
+
+
+def test_a_binding_is_asked_for_and_its_whole_group_moves() -> None:
+    judgement = judged(BIND, FREE)
+    assert judgement.result.became is Became.PLANNED
+    assert judgement.result.functions == (GPU, AUDIO)
+    assert judgement.asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
+    assert "asked for by hand (nodeagent bind)" in judgement.steps[0].why
+
+
+def test_what_is_bound_already_is_not_asked_for() -> None:
+    assert judged(BIND, BOUND).result.became is Became.NOTHING
+    assert judged(BIND, BOUND, ledger=BY_HAND).result.became is Became.NOTHING
+    assert judged(BIND, BOUND, RULE, ledger=OURS).result.became is Became.NOTHING
+
+
+def test_what_is_about_to_go_back_is_kept_when_it_is_asked_for() -> None:
+    judgement = judged(BIND, BOUND, ledger=OURS)
+    assert (judgement.result.became, judgement.result.what) == (Became.PLANNED, "stays bound")
+    assert (judgement.steps, set(judgement.asked)) == ((), {GPU})
+
+
+def test_another_driver_than_that_of_a_rule_or_of_another_hand_is_refused() -> None:
+    other = BIND._replace(driver="mlx5_vfio_pci")
+    assert "a rule wants it (config.yaml:4) on vfio-pci" in refusals(judged(other, FREE, RULE))
+    assert "vfio-pci has it, which nodeagent has not bound" in refusals(judged(other, BOUND))
+
+
+def test_what_would_have_to_wait_is_refused_with_the_ids_that_it_waits_for() -> None:
+    held = replace(KNOWN, allocations=Allocations(holders(GPU), Knowledge.COMPLETE))
+    judgement = judged(RELEASE, BOUND, ledger=BY_HAND, known=held)
+    assert f"{GPU} is held by" in refusals(judgement)
+    assert judgement.held == {GPU, AUDIO}
+
+
+def test_a_release_forgets_what_was_asked_of_the_group_by_whichever_function_it_is_named() -> None:
+    for name in (GPU, AUDIO):
+        judgement = judged(RELEASE._replace(names=(name,)), BOUND, ledger=BY_HAND)
+        assert judgement.asked == {GPU: None}
+        assert {move.to for move in judgement.steps[0].action.moves} == {  # type: ignore[attr-defined]
+            "nouveau",
+            "snd_hda_intel",
+        }
+
+
+def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> None:
+    assert "a rule wants it (config.yaml:4)" in refusals(judged(RELEASE, BOUND, RULE, ledger=OURS))
+    alone = replace(RULE, group=Extent.MATCHED)
+    asked = OURS._replace(asked={AUDIO: Asked(VFIO_PCI, audio().vendor, audio().device)})
+    judgement = judged(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked)
+    assert judgement.result.what == f"give back {AUDIO} to snd_hda_intel"
+
+
+def test_what_was_bound_elsewhere_is_not_released_but_what_a_boot_has_bound_stays_without_a_word() -> None:
+    assert "nodeagent has not bound it to vfio-pci" in refusals(judged(RELEASE, BOUND))
+    of_boot = RELEASE._replace(at_boot=(GPU,))
+    assert judged(of_boot, BOUND).result.became is Became.NOTHING
+    assert judged(RELEASE, FREE).result.became is Became.NOTHING
+
+
+def test_what_has_left_the_host_can_be_forgotten() -> None:
+    judgement = judged(RELEASE, here(function(PciAddress("0000:5e:00.0"), 9)), ledger=BY_HAND)
+    assert (judgement.result.functions, judgement.asked) == ((GPU,), {GPU: None})
+    assert judgement.result.became is Became.PLANNED
+
+
+def test_what_was_asked_for_another_device_does_not_count() -> None:
+    asked = Ledger(asked={GPU: Asked(VFIO_PCI, "144d", "a808")})
+    assert judged(RELEASE, FREE, ledger=asked).steps == ()
+    assert judged(BIND, FREE, ledger=asked).asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
+
+
+def test_what_was_refused_after_all_is_asked_as_before() -> None:
+    before: dict[str, Asked] = {GPU: Asked("mlx5_vfio_pci"), AUDIO: Asked(VFIO_PCI)}
+    judgement = Judgement(judged(BIND, FREE).result, asked={GPU: Asked(VFIO_PCI), "0000:5e:00.0": None})
+    after = byhand.asked_after(before, [judgement])
+    assert after == {GPU: Asked(VFIO_PCI), AUDIO: Asked(VFIO_PCI)}
+    assert byhand.asked_after(after, [byhand.taken_back(before, judgement)]) == before
+
+
+def test_now_says_whether_it_is_done_or_what_is_in_the_way() -> None:
+    judgement = judged(BIND, FREE)
+    used = HostUses((HostUse(UseKind.MOUNTED, "nvme0n1", "mounted on /srv"),))
+    for host, became in (
+        (FREE, Became.PLANNED),
+        (BOUND, Became.NOTHING),
+        (here(gpu(uses=used), audio()), Became.REFUSED),
+        (here(), Became.REFUSED),
+    ):
+        now = replace(KNOWN, host=host, ledger=BY_HAND)
+        assert byhand.now(judgement, now).result.became is became
