@@ -94,26 +94,24 @@ async def test_after_a_forced_deletion_the_sibling_is_not_given_while_the_device
 
 async def test_a_device_that_is_never_closed_is_refused_in_time_and_disturbs_nobody(node: Node) -> None:
     (board,) = boards = usb_boards(node, 1)
-    async with (
-        started(node, listed=usb_lists(boards)) as (_, kubelet),
-        opened(node, f"/dev/vfio/{board.group}") as process,
-        anyio.create_task_group() as tasks,
-    ):
-        await forced(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
-        new, began = pod("new", {GPU: 1}), time.monotonic()
-        tasks.start_soon(kubelet.admit, new)
-        await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
-        times = [await seconds(kubelet) for _ in range(20)]
-        assert sorted(times)[10] < 0.1
-        assert new.phase == "Pending"
-        await kubelet.until(lambda: new.phase == "Failed", PATIENCE)
-        assert 5.0 < time.monotonic() - began < 10.0
-        assert board.gpu in new.message
-        assert str(process.pid) in new.message
-        assert "sleep" in new.message
-        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-        node.host.release(board.gpu)
-        await until_health(kubelet, GPU, board.gpu, "Healthy")
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        async with opened(node, f"/dev/vfio/{board.group}") as process, anyio.create_task_group() as tasks:
+            await forced(node, kubelet, old, board.gpu)
+            new, began = pod("new", {GPU: 1}), time.monotonic()
+            tasks.start_soon(kubelet.admit, new)
+            await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
+            times = [await seconds(kubelet) for _ in range(20)]
+            assert sorted(times)[10] < 0.1
+            assert new.phase == "Pending"
+            await kubelet.until(lambda: new.phase == "Failed", PATIENCE)
+            assert 5.0 < time.monotonic() - began < 10.0
+            assert board.gpu in new.message
+            assert str(process.pid) in new.message
+            assert "sleep" in new.message
+            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+            node.host.release(board.gpu)
+            await until_health(kubelet, GPU, board.gpu, "Healthy")
 
 
 async def seconds(kubelet: Kubelet) -> float:
