@@ -115,11 +115,7 @@ SRIOV = Record(
     (
         Key("match", selectors.PCI, "which functions", required=True, field="selectors"),
         Key("numVFs", scalars.integer(0, 65535), "how many VFs", required=True),
-        Key(
-            "driver",
-            scalars.VFIO_DRIVER,
-            "the VFIO driver of the VFs: none of the host's gets them first",
-        ),
+        Key("driver", scalars.VFIO_DRIVER, "the VFIO driver of the VFs: none of the host's gets them first"),
     ),
     SriovRule,
     placed=True,

@@ -47,7 +47,7 @@ class ScanRunner:
         self._deadline = deadline
         self._stuck: Counter[Item] = Counter()
         self._listing: threads.Call[scanner.ReadList] | None = None
-        self._uses = Looks(root, deadline)
+        self._uses = Looks(root, wakes, deadline)
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -150,10 +150,15 @@ class ScanRunner:
 
 
 class Looks:
-    """Looks at what the host itself uses of its functions, after each scan of what may be used."""
+    """Looks at what the host itself uses of its functions, after each scan of what may be used.
 
-    def __init__(self, root: Root, deadline: float) -> None:
+    A look that takes too long for its scan is not lost: what it has found counts for the next one. Where each
+    look takes that long, nothing would be known for ever; a closer one comes before anything is taken away.
+    """
+
+    def __init__(self, root: Root, wakes: Wakes, deadline: float) -> None:
         self._root = root
+        self._wakes = wakes
         self._deadline = deadline
         self._look: threads.Call[dict[PciAddress, HostUses]] | None = None
 
@@ -170,9 +175,19 @@ class Looks:
         """At most one look hangs: while it does, nothing new is known."""
         if self._look is not None and not self._look.ended:
             return {}
-        self._look = threads.start(_uses, self._root, wanted)
+        late, self._look = {} if self._look is None else await self._look.result(), None
+        known = {each: late[each] for each in wanted if each in late}
+        return known | await self._looked([each for each in wanted if each not in known])
+
+    async def _looked(self, wanted: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
+        if not wanted:
+            return {}
+        look = self._look = threads.start(_uses, self._root, wanted)
         with anyio.move_on_after(self._deadline):
-            return await self._look.result()
+            found = await look.result()
+            self._look = None
+            return found
+        look.when_ended(functools.partial(self._wakes.wake, None))
         return {}
 
 
