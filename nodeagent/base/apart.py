@@ -16,6 +16,7 @@ unshare(2). Where there is no such call, all is shared, as in any process.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import queue
 import signal
@@ -35,7 +36,7 @@ class _Starter:
         self._wanted: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
         self._turn = threading.Lock()
-        threading.Thread(target=self._run, name="nodeagent, starter", daemon=True).start()
+        _thread.start_new_thread(self._run, ())  # nobody waits until it runs: the daemon is starting
 
     def start(self, thread: threading.Thread) -> None:
         """Start it. :raises RuntimeError: if no thread can be had."""
