@@ -214,6 +214,24 @@ async def test_without_a_daemon_the_kubelet_is_asked_who_holds_what(node: Node) 
             assert drivers_of(drivers) == OWN
 
 
+@pytest.mark.timeout(60)
+async def test_what_only_waits_to_go_back_stays_bound_if_somebody_asks_for_it(node: Node) -> None:
+    add_card(node)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(CARDS, 1, PATIENCE)
+            await until_health(kubelet, CARDS, GPU, "Healthy")
+            vm = await kubelet.admit(pod("vm", {CARDS: 1}))
+            node.configure(RESOURCE)
+            await daemon.logged("action-waiting")
+            assert "done: stays bound" in await Hand(node).says(0, "bind", GPU)
+            kubelet.delete(vm)
+        async with node.daemon():
+            assert "nothing to do" in (await node.command("plan")).stdout
+            assert drivers_of(drivers) == BOUND
+
+
 @WAYS
 @pytest.mark.timeout(60)
 async def test_what_a_rule_wants_is_not_released_and_the_rule_is_named(node: Node, way: str) -> None:
@@ -262,9 +280,10 @@ async def test_of_sixteen_groups_by_one_name_each_is_as_asked_or_as_before(
         else:
             async with node.daemon():
                 document = await Hand(node).told(3, "bind", "8086:10d3")
-                await eventually(lambda: states(drivers, groups) == wanted, PATIENCE)
-                assert (await node.status())["changes"]["problems"] == []
+                await node.until_told(lambda told: not told["changes"]["underWay"])
+                assert "nothing to do" in (await node.command("plan")).stdout
         assert states(drivers, groups) == wanted
+        assert "nothing to do" in (await node.command("plan")).stdout
         became = {each["functions"][0]: each["became"] for each in document["results"]}
         assert became == {
             group[0]: "refused" if number in failing else "done" for number, group in enumerate(groups)
