@@ -16,7 +16,7 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import hints, uses
+from nodeagent.kernel.scan import devnodes, hints, uses
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
@@ -67,8 +67,9 @@ async def with_names(root: Root, before: Snapshot) -> Snapshot:
 
 async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snapshot:
     """The same, its Host with these device nodes as well if they exist."""
-    there = await threads.call(_existing, root, tuple(paths))
-    return replace(before, host=replace(before.host, nodes=before.host.nodes | there))
+    there = await threads.call(devnodes.read, root, tuple(paths))
+    nodes, dev_nodes = before.host.nodes.union(there), {**before.host.dev_nodes, **there}
+    return replace(before, host=replace(before.host, nodes=nodes, dev_nodes=dev_nodes))
 
 
 async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
@@ -88,10 +89,6 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
         wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]
         host = host.with_uses(await threads.call(uses.look, root, wanted, closely=True), before.host)
     return replace(before, host=host, names={**names, **before.names})
-
-
-def _existing(root: Root, paths: Iterable[str]) -> frozenset[str]:
-    return frozenset(path for path in paths if root.exists(path))
 
 
 def _names(root: Root, host: Host, desired: Desired) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.config import scalars
+from nodeagent.config import direct, scalars
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Key, ListOf, Record
 from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
@@ -68,16 +68,6 @@ _MDEV = ListOf(
     )
 )
 
-_NODE = Record(
-    "device node",
-    (
-        Key("path", scalars.NODE_PATH, "the node below /dev", required=True),
-        Key("count", scalars.integer(1, 1_000_000), "how many containers may share it"),
-        Key("permissions", scalars.PERMISSIONS, "of r, w and m"),
-    ),
-    dict,
-)
-
 _KINDS: Mapping[str, Callable[..., Rule]] = {
     "pci": lambda pci, **rest: PciRule(selectors=pci, **rest),
     "mdev": lambda mdev, **rest: MdevRule(selectors=mdev, **rest),
@@ -106,7 +96,7 @@ RESOURCE = Record(
         Key("name", scalars.RESOURCE, "the resource, such as example.com/gpu", required=True),
         Key("pci", PCI, "picks PCI functions"),
         Key("mdev", _MDEV, "picks mediated devices"),
-        Key("node", _NODE, "shares of a device node"),
+        Key("node", direct.NODE, "shares of device nodes"),
         Key(
             "isolation",
             scalars.member(Isolation),

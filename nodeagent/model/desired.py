@@ -58,17 +58,46 @@ class PciRule:
     kind: ClassVar[Kind] = Kind.PCI
 
 
+class NodePath(NamedTuple):
+    """A device node of a unit, or with ``*``, ``?`` and ``[…]`` in its last part all nodes that it fits.
+
+    ``mount_path``: where a container finds it; "" is the same path. ``permissions`` "": those of the rule.
+    ``limit``, for ``per_path``: of how many Devices a node may be a part; None: 1 for a pattern, else of all.
+    """
+
+    path: str
+    mount_path: str = ""
+    permissions: str = ""
+    optional: bool = False
+    limit: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """A resource of ``count`` shares of one device node, e.g. /dev/kvm."""
+    """A resource of ``count`` shares of one device node, e.g. /dev/kvm, or of several that go together.
+
+    ``per_path``: for each node that the first of the ``paths`` fits there is a Device, with ``count`` shares.
+    """
 
     name: str
-    path: str
+    path: str = ""
     count: int = 1
     permissions: str = "rw"
+    paths: tuple[NodePath, ...] = ()
+    per_path: bool = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.NODE
+
+    @property
+    def each_alone(self) -> bool:
+        """True if its Devices do not stand and fall together."""
+        return self.per_path and self.count == 1
+
+    @property
+    def entries(self) -> tuple[NodePath, ...]:
+        """All that a unit is made of, the one that gives its name first."""
+        return self.paths or (NodePath(self.path),)
 
 
 class MdevSelector(NamedTuple):
@@ -96,7 +125,10 @@ class MdevRule:
 DeviceRule = PciRule | MdevRule
 """A rule that picks HostDevices, each rule those of one kind."""
 
-Rule = DeviceRule | NodeRule
+DirectRule = NodeRule
+"""A rule whose Devices are no HostDevices: it has no selectors, and nothing of it is in an IOMMU group."""
+
+Rule = DeviceRule | DirectRule
 
 BySelector = Mapping[str, DeviceRule]
 """Rules of the KubeVirt CR, which may be thousands, by each selector: ids, or what a type is called."""
@@ -236,8 +268,9 @@ class Desired(NamedTuple):
 
     @property
     def node_paths(self) -> tuple[str, ...]:
-        """The device nodes that rules name."""
-        return tuple(rule.path for rule in self.rules if isinstance(rule, NodeRule))
+        """The device nodes that rules name, and the patterns of such."""
+        rules = (rule for rule in self.rules if isinstance(rule, NodeRule))
+        return tuple(dict.fromkeys(entry.path for rule in rules for entry in rule.entries))
 
     @property
     def changes_host(self) -> bool:

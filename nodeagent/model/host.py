@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
+from nodeagent.model.nodes import DevNode
 
 K = TypeVar("K")
 
@@ -248,6 +249,7 @@ class Host:
     mdevs: Mapping[str, Mdev] = field(default_factory=dict)
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
+    dev_nodes: Mapping[str, DevNode] = field(default_factory=dict)  # those of rules, with all patterns mean
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vtd: bool = False  # it is Intel's: one of these is called dmar0

@@ -89,6 +89,9 @@ class Device(NamedTuple):
         return self.reason is None
 
 
+_DIRECT = frozenset({Kind.NODE})
+
+
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Resource:
     """A kubelet extended resource with its Devices, in stable order."""
@@ -99,6 +102,11 @@ class Resource:
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """True if its devices are no HostDevices: they have no group, and say nothing of who asks next."""
+        return self.kind in _DIRECT
 
     def device(self, device_id: str) -> Device | None:
         """The Device of that id, or None."""

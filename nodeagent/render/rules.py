@@ -21,7 +21,9 @@ def lines(explanation: RuleExplanation) -> Iterator[str]:
     """What it takes, then why it refuses the others; bridges do not count."""
     rule = explanation.rule
     if isinstance(rule, NodeRule):
-        yield f"takes    {rule.path}, given to {rule.count} containers at once"
+        each = "each " if rule.per_path else ""
+        shown = few(explanation.takes) or f"nothing: there is no {rule.entries[0].path}"
+        yield f"takes    {shown}, {each}given to {rule.count} containers at once"
         return
     listed = f": {few(explanation.takes)}" if explanation.takes else ""
     yield f"takes    {len(explanation.takes)}{listed}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule
+from nodeagent.model.desired import DeviceRule, DirectRule, MdevSelector
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.remark import Remark, RemarkCode, note
 from nodeagent.policy import naming, selectors
@@ -30,7 +30,7 @@ def rules(decision: Decision) -> Iterator[Remark]:
         if (host_device := decision.snapshot.host.device(device_id)) is not None:
             taken.setdefault(match.resource, []).append(host_device)
     for rule in decision.snapshot.desired.rules:
-        if not isinstance(rule, NodeRule) and not rule.permitted and rule.selectors:
+        if not isinstance(rule, DirectRule) and not rule.permitted and rule.selectors:
             yield from _rule(rule, taken.get(rule.name, ()), decision)
 
 

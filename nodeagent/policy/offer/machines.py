@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nodeagent.model.allocation import Grant
-from nodeagent.model.host import HostDevice, Kind
+from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.kubevirt import KubeVirtCR, VirtualMachine, VmDevice
 from nodeagent.model.resource import Reason, ReasonCode, Resource
@@ -157,8 +157,8 @@ def _present(
     resource: Resource, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
 ) -> Ask:
     """Some devices are listed; those that are Healthy and held by nobody are free."""
-    if resource.kind is Kind.NODE:
-        why = "it is a device node, for which virt-launcher reads no variable: the machine would not start"
+    if resource.direct:
+        why = "it is for containers: virt-launcher reads no variable for it, and the machine would not start"
         return Ask(resource.name, devices, Prospect.NEVER, why=(why,))
     snapshot = decision.snapshot
     holders = {each.id: snapshot.holder(each.id) for each in resource.devices}
