@@ -42,6 +42,7 @@ FEATURES = (
         "nodeagent.agent.changing.feature",
         left=drivers_record.PATH,
     ),
+    Feature("CDI specifications", lambda desired: bool(desired.cdi_kinds), "nodeagent.agent.cdi_specs"),
     Feature("cluster", lambda desired: account.reaches(desired.following), "nodeagent.agent.cluster.feature"),
 )
 

@@ -19,6 +19,8 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, hints, uses
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
+from nodeagent.model import cdi
+from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
@@ -36,7 +38,9 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
     :raises KernelRefused: if nothing can be read.
     """
     runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
-    host = saved or await runner.scan(None, Host(), desired.node_paths, {})
+    specs = await _specs(root, desired) if saved is None else {}
+    nodes = (*desired.node_paths, *cdi.nodes(specs))
+    host = saved or await runner.scan(None, Host(), nodes, {}, specs)
     names = await threads.call(_names, root, host, desired)
     if saved is None:
         return await threads.call(with_memory, root, Snapshot(host, desired, names))
@@ -47,6 +51,23 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
         ledger=ownership.learned(Ledger(), host, names),
         machine_id=await threads.call(identity.machine_id, root),
     )
+
+
+async def _specs(root: Root, desired: Desired) -> Mapping[str, CdiFile]:
+    if not desired.cdi_kinds:
+        return {}
+    from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
+
+    return await cdi_specs.first(root, desired)
+
+
+async def with_specs(root: Root, before: Snapshot, desired: Desired) -> Snapshot:
+    """The same, its Host with what CDI files say that these wishes ask for."""
+    specs = await _specs(root, desired)
+    if not specs:
+        return before
+    known = replace(before, host=replace(before.host, cdi={**before.host.cdi, **specs}))
+    return await with_nodes(root, known, cdi.nodes(specs))
 
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of rules whose devices are no HostDevices: nodes below /dev.
+"""The shapes of rules whose devices are no HostDevices: nodes below /dev, and CDI kinds.
 
 A pattern stands in the last part of a path alone: so one directory is watched for it.
 """
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST = 1_000_000  # shares
 _PART = r"[A-Za-z0-9_.:@+-]+"
 _PATTERN = re.compile(rf"/dev(/{_PART})*/(?:[A-Za-z0-9_.:@+*?-]|\[[A-Za-z0-9_.:@+!-]+\])+")
+_KIND = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+OWN = "nodeagent.local/"  # the kinds of CDI files that are written for cdi: true
 _INSIDE = re.compile(rf"/dev(/{_PART})+/?|/dev/")
 
 
@@ -110,6 +112,31 @@ def _one_place(paths: Sequence[Mapping[str, object]], per_path: bool) -> None:
                 "it is for what goes with the first path under perPath; count says how many share that",
             )
 
+
+def _spec_kind(scalar: Scalar) -> str:
+    text = scalar.text
+    if _KIND.fullmatch(text) is None:
+        raise Wrong(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
+    if text.startswith(OWN):
+        raise Wrong(f'"{text}" is what nodeagent itself writes', "use pci or mdev with cdi: true")
+    return text
+
+
+CDI = Record(
+    "CDI kind",
+    (
+        Key(
+            "kind",
+            Word("CDI kind", _spec_kind),
+            "vendor and class, such as nvidia.com/gpu",
+            required=True,
+            field="spec_kind",
+        ),
+        Key("names", ListOf(scalars.TEXT), "names of devices; * and ? match"),
+        Key("exclude", ListOf(scalars.TEXT), "names that are not taken; without it those that stand for all"),
+    ),
+    dict,
+)
 
 NODE = Record(
     "device node",

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.base import pages
 from nodeagent.config import selectors, table
 from nodeagent.config.shapes import ListOf, Record, snake
-from nodeagent.model.desired import NodeRule, PciRule
+from nodeagent.model.desired import CdiRule, NodeRule, PciRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from nodeagent.config.shapes import Key
 
-_MODELS: Mapping[str, Callable[..., object]] = {"resource": PciRule, "device node": NodeRule}
+_MODELS: Mapping[str, Callable[..., object]] = {
+    "resource": PciRule,
+    "device node": NodeRule,
+    "CDI kind": CdiRule,
+}
 """What is made of a record, where more than its own maker has a part in that."""
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent.config import direct, scalars
 from nodeagent.config.problems import Wrong
-from nodeagent.config.shapes import Key, ListOf, Record
-from nodeagent.model.desired import MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
+from nodeagent.config.shapes import Key, ListOf, Record, snake
+from nodeagent.model.desired import CdiRule, MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import Iommufd, Isolation
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ _KINDS: Mapping[str, Callable[..., Rule]] = {
     "pci": lambda pci, **rest: PciRule(selectors=pci, **rest),
     "mdev": lambda mdev, **rest: MdevRule(selectors=mdev, **rest),
     "node": lambda node, **rest: NodeRule(**node, **rest),
+    "cdi_devices": lambda cdi_devices, **rest: CdiRule(**cdi_devices, **rest),
 }
 
 
@@ -82,12 +83,14 @@ def _rule(**given: Any) -> Rule:
 
 
 def _one_kind(values: Mapping[str, object]) -> None:
-    kinds = [kind for kind in _KINDS if kind in values]
+    written = {snake(key): key for key in values}
+    kinds = [written[kind] for kind in _KINDS if kind in written]
     if len(kinds) > 1:
         raise Wrong(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
     options = [option for option in ("isolation", "iommufd", "cdi") if option in values]
-    if kinds == ["node"] and options:
-        raise Wrong(f"{options[0]} means nothing for a device node", f"remove {options[0]}")
+    if kinds in (["node"], ["cdiDevices"]) and options:
+        what = "a device node" if kinds == ["node"] else "what CDI files on the host define"
+        raise Wrong(f"{options[0]} means nothing for {what}", f"remove {options[0]}")
 
 
 RESOURCE = Record(
@@ -97,6 +100,7 @@ RESOURCE = Record(
         Key("pci", PCI, "picks PCI functions"),
         Key("mdev", _MDEV, "picks mediated devices"),
         Key("node", direct.NODE, "shares of device nodes"),
+        Key("cdiDevices", direct.CDI, "what CDI files on the host define"),
         Key(
             "isolation",
             scalars.member(Isolation),

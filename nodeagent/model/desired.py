@@ -125,7 +125,25 @@ class MdevRule:
 DeviceRule = PciRule | MdevRule
 """A rule that picks HostDevices, each rule those of one kind."""
 
-DirectRule = NodeRule
+
+@dataclass(frozen=True, slots=True)
+class CdiRule:
+    """A resource of what CDI files on the host define: the devices of a kind, such as nvidia.com/gpu.
+
+    ``names`` and ``exclude`` are patterns of device names; "all" stands for all of a kind in one device.
+    """
+
+    name: str
+    spec_kind: str
+    names: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ("all",)
+    place: str = field(default="", compare=False)
+
+    kind: ClassVar[Kind] = Kind.CDI
+    each_alone: ClassVar[bool] = True
+
+
+DirectRule = NodeRule | CdiRule
 """A rule whose Devices are no HostDevices: it has no selectors, and nothing of it is in an IOMMU group."""
 
 Rule = DeviceRule | DirectRule
@@ -271,6 +289,11 @@ class Desired(NamedTuple):
         """The device nodes that rules name, and the patterns of such."""
         rules = (rule for rule in self.rules if isinstance(rule, NodeRule))
         return tuple(dict.fromkeys(entry.path for rule in rules for entry in rule.entries))
+
+    @property
+    def cdi_kinds(self) -> frozenset[str]:
+        """The kinds of CDI devices that rules ask for."""
+        return frozenset(rule.spec_kind for rule in self.rules if isinstance(rule, CdiRule))
 
     @property
     def changes_host(self) -> bool:

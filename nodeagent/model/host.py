@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+from nodeagent.model import cdi
+from nodeagent.model.cdi import CdiEntry, CdiFile
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
 from nodeagent.model.nodes import DevNode
 
@@ -26,6 +28,7 @@ class Kind(StrEnum):
     PCI = "pci"
     MDEV = "mdev"
     NODE = "node"
+    CDI = "cdi"
 
 
 class Recovery(StrEnum):
@@ -250,6 +253,7 @@ class Host:
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
     dev_nodes: Mapping[str, DevNode] = field(default_factory=dict)  # those of rules, with all patterns mean
+    cdi: Mapping[str, CdiFile] = field(default_factory=dict)  # by path, as far as rules ask for their kinds
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vtd: bool = False  # it is Intel's: one of these is called dmar0
@@ -304,6 +308,11 @@ class Host:
             for member in group.members
             if member not in self.mdevs and member not in self.functions and mdev_uuid(member) is not None
         }
+
+    @cached_property
+    def cdi_entries(self) -> Mapping[str, CdiEntry]:
+        """Qualified name → what CDI files say of it. Found when first asked for: most nodes have no rule."""
+        return cdi.entries(self.cdi)
 
     def devices(self) -> Iterator[HostDevice]:
         """All functions and mdevs, but for those that are leaving."""

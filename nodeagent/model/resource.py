@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     TYPE_NAME_UNKNOWN = "type-name-unknown"
     APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
     EXCLUDED = "excluded-by-rule"
+    CDI_CONFLICT = "cdi-name-conflict"
 
 
 WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
@@ -89,7 +90,7 @@ class Device(NamedTuple):
         return self.reason is None
 
 
-_DIRECT = frozenset({Kind.NODE})
+_DIRECT = frozenset({Kind.NODE, Kind.CDI})
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property

@@ -13,7 +13,6 @@ from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import DeviceRule, DirectRule, MdevRule, NodeRule, PciRule
 from nodeagent.model.host import Kind
 from nodeagent.policy import naming
-from nodeagent.policy.offer import shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,6 +76,8 @@ def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:
     for rule in rules:
         if not isinstance(rule, NodeRule):
             continue
+        from nodeagent.policy.offer import shares  # here: few nodes have rules for such
+
         longest = ID_LIMIT if rule.paths else len(shares.share_id(rule.path, rule.count - 1))
         most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
         if longest > ID_LIMIT:

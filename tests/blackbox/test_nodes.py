@@ -76,14 +76,17 @@ async def test_a_node_that_comes_is_listed_and_one_that_goes_is_not(displays: No
         await until_health(kubelet, RENDER, "dri_renderD128", None)
 
 
-async def test_a_held_node_that_goes_stays_listed_until_its_pod_ends(displays: Node) -> None:
-    async with displays.running(listed={RENDER: 2}) as (daemon, kubelet):
-        held = await kubelet.admit(pod("one", {RENDER: 2}))
+async def test_a_held_node_that_goes_stays_listed_until_its_pod_ends(node: Node) -> None:
+    for number in range(2):
+        devnodes.add(node.host, f"/dev/video{number}", (81, number))
+    node.configure(f"resources: [{{name: {CAMERA}, node: {{paths: ['/dev/video*'], perPath: true}}}}]")
+    async with node.running(listed={CAMERA: 2}) as (daemon, kubelet):
+        held = await kubelet.admit(pod("one", {CAMERA: 2}))
         await daemon.logged("device-held")
-        displays.host.remove_node("/dev/dri/renderD129")
-        await until_health(kubelet, RENDER, "dri_renderD129", "Unhealthy")
+        node.host.remove_node("/dev/video1")
+        await until_health(kubelet, CAMERA, "video1", "Unhealthy")
         kubelet.delete(held)
-        await until_health(kubelet, RENDER, "dri_renderD129", None)
+        await until_health(kubelet, CAMERA, "video1", None)
 
 
 async def test_what_machines_are_given_is_no_containers_and_comes_back(displays: Node) -> None:

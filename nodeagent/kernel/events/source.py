@@ -155,18 +155,21 @@ class KernelEvents:
 class NodeWatches:
     """Wakes with the path of a node, or for everything where a directory comes or goes as a whole."""
 
-    def __init__(self, root: Root, watcher: Watcher, wakes: CountedWakes) -> None:
+    def __init__(self, root: Root, watcher: Watcher, wakes: CountedWakes, *, common: bool = True) -> None:
+        """``common``: those of VFIO as well."""
         self._root = root
         self._watcher = watcher
         self._wakes = wakes
+        self._common = (
+            {path.rpartition("/")[0] for path in _COMMON}.union(_VFIO_DIRECTORIES) if common else ()
+        )
         self._nodes: frozenset[str] = frozenset()
         self._directories: frozenset[str] = frozenset()
 
     def set_nodes(self, paths: Iterable[str]) -> None:
         """Watch for these device nodes, too, from now on; list them after this call."""
         self._nodes = frozenset(paths)
-        parents = {path.rpartition("/")[0] for path in _COMMON}
-        self._watch(frozenset(parents).union(_VFIO_DIRECTORIES, self._places()))
+        self._watch(self._places().union(self._common))
 
     def _places(self) -> frozenset[str]:
         """The directories of the nodes, and of the links that name them for long."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
-from nodeagent.model.desired import DirectRule
+from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Isolation, Resource
@@ -195,6 +195,16 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
             ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
     return tuple(ids)
+
+
+def stamps(
+    resource: Resource, device_ids: Iterable[str], decision: Decision
+) -> Mapping[str, tuple[int, ...]]:
+    """The CDI files on the host that define these devices, and which writing of each was read."""
+    from nodeagent.policy.offer import cdi_names  # here: few nodes have rules for such
+
+    rule = direct_rule(resource, decision)
+    return cdi_names.stamps(rule, device_ids, decision.snapshot) if isinstance(rule, CdiRule) else {}
 
 
 def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import NodeRule
+from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName, mdev_uuid, pci_address
 from nodeagent.model.resource import Device, Reason, ReasonCode
@@ -78,7 +78,7 @@ def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> 
 def _direct(holder: Holder, snapshot: Snapshot) -> bool:
     """True if a rule of that name is still there, and would list the device if that were."""
     rules = (rule for rule in snapshot.desired.rules if rule.name == holder.resource)
-    return any(isinstance(rule, NodeRule) and rule.per_path for rule in rules)
+    return any(isinstance(rule, DirectRule) and rule.each_alone for rule in rules)
 
 
 def _gone(holder: Holder) -> Reason:

@@ -46,11 +46,6 @@ def share_id(path: str, number: int) -> DeviceId:
     return DeviceId(f"{stem}-{number}")
 
 
-def lists(rule: NodeRule, device_id: str, snapshot: Snapshot) -> bool:
-    """True if the id is one of the rule's shares."""
-    return _of(rule, device_id, snapshot) is not None
-
-
 def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
     """What a container gets for these shares: each node once.
 

@@ -16,7 +16,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Resources
+from nodeagent.model.resource import Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import changes, direct, orphans, resources, strays, units
 from nodeagent.policy.offer.changes import Changed
@@ -177,11 +177,15 @@ def _matched_in(offers: Iterable[Offer]) -> dict[str, Match]:
 def _orphans(before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]) -> Orphans:
     """Held devices that their resource would not list any more: only what may differ is asked."""
 
+    made: dict[ResourceName, Resource] = {}
+
     def orphaned(device_id: str, holder: Holder) -> bool:
         name = holder.resource
         rule = next((rule for rule in now.snapshot.desired.rules if rule.name == name), None)
         if isinstance(rule, DirectRule):
-            return not direct.of(rule).lists(rule, device_id, now.snapshot)
+            if name not in made:
+                made[name] = direct.of(rule).resource(rule, now.snapshot)
+            return made[name].device(device_id) is None
         if rule is None and name not in now.by_resource and name not in before.resources:
             return False
         offer = now.offer_of(device_id)

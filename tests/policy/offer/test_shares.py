@@ -52,4 +52,4 @@ def test_a_node_that_is_missing_is_listed_unhealthy_and_named() -> None:
     ],
 )
 def test_only_its_own_ids_are_shares_of_a_rule(device_id: str, share: bool) -> None:
-    assert shares.lists(TUN, device_id, _snapshot("/dev/net/tun")) is share
+    assert (shares.resource(TUN, _snapshot("/dev/net/tun")).device(device_id) is not None) is share
