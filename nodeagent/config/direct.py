@@ -76,11 +76,9 @@ PATH = Record(
 
 def _unlike(values: Mapping[str, object]) -> None:
     """:raises Wrong: if keys of a node do not go together."""
-    if ("path" in values) == ("paths" in values):
-        raise Wrong("it needs either path or paths", "write path for one node, paths for patterns or several")
     paths = _entries(values.get("paths", ()))
-    if "paths" in values and not paths:
-        raise Wrong("paths names no node", "write at least one path")
+    if ("path" in values) == bool(paths):
+        raise Wrong("it needs either path or paths", "write path for one node, paths for patterns or several")
     per_path = values.get("perPath") is True
     if per_path and "path" in values:
         raise Wrong("perPath means nothing for one path", "write paths, with a pattern as the first")

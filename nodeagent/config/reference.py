@@ -86,7 +86,7 @@ def _default(record: Record, key: Key) -> str:
     if key.required:
         return "required"
     value = _defaults(_MODELS.get(record.words, record.make)).get(key.field or snake(key.name))
-    return "" if value is None else f"`{json.dumps(table.shown(key.shape, value))}`"
+    return "" if value in (None, "") else f"`{json.dumps(table.shown(key.shape, value))}`"
 
 
 def _defaults(model: Callable[..., object]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def test_existing_mdevs_of_a_captured_host_stay_offered_whoever_made_them(walk: 
 
 def test_every_part_says_how_to_see_that_it_works_and_the_way_back() -> None:
     parts = PAGE.read_text().split("\n## ")[2:]
-    assert len(parts) == 6
+    assert len(parts) == 8
     for part in parts:
         assert "\n| see | " in part
         assert "\n| back | " in part

@@ -80,6 +80,7 @@ def test_a_pod_gets_what_another_tool_has_described_and_a_render_node_by_pattern
         devnodes.add(host, f"/dev/vfio/renderD{128 + number}", (226, 128 + number), behind)
         devnodes.add(host, f"/dev/vfio/made{number}", (1, 3 + 2 * number))  # null and zero
     described = running.host / "var/run/cdi/made.json"
+    described.parent.mkdir(parents=True, exist_ok=True)
     described.write_text(json.dumps(_SPEC))
     try:
         paths = [{"path": "/dev/vfio/renderD*", "mountPath": "/dev/dri/"}]
