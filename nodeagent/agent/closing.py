@@ -29,6 +29,7 @@ from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, releases
 
 PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
+DESCRIBED = 4.0  # seconds for a CDI file that was written a moment ago to be read
 POLL = 0.1  # seconds: closing raises no event
 LOOK = 2.0  # seconds for a look at all processes: one open file of a dead file system keeps it from ending
 NAME = 0.5  # seconds to find out who has it open, for the text of a refusal that is due
@@ -56,6 +57,25 @@ class Closing:
         """
         await self._observer.recheck(grants.behind(resource, device_ids, self._offering.decision))
         self._offering.one_turn()
+
+    async def described(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """Wait until what the CDI files of these devices say is what was read of them.
+
+        :raises Refused: if that takes too long.
+        """
+        from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
+
+        with anyio.move_on_after(DESCRIBED):
+            while stamps := grants.stamps(resource, device_ids, self._offering.decision):
+                if await threads.call(cdi_specs.unchanged, self._root, stamps):
+                    return
+                await anyio.sleep(POLL)
+                self._offering.one_turn()
+            return
+        raise Refused(
+            f"{resource.name}: {', '.join(device_ids)}: the CDI file has changed, or does not answer",
+            "it is read again; try the pod again",
+        )
 
     async def closed(
         self, resource: Resource, device_ids: Sequence[str], pods: Pods, deadline: float

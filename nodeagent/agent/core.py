@@ -102,4 +102,8 @@ async def first_scan(core: Core) -> None:
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=f"{AGAIN:g}", error=error)
     await core.events.listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.wakes)
+    if core.snapshots.now.desired.cdi_kinds:
+        from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
+
+        core.wakes.specs = await cdi_specs.first(core.root, core.snapshots.now.desired)
     await core.observer.scan()

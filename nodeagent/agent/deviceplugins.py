@@ -28,7 +28,6 @@ from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.life import Registration, Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import Grant
-from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.shares import ResourcesShare
@@ -49,7 +48,7 @@ class ResourceAnswers:
     @property
     def preferring(self) -> bool:
         """True if some devices may be better than others: shares of one node are all alike."""
-        return self._granting.resource(self._name).kind is not Kind.NODE
+        return not self._granting.resource(self._name).direct
 
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
         """The grant for one container.

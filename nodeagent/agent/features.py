@@ -49,6 +49,11 @@ FEATURES = (
         left=loans_record.PATH,
     ),
     Feature(
+        "CDI specifications",
+        lambda core: bool(core.snapshots.now.desired.cdi_kinds),
+        "nodeagent.agent.cdi_specs",
+    ),
+    Feature(
         "cluster",
         lambda core: account.reaches(core.snapshots.now.desired.following),
         "nodeagent.agent.cluster.feature",

@@ -80,7 +80,9 @@ class Granting:
         began = anyio.current_time()
         grants.check_listed(self.resource(name), device_ids)
         await self._closing.recheck(self.resource(name), device_ids)
-        if self.resource(name).kind is Kind.NODE:  # shares have no group, and say nothing of who asks next
+        if self.resource(name).kind is Kind.CDI:
+            await self._closing.described(self.resource(name), device_ids)
+        if self.resource(name).direct:
             return grants.grant(self.resource(name), device_ids, self._offering.decision)
         admission = await self._asking.who(self.resource(name), device_ids)
         self._offering.one_turn()

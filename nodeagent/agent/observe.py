@@ -32,6 +32,7 @@ from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
+from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
@@ -153,9 +154,10 @@ class Observer:
         """Scan what was named until now. Two scans at a time are not allowed."""
         self._events.tell_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
-        nodes, error, began = before.desired.node_paths, None, anyio.current_time()
+        specs, error, began = self._wakes.specs, None, anyio.current_time()
+        nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()))
         try:
-            host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries)
+            host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
             self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:

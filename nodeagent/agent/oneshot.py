@@ -16,9 +16,11 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import hints, usb, uses
+from nodeagent.kernel.scan import devnodes, hints, usb, uses
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
+from nodeagent.model import cdi
+from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
@@ -37,7 +39,9 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
     :raises KernelRefused: if nothing can be read.
     """
     runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
-    host = saved or await runner.scan(None, Host(), desired.node_paths, {})
+    specs = await _specs(root, desired) if saved is None else {}
+    nodes = (*desired.node_paths, *cdi.nodes(specs))
+    host = saved or await runner.scan(None, Host(), nodes, {}, specs)
     names = await threads.call(_names, root, host, desired)
     if saved is None:
         return await threads.call(with_memory, root, Snapshot(host, desired, names))
@@ -48,6 +52,23 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
         ledger=ownership.learned(Ledger(), host, names),
         machine_id=await threads.call(identity.machine_id, root),
     )
+
+
+async def _specs(root: Root, desired: Desired) -> Mapping[str, CdiFile]:
+    if not desired.cdi_kinds:
+        return {}
+    from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
+
+    return await cdi_specs.first(root, desired)
+
+
+async def with_specs(root: Root, before: Snapshot, desired: Desired) -> Snapshot:
+    """The same, its Host with what CDI files say that these wishes ask for."""
+    specs = await _specs(root, desired)
+    if not specs:
+        return before
+    known = replace(before, host=replace(before.host, cdi={**before.host.cdi, **specs}))
+    return await with_nodes(root, known, cdi.nodes(specs))
 
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:
@@ -68,8 +89,9 @@ async def with_names(root: Root, before: Snapshot) -> Snapshot:
 
 async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snapshot:
     """The same, its Host with these device nodes as well if they exist."""
-    there = await threads.call(_existing, root, tuple(paths))
-    return replace(before, host=replace(before.host, nodes=before.host.nodes | there))
+    there = await threads.call(devnodes.read, root, tuple(paths))
+    nodes, dev_nodes = before.host.nodes.union(there), {**before.host.dev_nodes, **there}
+    return replace(before, host=replace(before.host, nodes=nodes, dev_nodes=dev_nodes))
 
 
 async def with_usb(root: Root, before: Snapshot) -> Snapshot:
@@ -103,10 +125,6 @@ def _usb(root: Root) -> Mapping[str, UsbDevice]:
     read = {name: usb.device(root, name) for name in usb.names(root)}
     found = usb.identified(read, {}, True)
     return {device_id: each for device_id, each in sorted(found.items()) if each is not None}
-
-
-def _existing(root: Root, paths: Iterable[str]) -> frozenset[str]:
-    return frozenset(path for path in paths if root.exists(path))
 
 
 def _names(root: Root, host: Host, desired: Desired) -> Mapping[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent config --from FILE``: rules out of a file of KubeVirt or of the sriov-network-device-plugin.
+"""``nodeagent config --from FILE``: rules out of a file of KubeVirt or of another device plugin.
 
 The rules go to stdout as a configuration that can be used as it is; what could not be translated goes to
 stderr. Nothing of the running daemon, and nothing of the host, has a part in it.
@@ -17,7 +17,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.cli import output
 from nodeagent.cluster import kubevirt
 from nodeagent.config import manifests
-from nodeagent.config.imports import sriov_device_plugin
+from nodeagent.config.imports import generic_device_plugin, sriov_device_plugin
 from nodeagent.config.imports.sriov_device_plugin import Rule, Translation
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.desired import API_VERSION, DeviceRule, PciRule, UsbRule
@@ -41,8 +41,8 @@ def show(options: argparse.Namespace) -> int:
     sources = [each for document in manifests.read(path) for each in _parts(document, path)]
     if not sources:
         raise ConfigError(
-            f"{path}: it is neither of KubeVirt nor of the sriov-network-device-plugin",
-            "give a KubeVirt CR, its permittedHostDevices, or a resourceList (docs/migrating.md)",
+            f"{path}: it is neither of KubeVirt nor of a device plugin that is known here",
+            "give a KubeVirt CR, its permittedHostDevices, or a file of a plugin (docs/migrating.md)",
         )
     document, notes = _document(sources)
     text = manifests.written(document)
@@ -60,8 +60,12 @@ def _parts(document: Any, path: str) -> Iterator[dict[str, Any]]:
         for name, text in texts.items() if isinstance(texts, dict) else ():
             for each in manifests.parsed(str(text), f"{path}: {name}"):
                 yield from _parts(each, path)
-    elif sriov_device_plugin.LIST in document or _is_kubevirts(document):
+    elif _is_plugins(document) or _is_kubevirts(document):
         yield document
+
+
+def _is_plugins(document: dict[str, Any]) -> bool:
+    return sriov_device_plugin.LIST in document or generic_device_plugin.is_one(document)
 
 
 def _is_kubevirts(document: dict[str, Any]) -> bool:
@@ -74,6 +78,8 @@ def _document(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[s
     for source in sources:
         if sriov_device_plugin.LIST in source:
             found = sriov_device_plugin.translated(source)
+        elif generic_device_plugin.is_one(source):
+            found = generic_device_plugin.translated(source)
         else:
             cr = _cr(source)
             found = _permitted(cr)

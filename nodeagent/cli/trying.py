@@ -19,6 +19,7 @@ from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.files import STDIN
 from nodeagent.cli import asking, bases, output, planning
 from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.nodes import fits
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan as changes
 from nodeagent.policy.offer import comparison, turn
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis
     from nodeagent.kernel.root import Root
     from nodeagent.model.desired import Desired
+    from nodeagent.model.host import Host
 
 
 class _Tried(NamedTuple):
@@ -75,10 +77,18 @@ def _tried(options: argparse.Namespace) -> tuple[_Tried, tuple[str, ...]]:
     paths, unseen = desired.node_paths, ""
     if options.host is None:
         seen = anyio.run(oneshot.with_nodes, root, basis.snapshot, paths)
+        seen = anyio.run(oneshot.with_specs, root, seen, desired)
         basis = basis._replace(snapshot=seen)
-    elif missing := [path for path in paths if path not in basis.snapshot.host.nodes]:
+    elif missing := _untold(desired, basis.snapshot.host):
         unseen = f"the saved host does not tell whether there is {', '.join(missing)}: it counts as missing"
     return _Tried(basis, settings, desired), (first_line, *settings.warnings, unseen)
+
+
+def _untold(desired: Desired, host: Host) -> list[str]:
+    """What a saved host may lack because nobody asked for it then."""
+    kinds = {file.kind for file in host.cdi.values()}
+    paths = [path for path in desired.node_paths if not any(fits(each, path) for each in host.nodes)]
+    return [*paths, *(f"a CDI file of {kind}" for kind in sorted(desired.cdi_kinds - kinds))]
 
 
 def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> ClusterWishes:

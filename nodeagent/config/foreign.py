@@ -2,8 +2,8 @@
 """Keys of other tools: who pastes one of their files is told where its counterpart is described.
 
 Only their names are known here. Those of KubeVirt are from its API (core/v1), those of the others from their
-documentation: sriov-network-device-plugin 3.11, k8s-device-plugin 0.20, vgpu-device-manager 0.5, mdevctl 1.4,
-and the GPU operator's ClusterPolicy.
+documentation: sriov-network-device-plugin 3.11, generic-device-plugin 0.1, k8s-device-plugin 0.20,
+vgpu-device-manager 0.5, mdevctl 1.4, and the GPU operator's ClusterPolicy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 PAGE = "docs/migrating.md"
 _KUBEVIRT, _SRIOV = "the KubeVirt CR", "the sriov-network-device-plugin"
-_TRANSLATED = (_KUBEVIRT, _SRIOV)
+_GENERIC = "squat's generic-device-plugin"
+_TRANSLATED = (_KUBEVIRT, _SRIOV, _GENERIC)
 
 _KEYS: Mapping[str, str] = {
     "a Kubernetes object": "kind metadata spec",
@@ -26,6 +27,7 @@ _KEYS: Mapping[str, str] = {
     "mediatedDevicesTypes nodeMediatedDeviceTypes",
     _SRIOV: "resourceList resourcePrefix deviceType selectors pciAddresses acpiIndexes rootDevices pfNames "
     "linkTypes ddpProfiles isRdma needVhostNet vdpaType pKeys auxTypes excludeTopology additionalInfo",
+    _GENERIC: "groups domain",
     "NVIDIA's k8s-device-plugin": "sharing timeSlicing mps migStrategy renameByDefault deviceListStrategy "
     "deviceIDStrategy",
     "NVIDIA's vgpu-device-manager": "vgpu-configs vgpu-devices device-filter",

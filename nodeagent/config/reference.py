@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.base import pages
 from nodeagent.config import selectors, table
 from nodeagent.config.shapes import ListOf, Record, snake
-from nodeagent.model.desired import NodeRule, PciRule
+from nodeagent.model.desired import CdiRule, NodeRule, PciRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from nodeagent.config.shapes import Key
 
-_MODELS: Mapping[str, Callable[..., object]] = {"resource": PciRule, "device node": NodeRule}
+_MODELS: Mapping[str, Callable[..., object]] = {
+    "resource": PciRule,
+    "device node": NodeRule,
+    "CDI kind": CdiRule,
+}
 """What is made of a record, where more than its own maker has a part in that."""
 
 
@@ -82,7 +86,7 @@ def _default(record: Record, key: Key) -> str:
     if key.required:
         return "required"
     value = _defaults(_MODELS.get(record.words, record.make)).get(key.field or snake(key.name))
-    return "" if value is None else f"`{json.dumps(table.shown(key.shape, value))}`"
+    return "" if value in (None, "") else f"`{json.dumps(table.shown(key.shape, value))}`"
 
 
 def _defaults(model: Callable[..., object]) -> dict[str, Any]:

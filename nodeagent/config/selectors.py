@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.config import scalars
+from nodeagent.config import direct, scalars
 from nodeagent.config.problems import Wrong
-from nodeagent.config.shapes import Key, ListOf, Record
+from nodeagent.config.shapes import Key, ListOf, Record, snake
 from nodeagent.model.desired import (
+    CdiRule,
     MdevRule,
     MdevSelector,
     NodeRule,
@@ -99,21 +100,12 @@ _USB = ListOf(
     )
 )
 
-_NODE = Record(
-    "device node",
-    (
-        Key("path", scalars.NODE_PATH, "the node below /dev", required=True),
-        Key("count", scalars.integer(1, 1_000_000), "how many containers may share it"),
-        Key("permissions", scalars.PERMISSIONS, "of r, w and m"),
-    ),
-    dict,
-)
-
 _KINDS: Mapping[str, Callable[..., Rule]] = {
     "pci": lambda pci, **rest: PciRule(selectors=pci, **rest),
     "mdev": lambda mdev, **rest: MdevRule(selectors=mdev, **rest),
     "usb": lambda usb, **rest: UsbRule(selectors=usb, **rest),
     "node": lambda node, **rest: NodeRule(**node, **rest),
+    "cdi_devices": lambda cdi_devices, **rest: CdiRule(**cdi_devices, **rest),
 }
 
 
@@ -124,11 +116,13 @@ def _rule(**given: Any) -> Rule:
 
 
 def _one_kind(values: Mapping[str, object]) -> None:
-    kinds = [kind for kind in _KINDS if kind in values]
+    written = {snake(key): key for key in values}
+    kinds = [written[kind] for kind in _KINDS if kind in written]
     if len(kinds) > 1:
         raise Wrong(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
     options = [option for option in ("isolation", "iommufd", "cdi") if option in values]
-    named = {"node": "a device node", "usb": "USB devices"}.get("".join(kinds))
+    others = {"node": "a device node", "usb": "USB devices", "cdiDevices": "what CDI files define"}
+    named = others.get("".join(kinds))
     if named and options:
         raise Wrong(f"{options[0]} means nothing for {named}", f"remove {options[0]}")
     if stray := [option for option in ("bundle", "force") if option in values and kinds != ["usb"]]:
@@ -142,7 +136,8 @@ RESOURCE = Record(
         Key("pci", PCI, "picks PCI functions"),
         Key("mdev", _MDEV, "picks mediated devices"),
         Key("usb", _USB, "picks USB devices"),
-        Key("node", _NODE, "shares of a device node"),
+        Key("node", direct.NODE, "shares of device nodes"),
+        Key("cdiDevices", direct.CDI, "what CDI files on the host define"),
         Key(
             "isolation",
             scalars.member(Isolation),

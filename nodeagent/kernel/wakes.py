@@ -4,8 +4,8 @@
 The cell between the sources of events and the one who scans: neither knows the other. A Wake asks
 for a scan and carries no truth. What a person had an event made for (``udevadm trigger`` makes one for each
 device of the machine) gets a glance when there is time. What is known of PCI errors is the exception, since
-it stands nowhere else: it is kept here until the device is removed, bound anew, or proves well. For the
-event loop only.
+it stands nowhere else: it is kept here until the device is removed, bound anew, or proves well. So is what
+CDI files say, which are read by another component. For the event loop only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nodeagent.base.latest import Latest
+from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 
@@ -29,6 +30,7 @@ class Wakes:
         self._rung: Latest[None] = Latest(None)
         self._doubted: dict[str, None] = {}
         self._glances: Latest[None] = Latest(None)
+        self.specs: Mapping[str, CdiFile] = MappingProxyType({})  # what is known of CDI files, by path
 
     @property
     def due(self) -> bool:

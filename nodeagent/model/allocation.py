@@ -113,10 +113,11 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node for a container; the path is the same inside and outside."""
+    """A device node for a container; ``inside``: its path there, where that is another one."""
 
     path: str
     permissions: str = "mrw"
+    inside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,17 +59,46 @@ class PciRule:
     kind: ClassVar[Kind] = Kind.PCI
 
 
+class NodePath(NamedTuple):
+    """A device node of a unit, or with ``*``, ``?`` and ``[…]`` in its last part all nodes that it fits.
+
+    ``mount_path``: where a container finds it; "" is the same path. ``permissions`` "": those of the rule.
+    ``limit``, for ``per_path``: of how many Devices a node may be a part; None: 1 for a pattern, else of all.
+    """
+
+    path: str
+    mount_path: str = ""
+    permissions: str = ""
+    optional: bool = False
+    limit: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """A resource of ``count`` shares of one device node, e.g. /dev/kvm."""
+    """A resource of ``count`` shares of one device node, e.g. /dev/kvm, or of several that go together.
+
+    ``per_path``: for each node that the first of the ``paths`` fits there is a Device, with ``count`` shares.
+    """
 
     name: str
-    path: str
+    path: str = ""
     count: int = 1
     permissions: str = "rw"
+    paths: tuple[NodePath, ...] = ()
+    per_path: bool = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.NODE
+
+    @property
+    def each_alone(self) -> bool:
+        """True if its Devices do not stand and fall together."""
+        return self.per_path and self.count == 1
+
+    @property
+    def entries(self) -> tuple[NodePath, ...]:
+        """All that a unit is made of, the one that gives its name first."""
+        return self.paths or (NodePath(self.path),)
 
 
 class MdevSelector(NamedTuple):
@@ -132,7 +161,28 @@ class UsbRule:
 DeviceRule = PciRule | MdevRule | UsbRule
 """A rule that picks HostDevices, each rule those of one kind."""
 
-Rule = DeviceRule | NodeRule
+
+@dataclass(frozen=True, slots=True)
+class CdiRule:
+    """A resource of what CDI files on the host define: the devices of a kind, such as nvidia.com/gpu.
+
+    ``names`` and ``exclude`` are patterns of device names; "all" stands for all of a kind in one device.
+    """
+
+    name: str
+    spec_kind: str
+    names: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ("all",)
+    place: str = field(default="", compare=False)
+
+    kind: ClassVar[Kind] = Kind.CDI
+    each_alone: ClassVar[bool] = True
+
+
+DirectRule = NodeRule | CdiRule
+"""A rule whose Devices are no HostDevices: it has no selectors, and nothing of it is in an IOMMU group."""
+
+Rule = DeviceRule | DirectRule
 
 BySelector = Mapping[str, DeviceRule]
 """Rules of the KubeVirt CR, which may be thousands, by each selector: ids, or what a type is called."""
@@ -273,9 +323,15 @@ class Desired(NamedTuple):
 
     @property
     def node_paths(self) -> tuple[str, ...]:
-        """The device nodes that rules name; for rules for USB devices the directory of theirs."""
-        paths = tuple(rule.path for rule in self.rules if isinstance(rule, NodeRule))
+        """The device nodes that rules name, and patterns of such; for USB devices their directory."""
+        rules = (rule for rule in self.rules if isinstance(rule, NodeRule))
+        paths = tuple(dict.fromkeys(entry.path for rule in rules for entry in rule.entries))
         return (*paths, NODES) if any(isinstance(rule, UsbRule) for rule in self.rules) else paths
+
+    @property
+    def cdi_kinds(self) -> frozenset[str]:
+        """The kinds of CDI devices that rules ask for."""
+        return frozenset(rule.spec_kind for rule in self.rules if isinstance(rule, CdiRule))
 
     @property
     def changes_host(self) -> bool:

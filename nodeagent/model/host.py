@@ -14,7 +14,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+from nodeagent.model import cdi
+from nodeagent.model.cdi import CdiEntry, CdiFile
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
+from nodeagent.model.nodes import DevNode
 from nodeagent.model.usb import UsbDevice
 from nodeagent.model.uses import HostUses
 
@@ -27,6 +30,7 @@ class Kind(StrEnum):
     PCI = "pci"
     MDEV = "mdev"
     NODE = "node"
+    CDI = "cdi"
     USB = "usb"
 
 
@@ -215,6 +219,8 @@ class Host:
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
     usb: Mapping[str, UsbDevice] = field(default_factory=dict)  # by id; empty if nobody wishes for any
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
+    dev_nodes: Mapping[str, DevNode] = field(default_factory=dict)  # those of rules, with all patterns mean
+    cdi: Mapping[str, CdiFile] = field(default_factory=dict)  # by path, as far as rules ask for their kinds
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vtd: bool = False  # it is Intel's: one of these is called dmar0
@@ -270,6 +276,11 @@ class Host:
             for member in group.members
             if member not in self.mdevs and member not in self.functions and mdev_uuid(member) is not None
         }
+
+    @cached_property
+    def cdi_entries(self) -> Mapping[str, CdiEntry]:
+        """Qualified name → what CDI files say of it. Found when first asked for: most nodes have no rule."""
+        return cdi.entries(self.cdi)
 
     def devices(self) -> Iterator[HostDevice]:
         """All of them, but for mdevs that are leaving."""

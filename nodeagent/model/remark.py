@@ -22,6 +22,7 @@ class RemarkCode(StrEnum):
     HOST_DRIVER = "on-a-host-driver"
     SETTINGS = "settings"
     OTHER_CARDS = "for-other-cards"
+    CDI_FILE = "cdi-file"
 
 
 class Remark(NamedTuple):

@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     TYPE_NAME_UNKNOWN = "type-name-unknown"
     APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
     EXCLUDED = "excluded-by-rule"
+    CDI_CONFLICT = "cdi-name-conflict"
     RE_ENUMERATED = "re-enumerated"  # of a USB device that a pod has by its former number
     USED_BY_HOST = "used-by-host"  # of a USB device
 
@@ -91,6 +92,9 @@ class Device(NamedTuple):
         return self.reason is None
 
 
+_DIRECT = frozenset({Kind.NODE, Kind.CDI})
+
+
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Resource:
     """A kubelet extended resource with its Devices, in stable order."""
@@ -101,6 +105,11 @@ class Resource:
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """True if its devices are no HostDevices: they have no group, and say nothing of who asks next."""
+        return self.kind in _DIRECT
 
     def device(self, device_id: str) -> Device | None:
         """The Device of that id, or None."""

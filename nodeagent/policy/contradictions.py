@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodeagent.model.configuration import Finding
-from nodeagent.model.desired import DeviceRule, MdevRule, NodeRule, PciRule, UsbRule
+from nodeagent.model.desired import DeviceRule, DirectRule, MdevRule, NodeRule, PciRule, UsbRule
 from nodeagent.model.host import Kind
 from nodeagent.policy import naming
-from nodeagent.policy.offer import shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +63,7 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
 def _difference(one: Rule, other: Rule) -> str | None:
     if one.kind is not other.kind:
         return "of different kinds"
-    if isinstance(one, NodeRule) or isinstance(other, NodeRule):
+    if isinstance(one, DirectRule) or isinstance(other, DirectRule):
         return "for device nodes; a name has one"
     return None if _options(one) == _options(other) else "with different options"
 
@@ -78,7 +77,9 @@ def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:
     for rule in rules:
         if not isinstance(rule, NodeRule):
             continue
-        longest = len(shares.share_id(rule.path, rule.count - 1))
+        from nodeagent.policy.offer import shares  # here: few nodes have rules for such
+
+        longest = ID_LIMIT if rule.paths else len(shares.share_id(rule.path, rule.count - 1))
         most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
         if longest > ID_LIMIT:
             what = f'"{rule.name}": {rule.path} gives device ids of {longest} characters'
@@ -118,7 +119,7 @@ def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterat
 
     What an alias renames may be of either kind, unless it leads to a rule.
     """
-    kinds = {rule.name: (rule.kind,) for rule in rules if rule.kind is not Kind.NODE}
+    kinds = {rule.name: (rule.kind,) for rule in rules if not isinstance(rule, DirectRule)}
     named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
     named += [(alias.target, alias.place) for alias in aliases]
     first: dict[str, str] = {}

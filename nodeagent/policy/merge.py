@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import NO_RULES, Desired, NodeRule
+from nodeagent.model.desired import NO_RULES, Desired, DirectRule
 from nodeagent.policy import contradictions, mdev_wishes
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _virt_handlers_own(configuration: Configuration) -> Iterator[str]:
 def _idle_rules(configuration: Configuration) -> Iterator[str]:
     """A warning for each resource that takes nothing."""
     for rule in configuration.rules:
-        if not isinstance(rule, NodeRule) and not rule.selectors:
+        if not isinstance(rule, DirectRule) and not rule.selectors:
             yield f'{rule.place}: "{rule.name}" has no selector and takes no device'
 
 

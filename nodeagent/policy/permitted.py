@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import (
     NO_RULES,
+    DirectRule,
     MdevRule,
     MdevSelector,
-    NodeRule,
     PciRule,
     PciSelector,
     UsbRule,
@@ -95,7 +95,7 @@ class _Judge:
         self._names: dict[tuple[str, str], str] = {}  # selector → the name of the entry that has it
         self._variables: dict[str, str] = {}
         for rule in configuration.rules:
-            if not isinstance(rule, NodeRule):
+            if not isinstance(rule, DirectRule):
                 self._variables.setdefault(naming.env_key(rule.kind, rule.name), rule.name)
         either = [(kind, alias.target) for alias in configuration.aliases for kind in _KINDS.values()]
         foreigners = [(_KINDS[type(entry)], entry.resource) for entry in foreign]

@@ -12,7 +12,14 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule, PciSelector, Rule, UsbSelector
+from nodeagent.model.desired import (
+    DeviceRule,
+    DirectRule,
+    MdevSelector,
+    PciSelector,
+    Rule,
+    UsbSelector,
+)
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
@@ -34,7 +41,7 @@ def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
 
     ``names`` holds the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
     """
-    if isinstance(rule, NodeRule):
+    if isinstance(rule, DirectRule):
         return False
     for selector in rule.selectors:  # noqa: SIM110 - a generator costs more than most of its answers
         if fits(selector, host_device, names):
@@ -46,7 +53,7 @@ def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str
     """Why none of the rule's selectors picks the device, in words; each has its say. None if one does."""
     if picks(rule, host_device, names):
         return None
-    selectors = () if isinstance(rule, NodeRule) else rule.selectors
+    selectors = () if isinstance(rule, DirectRule) else rule.selectors
     return "; or ".join(mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 

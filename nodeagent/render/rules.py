@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nodeagent.model.desired import NodeRule
+from nodeagent.model.desired import CdiRule, NodeRule
 from nodeagent.policy.explaining.rules import RuleExplanation, label
 from nodeagent.render.answers import TakingAnswer
 
@@ -20,8 +20,14 @@ def text(explanation: RuleExplanation) -> str:
 def lines(explanation: RuleExplanation) -> Iterator[str]:
     """What it takes, then why it refuses the others; bridges do not count."""
     rule = explanation.rule
+    if isinstance(rule, CdiRule):
+        shown = few(explanation.takes) or f"nothing: no CDI file here defines such a {rule.spec_kind}"
+        yield f"takes    {shown}"
+        return
     if isinstance(rule, NodeRule):
-        yield f"takes    {rule.path}, given to {rule.count} containers at once"
+        each = "each " if rule.per_path else ""
+        shown = few(explanation.takes) or f"nothing: there is no {rule.entries[0].path}"
+        yield f"takes    {shown}, {each}given to {rule.count} containers at once"
         return
     listed = f": {few(explanation.takes)}" if explanation.takes else ""
     yield f"takes    {len(explanation.takes)}{listed}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
@@ -141,5 +142,18 @@ def _facts(host: Host, shown: int) -> list[str]:
     return [
         f"{len(host.functions)} functions{untold}, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
         f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
-        f"nodes: {', '.join(sorted(host.nodes)) or 'none'}",
+        f"nodes: {', '.join(_node(path, host) for path in sorted(host.nodes)) or 'none'}",
+        *(_cdi_file(file) for file in host.cdi.values()),
     ]
+
+
+def _node(path: str, host: Host) -> str:
+    """A node, and the function that is behind it."""
+    known = host.dev_nodes.get(path)
+    return path if known is None or known.function is None else f"{path} ({known.function})"
+
+
+def _cdi_file(file: CdiFile) -> str:
+    if file.fault:
+        return f"CDI: {file.path} cannot be used: {file.fault}"
+    return f"CDI: {file.path} has {len(file.devices)} of {file.kind}"

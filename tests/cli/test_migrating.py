@@ -40,8 +40,8 @@ def shown(language: str) -> list[str]:
 
 OURS = [block for block in shown("yaml") if block.startswith("apiVersion: nodeagent/v1")]
 THEIRS = [block for block in shown("yaml") if block not in OURS]
-(AUDIO, AUDIO_RULE, ALIAS, RULES, KVM, TYPES, NIC, MDEVCTL, VGPU, ONE_NAME) = OURS
-(PATCH,) = THEIRS
+(AUDIO, AUDIO_RULE, ALIAS, RULES, KVM, TYPES, NIC, NODES, _, _, MDEVCTL, VGPU, ONE_NAME) = OURS
+(PATCH, GROUPS) = THEIRS
 (RESOURCE_LIST,) = shown("json")
 
 
@@ -58,7 +58,7 @@ def test_the_edit_of_the_cr_is_understood_whole() -> None:
     assert all(entry.external for entry in cr.permitted.entries)
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(PATCH, RULES), (RESOURCE_LIST, NIC)])
+@pytest.mark.parametrize(("theirs", "ours"), [(PATCH, RULES), (RESOURCE_LIST, NIC), (GROUPS, NODES)])
 def test_files_become_the_rules_that_stand_beside_them(
     theirs: str, ours: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +179,7 @@ def test_existing_mdevs_of_a_captured_host_stay_offered_whoever_made_them(walk: 
 
 def test_every_part_says_how_to_see_that_it_works_and_the_way_back() -> None:
     parts = PAGE.read_text().split("\n## ")[2:]
-    assert len(parts) == 6
+    assert len(parts) == 8
     for part in parts:
         assert "\n| see | " in part
         assert "\n| back | " in part

@@ -183,7 +183,21 @@ def test_a_config_map_is_looked_into(translate: Translate) -> None:
 def test_a_file_of_neither_is_refused(translate: Translate, text: str) -> None:
     told = translate(text)
     assert (told.code, told.out) == (2, "")
-    assert "neither of KubeVirt nor of the sriov-network-device-plugin" in told.err
+    assert "neither of KubeVirt nor of a device plugin that is known here" in told.err
+
+
+def test_a_file_of_the_generic_device_plugin_becomes_rules_for_nodes(translate: Translate) -> None:
+    told = translate(
+        "devices: [{name: serial, groups: [{count: 2, paths: [{path: /dev/ttyUSB*}]}]}, "
+        "{name: port, groups: [{usb: [{vendor: '1'}]}]}]"
+    )
+    assert told.code == 0
+    (rule,) = yaml.safe_load(told.out)["resources"]
+    assert rule == {
+        "name": "squat.ai/serial",
+        "node": {"paths": [{"path": "/dev/ttyUSB*", "permissions": "mrw"}], "count": 2, "perPath": True},
+    }
+    assert "USB devices" in told.err
 
 
 def test_what_comes_out_goes_into_the_check_by_a_pipe(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from nodeagent.model import snapshot_json
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.desired import (
     CardTypes,
+    CdiRule,
     Desired,
     Discovery,
     MdevDefinition,
     MdevRule,
     MdevSelector,
     MdevsWanted,
+    NodePath,
     NodeRule,
     NodeTypes,
     PciRule,
@@ -40,6 +42,8 @@ DESIRED = Desired(
         PciRule("a/pci", (PciSelector(vendors=("10de",), numa_nodes=(0,)),), Isolation.NONE, place="c:1"),
         MdevRule("a/mdev", (MdevSelector(types=("t-1",)),), iommufd=Iommufd.AUTO, cdi=True),
         NodeRule("a/node", "/dev/kvm", 110),
+        NodeRule("a/nodes", paths=(NodePath("/dev/v*", "/dev/x", "r", True, 3),), per_path=True),
+        CdiRule("a/cdi", "v.com/c", ("a*",), ()),
     ),
     MdevsWanted(
         True,

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
-from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, PciAddress, pci_address
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import grants
 from nodeagent.policy.offer.turn import Decision
 
 FEWER = "the rule makes fewer shares of its node now"
+LEFT = "it has left the machine"
 
 
 class _Known(NamedTuple):
@@ -43,7 +44,7 @@ def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
     """
     lines: dict[tuple[_Change, DeviceId | None], list[DeviceId]] = {}
     for device_id, change in _changed(before, now, decision):
-        alone = None if now.kind is Kind.NODE else device_id
+        alone = device_id if not now.direct or _each_alone(now, decision) else None
         lines.setdefault((change, alone), []).append(device_id)
     for (change, _), ids in lines.items():
         _say(now.name, ids, change, decision.snapshot)
@@ -104,6 +105,12 @@ def _one_or_all(ids: Sequence[str]) -> str | tuple[str, ...]:
     return ids[0] if len(ids) == 1 else tuple(ids)
 
 
+def _each_alone(resource: Resource, decision: Decision) -> bool:
+    """False for shares of one node, of which all is said in one line."""
+    rule = grants.direct_rule(resource, decision)
+    return rule is not None and rule.each_alone
+
+
 def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
     """All of a Reason but what to do."""
     return None if reason is None else (reason.code, reason.what)
@@ -111,10 +118,10 @@ def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
     """What has become of a device that this resource lists no more."""
-    if resource.kind is Kind.NODE:
-        return FEWER
+    if resource.direct:
+        return LEFT if _each_alone(resource, decision) else FEWER
     if decision.snapshot.host.device(device_id) is None:
-        return "it has left the machine"
+        return LEFT
     offer = decision.offer_with(device_id)
     if offer is None:
         return "no rule takes it now, nor does discovery"

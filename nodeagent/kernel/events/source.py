@@ -19,6 +19,7 @@ from nodeagent.base import log
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
+from nodeagent.model.nodes import fits
 from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ ARMING = 2.0  # seconds that the first scan waits for the source of events
 Source = Literal["uevents", "tree", "poll"]
 _VFIO_DIRECTORIES = ("/dev/vfio", "/dev/vfio/devices")
 _COMMON = frozenset({"/dev/iommu"})
+_LASTING = ("/by-id", "/by-path")  # directories of links; only those that are wanted are watched
 
 
 class Statistics(NamedTuple):
@@ -161,18 +163,29 @@ class KernelEvents:
 class NodeWatches:
     """Wakes with the path of a node, or for everything where a directory comes or goes as a whole."""
 
-    def __init__(self, root: Root, watcher: Watcher, wakes: CountedWakes) -> None:
+    def __init__(self, root: Root, watcher: Watcher, wakes: CountedWakes, *, common: bool = True) -> None:
+        """``common``: those of VFIO as well."""
         self._root = root
         self._watcher = watcher
         self._wakes = wakes
+        self._common = (
+            {path.rpartition("/")[0] for path in _COMMON}.union(_VFIO_DIRECTORIES) if common else ()
+        )
         self._nodes: frozenset[str] = frozenset()
         self._directories: frozenset[str] = frozenset()
 
     def set_nodes(self, paths: Iterable[str]) -> None:
         """Watch for these device nodes, too, from now on; list them after this call."""
         self._nodes = frozenset(paths)
-        parents = {path.rpartition("/")[0] for path in self._nodes | _COMMON}
-        self._watch(frozenset(parents).union(_VFIO_DIRECTORIES))
+        self._watch(self._places().union(self._common))
+
+    def _places(self) -> frozenset[str]:
+        """The directories of the nodes, and of the links that name them for long."""
+        if not self._nodes:
+            return frozenset()
+        from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for such
+
+        return frozenset(place for path in self._nodes for place in devnodes.places(path))
 
     def wants(self, path: str) -> bool:
         """True if it was asked for."""
@@ -193,5 +206,10 @@ class NodeWatches:
         path = f"{self._root.host_path(change.directory)}/{change.name}"
         if change.lost:
             self._wakes.wake(None)
-        elif path.startswith("/dev/vfio/") or path in self._nodes or path in _COMMON:
+        elif path.startswith("/dev/vfio/") or path in _COMMON or self._means(path):
             self._wakes.wake(path)
+
+    def _means(self, path: str) -> bool:
+        """True for one of the nodes, and for any name in a directory of links to such."""
+        linked = path.rpartition("/")[0].endswith(_LASTING)
+        return linked or any(fits(path, wanted) for wanted in self._nodes)

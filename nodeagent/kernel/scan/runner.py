@@ -14,6 +14,9 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 import anyio
 
@@ -26,12 +29,16 @@ from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
 from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.uses import HostUses
 
 _PATIENCE = 0.05  # seconds without any progress after which another thread goes on
 _THREADS = 64  # that one scan may leave behind, at most
+
+
+NO_SPECS: Final[Mapping[str, CdiFile]] = MappingProxyType({})
 
 
 class ScanRunner:
@@ -60,13 +67,16 @@ class ScanRunner:
         previous: Host,
         nodes: Sequence[str],
         recoveries: Mapping[PciAddress, Recovery],
+        specs: Mapping[str, CdiFile] = NO_SPECS,
     ) -> Host:
         """The Host of now: everything (``keys`` None), or only what the keys name.
 
         ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
+        ``specs``: what CDI files say; the nodes that they name are among ``nodes``.
         :raises KernelRefused: if not even the list of devices can be had in time, or nothing can be read.
         """
         plan = await self._plan(keys, previous, nodes)
+        plan = plan._replace(frame=replace(plan.frame, cdi=previous.cdi if previous.cdi == specs else specs))
         items = Worklist(plan, previous, frozenset(self._stuck))
         queue = ReadQueue(self._scanner, items)
         try:

@@ -19,6 +19,7 @@ from nodeagent.kernel.scan import egm, groups, mdevs, pci, usb_row
 from nodeagent.kernel.scan.readers import Item, Reader, Reading
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.nodes import DevNode
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
@@ -181,7 +182,7 @@ class Scanner:
         """List what is to be read; ``keys`` None, or one that says nothing, means everything."""
         named = None if keys is None else resolve(keys, previous)
         if named is None:
-            return ReadList(True, tuple(self._everything(nodes)), self._frame(nodes))
+            return ReadList(True, tuple(self._everything(nodes)), self._frame(previous, nodes))
         return ReadList(False, named, self._refreshed_frame(previous, nodes))
 
     def read(self, item: Item) -> Any:
@@ -190,8 +191,11 @@ class Scanner:
 
     def recheck(self, ids: Collection[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""
-        nodes = [path for path in ids if path.startswith("/")]
-        if self._existing(nodes) != host.nodes.intersection((*COMMON_NODES, *nodes)):
+        if self._existing(()) != host.nodes.intersection(COMMON_NODES):
+            return False
+        paths = [path for path in ids if path.startswith("/")]
+        known = {path: host.dev_nodes[path] for path in paths if path in host.dev_nodes}
+        if _unnamed(self._nodes(paths)) != _unnamed(known):
             return False
         devices = [device_id for device_id in ids if not device_id.startswith("/")]
         if not all(self._as_known(device_id, host) for device_id in devices):
@@ -220,11 +224,13 @@ class Scanner:
                 continue
             yield from (Item(reader.table, key) for key in reader.list(self._root))
 
-    def _frame(self, nodes: Sequence[str]) -> Host:
+    def _frame(self, previous: Host, nodes: Sequence[str]) -> Host:
+        dev_nodes = self._nodes(nodes)
         numa = self._root.names("/sys/devices/system/node")
         iommus = self._root.names("/sys/class/iommu")
         return Host(
-            nodes=self._existing(nodes),
+            nodes=self._existing(dev_nodes),
+            dev_nodes=_kept(previous.dev_nodes, dev_nodes),
             numa_nodes=frozenset(int(n[4:]) for n in numa if n.startswith("node") and n[4:].isdecimal()),
             iommu=bool(iommus),
             vtd=any(name.startswith("dmar") for name in iommus),
@@ -235,8 +241,10 @@ class Scanner:
         )
 
     def _refreshed_frame(self, previous: Host, nodes: Sequence[str]) -> Host:
+        dev_nodes = self._nodes(nodes)
         return Host(
-            nodes=self._existing(nodes),
+            nodes=self._existing(dev_nodes),
+            dev_nodes=_kept(previous.dev_nodes, dev_nodes),
             numa_nodes=previous.numa_nodes,
             iommu=previous.iommu,
             vtd=previous.vtd,
@@ -246,17 +254,34 @@ class Scanner:
             release=previous.release,
         )
 
-    def _existing(self, nodes: Sequence[str]) -> frozenset[str]:
-        return frozenset(path for path in (*COMMON_NODES, *nodes) if self._root.exists(path))
+    def _existing(self, dev_nodes: Iterable[str]) -> frozenset[str]:
+        return frozenset((*dev_nodes, *(path for path in COMMON_NODES if self._root.exists(path))))
+
+    def _nodes(self, wanted: Sequence[str]) -> Mapping[str, DevNode]:
+        if not wanted:
+            return {}
+        from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for such
+
+        return devnodes.read(self._root, wanted)
 
     def _vfio_loaded(self) -> bool:
         return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
 
 
+def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
+    """Without their lasting names, which are no part of what is given."""
+    return {path: node._replace(alias="") for path, node in dev_nodes.items()}
+
+
+def _kept(old: Mapping[str, DevNode], new: Mapping[str, DevNode]) -> Mapping[str, DevNode]:
+    """The same table as before if nothing in it differs, else with what is as before."""
+    return old if old == new else {path: _keep(old, path, node) for path, node in new.items()}
+
+
 def _names_the_known(root: Root, key: str, host: Host) -> bool:
     items = resolve((key,), host)
     if not items:
-        return items is not None and root.exists(key) == (key in host.nodes)
+        return items is not None and root.exists(key) == (key in host.nodes or key in host.dev_nodes)
     return all(_reads_as_known(root, item, host) for item in items)
 
 

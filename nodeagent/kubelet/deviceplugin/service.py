@@ -185,7 +185,9 @@ def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:
     return v1beta1.ContainerAllocateResponse(
         envs=dict(grant.envs),
         devices=[
-            v1beta1.DeviceSpec(container_path=node.path, host_path=node.path, permissions=node.permissions)
+            v1beta1.DeviceSpec(
+                container_path=node.inside or node.path, host_path=node.path, permissions=node.permissions
+            )
             for node in grant.nodes
         ],
         cdi_devices=[v1beta1.CdiDevice(name=name) for name in grant.cdi],

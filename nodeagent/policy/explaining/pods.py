@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.allocation import DeviceNode, Grant, Holder
-from nodeagent.model.host import HostDevice, Kind
+from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName, pci_order
 from nodeagent.model.resource import Device, Resource
 from nodeagent.model.snapshot import Snapshot
@@ -74,8 +74,8 @@ def _part(name: ResourceName, ids: list[str], decision: Decision) -> PodResource
 
 def _grant(resource: Resource, devices: list[Device], decision: Decision) -> Grant:
     """What a container gets for these, healthy or not: the pod has got it already."""
-    if resource.kind is Kind.NODE:
-        return grants.grant(resource, [], decision)
+    if resource.direct:
+        return grants.direct_grant(resource, [device.id for device in devices], decision)
     present = [each for device in devices for each in _behind(device.id, decision)]
     envs = grants.environment(resource, present)
     if resource.cdi:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodeagent.model.allocation import Knowledge
-from nodeagent.model.desired import Rule
+from nodeagent.model.desired import DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
@@ -15,6 +15,7 @@ from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
 from nodeagent.policy.explaining import possibilities, rules
 from nodeagent.policy.explaining.possibilities import Possibility
 from nodeagent.policy.explaining.rules import RuleExplanation
+from nodeagent.policy.offer import direct
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -100,9 +101,10 @@ def _device(told: DeviceStatus) -> Device:
 
 
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:
-    """The names of the resources that are shares of a device node."""
+    """The names of the resources that give a device node away."""
     desired = decision.snapshot.desired
-    return tuple(rule.name for rule in desired.rules if getattr(rule, "path", None) == path)
+    rules = (rule for rule in desired.rules if isinstance(rule, DirectRule))
+    return tuple(rule.name for rule in rules if direct.of(rule).names(rule, path, decision.snapshot))
 
 
 def _without_devices(name: str, wanted: tuple[Rule, ...]) -> Resource | None:

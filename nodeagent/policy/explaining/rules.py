@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nodeagent.model.desired import DeviceRule, NodeRule, Rule, UsbRule
+from nodeagent.model.desired import DeviceRule, DirectRule, Rule, UsbRule
 from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import selectors
-from nodeagent.policy.offer import kinds, matches
+from nodeagent.policy.offer import direct, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -40,9 +40,9 @@ def at(place: str, decision: Decision) -> RuleExplanation | None:
 
 
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
-    """What becomes of all devices of its kind by the rule; that of a node has its path."""
-    if isinstance(rule, NodeRule):
-        return RuleExplanation(rule, (rule.path,))
+    """What becomes of all devices of its kind by the rule; that of nodes has their paths."""
+    if isinstance(rule, DirectRule):
+        return RuleExplanation(rule, direct.of(rule).takes(rule, decision.snapshot))
     said = [(each.id, _says(rule, each, decision)) for each in _asked_for(rule, decision)]
     takes = tuple(device_id for device_id, refusal in said if refusal is None)
     refuses = Counter(refusal for _, refusal in said if refusal is not None)

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
-from nodeagent.model.desired import NodeRule
+from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
-from nodeagent.policy.offer import kinds, units
+from nodeagent.policy.offer import direct, kinds, units
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
@@ -30,8 +30,8 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
     :raises Refused: if one of the ids cannot be given.
     """
     check_given(resource, device_ids)
-    if resource.kind is Kind.NODE:
-        return _node_grant(resource, decision)
+    if resource.direct:
+        return direct_grant(resource, device_ids, decision)
     host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
     envs, host = environment(resource, host_devices), decision.snapshot.host
     nodes = device_nodes(host_devices, resource.iommufd, host)
@@ -185,10 +185,10 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
 
 
 def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
-    """What decides about these devices: their node, or they, their VFs, and all others of their groups."""
-    rule = node_rule(resource, decision)
+    """What decides about these devices: their nodes, or they, their VFs, and all others of their groups."""
+    rule = direct_rule(resource, decision)
     if rule is not None:
-        return (rule.path,)
+        return direct.of(rule).sources(rule, device_ids, decision.snapshot)
     host = decision.snapshot.host
     ids: dict[str, None] = {}
     for host_device in (host.device(device_id) for device_id in device_ids):
@@ -199,6 +199,16 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             offer = decision.offer_of(host_device.id)
             ids.update(dict.fromkeys(offer.host_devices if offer is not None else ()))
     return tuple(ids)
+
+
+def stamps(
+    resource: Resource, device_ids: Iterable[str], decision: Decision
+) -> Mapping[str, tuple[int, ...]]:
+    """The CDI files on the host that define these devices, and which writing of each was read."""
+    from nodeagent.policy.offer import cdi_names  # here: few nodes have rules for such
+
+    rule = direct_rule(resource, decision)
+    return cdi_names.stamps(rule, device_ids, decision.snapshot) if isinstance(rule, CdiRule) else {}
 
 
 def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:
@@ -226,14 +236,18 @@ def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
     return tuple(host_device for host_device in host_devices if host_device is not None)
 
 
-def node_rule(resource: Resource, decision: Decision) -> NodeRule | None:
-    """The rule whose shares of a node the resource has; None if it has none (any more)."""
-    rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, NodeRule))
+def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
+    """The rule that makes the devices of the resource itself; None if there is none (any more)."""
+    rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, DirectRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 
-def _node_grant(resource: Resource, decision: Decision) -> Grant:
-    rule = node_rule(resource, decision)
+def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decision) -> Grant:
+    """What a container gets of a resource whose devices are no HostDevices, healthy or not.
+
+    :raises Refused: if nobody offers it any more.
+    """
+    rule = direct_rule(resource, decision)
     if rule is None:
         raise Refused(f"{resource.name} is not offered any more", "remove it from the pod")
-    return Grant(nodes=(DeviceNode(rule.path, rule.permissions),))
+    return direct.of(rule).grant(rule, device_ids, decision.snapshot)

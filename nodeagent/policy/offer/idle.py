@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nodeagent.model.desired import DeviceRule, MdevSelector, NodeRule
+from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, MdevSelector
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.remark import Remark, RemarkCode, note
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
-from nodeagent.policy.offer import kinds, matches
+from nodeagent.policy.offer import direct, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.selectors import Selector
 
@@ -31,8 +31,17 @@ def rules(decision: Decision) -> Iterator[Remark]:
         if (host_device := decision.snapshot.host.device(device_id)) is not None:
             taken.setdefault(match.resource, []).append(host_device)
     for rule in decision.snapshot.desired.rules:
-        if not isinstance(rule, NodeRule) and not rule.permitted and rule.selectors:
+        if not isinstance(rule, DirectRule) and not rule.permitted and rule.selectors:
             yield from _rule(rule, taken.get(rule.name, ()), decision)
+
+
+def cdi_rules(decision: Decision) -> Iterator[Remark]:
+    """One for each rule for CDI devices of which there are none here."""
+    for rule in decision.snapshot.desired.rules:
+        if isinstance(rule, CdiRule) and not direct.of(rule).takes(rule, decision.snapshot):
+            why = f"no file in /etc/cdi or /var/run/cdi defines such a {rule.spec_kind}"
+            what = f'{rule.place}: the rule "{rule.name}" takes nothing here: {why}'
+            yield note(RemarkCode.IDLE_RULE, what, _FOR_OTHERS, f"{rule.name} {rule.place}".strip())
 
 
 def _rule(rule: DeviceRule, taken: Sequence[HostDevice], decision: Decision) -> Iterator[Remark]:

@@ -159,8 +159,8 @@ def _present(
     resource: Resource, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
 ) -> Ask:
     """Some devices are listed; those that are Healthy and held by nobody are free."""
-    if resource.kind is Kind.NODE:
-        why = "it is a device node, for which virt-launcher reads no variable: the machine would not start"
+    if resource.direct:
+        why = "it is for containers: virt-launcher reads no variable for it, and the machine would not start"
         return Ask(resource.name, devices, Prospect.NEVER, why=(why,))
     snapshot = decision.snapshot
     holders = {each.id: snapshot.holder(each.id) for each in resource.devices}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName, mdev_uuid, pci_address, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode
@@ -48,7 +49,8 @@ def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
     """An orphan, with the Reason why its resource would not list it."""
     host_device = snapshot.host.device(device_id)
     if host_device is None:
-        ours = any(of_kind(device_id) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
+        of_a_kind = any(of_kind(device_id) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
+        ours = of_a_kind or _direct(holder, snapshot)
         return Device(DeviceId(device_id), _gone(holder) if ours else _excluded(holder), holder.numa)
     reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), ANY_USE)
     left = _other_type(host_device, holder, snapshot) or _excluded(holder)
@@ -68,6 +70,12 @@ def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> 
         f"its type is {type_id} now, which {holder.resource} does not offer, and {holder} still has it",
         f"it leaves this resource when {holder} ends",
     )
+
+
+def _direct(holder: Holder, snapshot: Snapshot) -> bool:
+    """True if a rule of that name is still there, and would list the device if that were."""
+    rules = (rule for rule in snapshot.desired.rules if rule.name == holder.resource)
+    return any(isinstance(rule, DirectRule) and rule.each_alone for rule in rules)
 
 
 def _gone(holder: Holder) -> Reason:

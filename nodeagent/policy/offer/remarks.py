@@ -23,6 +23,7 @@ _SWITCH_ON = (
     "node is drained; where no device is to be given, set discovery.enabled: false"
 )
 _LOAD = "load it on the host: modprobe vfio-pci; a file in its /etc/modules-load.d has it loaded at each boot"
+_ANEW = "have the tool that wrote it write it anew, or remove it; container runtimes refuse it as well"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
 
@@ -31,7 +32,9 @@ def remarks(decision: Decision) -> tuple[Remark, ...]:
     return (
         *_without_iommu(decision),
         *_without_vfio(decision),
+        *_cdi_files(decision),
         *idle.rules(decision),
+        *idle.cdi_rules(decision),
         *idle.aliases(decision),
         *_on_host_drivers(decision),
     )
@@ -61,6 +64,13 @@ def _without_vfio(decision: Decision) -> Iterator[Remark]:
     if missed:
         what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
         yield Remark(RemarkCode.NO_VFIO, "", what, _LOAD, True)
+
+
+def _cdi_files(decision: Decision) -> Iterator[Remark]:
+    for file in decision.snapshot.host.cdi.values():
+        if file.fault:
+            what = f"CDI: {file.path} cannot be used: {file.fault}"
+            yield Remark(RemarkCode.CDI_FILE, file.path, what, _ANEW, True)
 
 
 def _on_host_drivers(decision: Decision) -> Iterator[Remark]:

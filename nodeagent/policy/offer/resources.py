@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import DeviceRule, NodeRule, Rule
+from nodeagent.model.desired import DeviceRule, DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import shares, units
+from nodeagent.policy.offer import direct, units
 from nodeagent.policy.offer.orphans import Orphans
 from nodeagent.policy.offer.units import Offer, UnitId
 
@@ -74,15 +74,15 @@ def renewed(
 
 
 def _of_all_nodes(rule: Rule) -> bool:
-    return not isinstance(rule, NodeRule) and rule.permitted
+    return not isinstance(rule, DirectRule) and rule.permitted
 
 
 def _resource(
     name: ResourceName, rule: Rule | None, old: Resource | None, served: Served, snapshot: Snapshot
 ) -> Resource:
     orphans = served.orphans.get(name, ())
-    if isinstance(rule, NodeRule):
-        fresh = shares.resource(rule, snapshot.host.nodes)
+    if isinstance(rule, DirectRule):
+        fresh = direct.of(rule).resource(rule, snapshot)
         return replace(fresh, devices=(*fresh.devices, *orphans)) if orphans else fresh
     kind = old.kind if old is not None else Kind.PCI
     return _of_devices(Resource(name, kind), rule, served.by_resource.get(name, {}), orphans)

@@ -1,19 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generic device nodes (/dev/kvm, /dev/net/tun, …) as resources: equal shares of one node. Pure."""
+"""Device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources: equal shares of each unit of nodes. Pure."""
 
 from __future__ import annotations
 
-from nodeagent.model.desired import NodeRule
-from nodeagent.model.host import Kind
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.desired import NodePath, NodeRule
+from nodeagent.model.host import Host, differing
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.nodes import DevNode, fits
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import behind, nodeunits
+from nodeagent.policy.offer.nodeunits import NodeUnit
 
 
-def resource(rule: NodeRule, nodes: frozenset[str]) -> Resource:
-    """The resource of a rule: ``count`` shares, Healthy while the node exists."""
-    reason = None if rule.path in nodes else _missing(rule)
-    devices = tuple(Device(share_id(rule.path, number), reason) for number in range(rule.count))
-    return Resource(ResourceName(rule.name), Kind.NODE, devices)
+def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
+    """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes can be given."""
+    devices: list[Device] = []
+    for unit in nodeunits.units(rule, snapshot):
+        reason, numa = _reason(unit, snapshot.host), behind.numa(unit.nodes, snapshot.host)
+        devices += [Device(each, reason, numa) for each in _ids(rule, unit)]
+    return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
+
+
+def takes(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
+    """The paths of its nodes: of those that lead, or of all that one unit is made of."""
+    if rule.per_path:
+        return tuple(node.path for node in nodeunits.leaders(rule, snapshot))
+    found = {node.path: None for unit in nodeunits.units(rule, snapshot) for node in unit.nodes}
+    return tuple(found) or tuple(entry.path for entry in rule.entries)
+
+
+def names(rule: NodeRule, path: str, _: Snapshot) -> bool:
+    """True if the rule is for a node of that path."""
+    return any(path == entry.path or fits(path, entry.path) for entry in rule.entries)
 
 
 def share_id(path: str, number: int) -> DeviceId:
@@ -22,17 +46,94 @@ def share_id(path: str, number: int) -> DeviceId:
     return DeviceId(f"{stem}-{number}")
 
 
-def is_share(rule: NodeRule, device_id: str) -> bool:
-    """True if the id is one of the rule's shares."""
-    number = device_id.rpartition("-")[2]
-    if not number.isdecimal() or int(number) >= rule.count:
-        return False
-    return share_id(rule.path, int(number)) == device_id
+def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
+    """What a container gets for these shares: each node once.
+
+    :raises Refused: if two nodes would be at one path there.
+    """
+    found: dict[str, DeviceNode] = {}
+    for unit in _units_of(rule, device_ids, snapshot):
+        for node, entry in unit.parts:
+            inside = _inside(node, entry)
+            given = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
+            if found.setdefault(inside, given).path != node.real:
+                raise Refused(
+                    f"{rule.name}: {found[inside].path} and {node.real} would both be {inside} there",
+                    "ask for one of them in a container, or let mountPath end with a slash",
+                )
+    return Grant(nodes=tuple(_plain(each) for each in found.values()))
 
 
-def _missing(rule: NodeRule) -> Reason:
+def _inside(node: DevNode, entry: NodePath) -> str:
+    """Where a container finds a node."""
+    if entry.mount_path.endswith("/"):
+        return entry.mount_path + node.path.rpartition("/")[2]
+    return entry.mount_path or node.path
+
+
+def sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """What decides about these shares: their nodes, and the functions behind them."""
+    chosen = _units_of(rule, device_ids, snapshot)
+    nodes = [node for unit in chosen for node in unit.nodes]
+    functions = [each.address for each in behind.functions(nodes, snapshot.host)]
+    return tuple(dict.fromkeys((*(node.path for node in nodes), *functions)))
+
+
+def touched(rule: NodeRule, before: Host, now: Host) -> bool:
+    """True if something differs that the rule depends on."""
+    paths: set[str] = {*(before.nodes ^ now.nodes)}
+    if before.dev_nodes is not now.dev_nodes:
+        paths |= differing(before.dev_nodes, now.dev_nodes)
+    if any(fits(path, entry.path) for entry in rule.entries for path in paths):
+        return True
+    changed = now.changes_since(before).functions
+    return bool(changed) and any(
+        node.function in changed
+        for node in now.dev_nodes.values()
+        if node.function is not None and any(fits(node.path, entry.path) for entry in rule.entries)
+    )
+
+
+def _units_of(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> list[NodeUnit]:
+    found = (_of(rule, each, snapshot) for each in device_ids)
+    return list(dict.fromkeys(unit for unit in found if unit is not None))
+
+
+def _of(rule: NodeRule, device_id: str, snapshot: Snapshot) -> NodeUnit | None:
+    for unit in nodeunits.units(rule, snapshot):
+        if unit.name == device_id and rule.per_path:
+            return unit
+        name, _, number = device_id.rpartition("-")
+        if name == unit.name and number.isdecimal() and _least(rule) <= int(number) < rule.count:
+            return unit if str(int(number)) == number else None
+    return None
+
+
+def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
+    """Where each node is a Device, the first share has its name as it is: most have one share only."""
+    if rule.per_path:
+        yield DeviceId(unit.name)
+    for number in range(_least(rule), rule.count):
+        yield DeviceId(f"{unit.name}-{number}")
+
+
+def _least(rule: NodeRule) -> int:
+    return 1 if rule.per_path else 0
+
+
+def _plain(node: DeviceNode) -> DeviceNode:
+    return replace(node, inside="") if node.inside == node.path else node
+
+
+def _reason(unit: NodeUnit, host: Host) -> Reason | None:
+    if unit.missing:
+        return _missing(unit.missing)
+    return behind.reason(unit.nodes, host)
+
+
+def _missing(paths: tuple[str, ...]) -> Reason:
+    named = ", ".join(paths)
+    hint = "load the kernel module that makes it" if len(paths) == 1 else "load the modules that make them"
     return Reason(
-        ReasonCode.NODE_MISSING,
-        f"{rule.path} does not exist on this host",
-        "load the kernel module that makes it",
+        ReasonCode.NODE_MISSING, f"{named} {'does' if len(paths) == 1 else 'do'} not exist on this host", hint
     )

@@ -9,16 +9,16 @@ When the operator wants something else, both memories end; only what a pod holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import NodeRule
+from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Resources
+from nodeagent.model.resource import Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import changes, orphans, resources, shares, strays, units
+from nodeagent.policy.offer import changes, direct, orphans, resources, strays, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.orphans import Orphans
@@ -65,13 +65,13 @@ def following(before: Decision, snapshot: Snapshot) -> Decision:
         touched = _all_names(before, snapshot)
         before = _anew(before, snapshot)
     else:
-        touched = _touched_by_nodes(before, snapshot) if before.resources else _all_names(before, snapshot)
+        touched = _touched_directly(before, snapshot) if before.resources else _all_names(before, snapshot)
     changed = changes.between(before.snapshot, snapshot)
     differing = _changes(before, snapshot, matched, changed)
     by_resource, names = resources.regrouped(before.by_resource, differing)
     matched = _matches(before.matched, differing)
     decision = Decision(snapshot, _offers(before.offers, differing), by_resource, matched)
-    held = _orphans(before, decision, changed)
+    held = _orphans(before, decision, changed, touched)
     touched |= names | _differing(before.orphans, held)
     served = Served(by_resource, held)
     return replace(
@@ -89,13 +89,13 @@ def _all_names(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]
     return dict.fromkeys((*before.resources, *rules, *before.by_resource))
 
 
-def _touched_by_nodes(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
-    """The resources whose device node has come or gone."""
-    paths = before.snapshot.host.nodes ^ snapshot.host.nodes
-    if not paths:
+def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
+    """The resources of rules that make their Devices themselves for which something has changed."""
+    old, new = before.snapshot.host, snapshot.host
+    if old is new:
         return {}
-    rules = (rule for rule in snapshot.desired.rules if isinstance(rule, NodeRule) and rule.path in paths)
-    return {ResourceName(rule.name): None for rule in rules}
+    rules = (rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule))
+    return {ResourceName(rule.name): None for rule in rules if direct.of(rule).touched(rule, old, new)}
 
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
@@ -175,20 +175,27 @@ def _matched_in(offers: Iterable[Offer]) -> dict[str, Match]:
     return {device_id: offer.match for offer in offers for device_id in offer.host_devices}
 
 
-def _orphans(before: Decision, now: Decision, changed: Changed) -> Orphans:
+def _orphans(before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]) -> Orphans:
     """Held devices that their resource would not list any more: only what may differ is asked."""
+
+    made: dict[ResourceName, Resource] = {}
 
     def orphaned(device_id: str, holder: Holder) -> bool:
         name = holder.resource
         rule = next((rule for rule in now.snapshot.desired.rules if rule.name == name), None)
-        if isinstance(rule, NodeRule):
-            return not shares.is_share(rule, device_id)
+        if isinstance(rule, DirectRule):
+            if name not in made:
+                made[name] = direct.of(rule).resource(rule, now.snapshot)
+            return made[name].device(device_id) is None
         if rule is None and name not in now.by_resource and name not in before.resources:
             return False
         offer = now.offer_of(device_id)
         return offer is None or offer.match.resource != name
 
     ids = frozenset(_asked(before, now, changed))
+    if touched:
+        holders = now.snapshot.allocations.holders
+        ids |= {device_id for device_id, holder in holders.items() if holder.resource in touched}
     return orphans.renewed(before.orphans, now.snapshot, ids, orphaned) if ids else before.orphans
 
 

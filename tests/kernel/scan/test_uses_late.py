@@ -9,8 +9,9 @@ from pathlib import Path
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
-from nodeagent.model.host import Host, HostUses
+from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.uses import HostUses
 from nodeagent.sim.host import SimulatedHost
 from tests.hearing import Heard
 from tests.kernel.waking import HeardWakes

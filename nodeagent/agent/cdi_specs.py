@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CDI files on the host say: read when a directory changes, and now and then; only where rules ask.
+
+Each directory is read by a thread of its own, so one that hangs concerns its own devices alone: they are
+listed as Unhealthy until it answers. Who waits goes by progress, for a thousand files take a while. A
+directory is watched once it was read: to watch one that hangs would hang. What was read goes to the scanner,
+which looks for the nodes that the files name, so that a Host has both, or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+
+import anyio
+
+from nodeagent.agent.core import Core
+from nodeagent.base import threads
+from nodeagent.base.latest import Latest
+from nodeagent.base.watching import Change
+from nodeagent.config.imports import cdi as reading
+from nodeagent.kernel.events.source import NodeWatches
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import CountedWakes
+from nodeagent.model import cdi
+from nodeagent.model.cdi import CdiFile
+from nodeagent.model.desired import Desired
+
+PATIENCE = 1.0  # seconds without a file that was read, after which a directory hangs
+_LOOK = "/dev/cdi"  # as the key of a Wake: nodes are looked for, and nothing else
+_NO_ANSWER = "the directory does not answer"
+
+
+class Reader:
+    """Reads both directories as often as it is asked to; a directory that hangs is read by nobody else."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._known: dict[str, CdiFile] = {}
+        self._hanging: dict[int, threads.Call[dict[str, CdiFile]]] = {}
+        self.answers = Latest(0)  # rung when a directory that hung has answered
+        self.answered: frozenset[str] = frozenset()  # the directories that were read the last time
+
+    async def read(self, kinds: frozenset[str]) -> Mapping[str, CdiFile]:
+        """All files of these kinds, and those that cannot be used."""
+        found: dict[str, CdiFile] = {}
+        answered: set[str] = set()
+        for rank, directory in enumerate(reading.DIRECTORIES):
+            files = await self._read(rank)
+            if files is not None:
+                answered.add(directory)
+            found |= self._silent(rank) if files is None else files
+        self._known, self.answered = found, frozenset(answered)
+        return {path: file for path, file in found.items() if file.kind in kinds or file.fault}
+
+    async def _read(self, rank: int) -> dict[str, CdiFile] | None:
+        """What is in a directory; None if it does not answer."""
+        before = self._hanging.get(rank)
+        if before is not None and not before.ended:
+            return None
+        directory = reading.Directory(self._root.prefix, rank, self._known)
+        call = threads.start(directory.read)
+        while True:
+            progress = directory.progress
+            with anyio.move_on_after(PATIENCE):
+                return await call.result()
+            if directory.progress == progress:
+                self._hanging[rank] = call
+                call.when_ended(self.answers.touch)
+                return None
+
+    def _silent(self, rank: int) -> dict[str, CdiFile]:
+        path = reading.DIRECTORIES[rank]
+        known = list(reading.files_in(self._known, path))
+        files = (file._replace(fault=_NO_ANSWER, stamp=()) for file in known)
+        return {path: CdiFile(path, fault=_NO_ANSWER, rank=rank)} | {file.path: file for file in files}
+
+
+class CdiSpecs:
+    """The component: keeps what the scanner knows of CDI files."""
+
+    name = "CDI specifications"
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reader = Reader(core.root)
+        self._watched: set[str] = set()
+        self._changed: Latest[None] = Latest(None)
+        self._nodes = NodeWatches(core.root, core.watcher, CountedWakes(core.wakes), common=False)
+
+    async def run(self) -> None:
+        """Read whenever something has changed, for ever."""
+        while True:
+            seen, answers = self._changed.version, self._reader.answers.version
+            desired = self._core.snapshots.now.desired
+            await self._bring_up(desired)
+            await self._until_news(seen, answers, desired)
+
+    async def _bring_up(self, desired: Desired) -> None:
+        wanted = desired.cdi_kinds
+        found = await self._reader.read(wanted) if wanted else {}
+        self._watch(self._reader.answered if wanted else frozenset())
+        self._nodes.set_nodes(cdi.nodes(found))
+        if found == self._core.wakes.specs:
+            return
+        self._core.wakes.specs = found
+        self._core.wakes.wake(_LOOK)
+
+    async def _until_news(self, seen: int, answers: int, desired: Desired) -> None:
+        """Until something was written, hangs no more, or is wanted; or for as long as events may be lost."""
+        with anyio.move_on_after(self._core.settings.get().timing.resync):
+            async with anyio.create_task_group() as group:
+
+                async def until(news: Awaitable[object]) -> None:
+                    await news
+                    group.cancel_scope.cancel()
+
+                group.start_soon(until, self._changed.newer(seen))
+                group.start_soon(until, self._reader.answers.newer(answers))
+                group.start_soon(until, self._other_wishes(desired))
+
+    async def _other_wishes(self, desired: Desired) -> None:
+        version = -1
+        while self._core.snapshots.now.desired.cdi_kinds == desired.cdi_kinds:
+            version, _ = await self._core.snapshots.newer(version)
+
+    def _watch(self, directories: frozenset[str]) -> None:
+        """Watch what has answered; what came between the reading and this is read once more."""
+        for directory in directories - self._watched:
+            self._core.watcher.watch(self._core.root.path(directory), self._on_change, contents=True)
+            self._changed.touch()
+        for directory in self._watched - directories:
+            self._core.watcher.unwatch(self._core.root.path(directory), self._on_change)
+        self._watched = set(directories)
+
+    def _on_change(self, _: Change) -> None:
+        self._changed.touch()
+
+
+def components(core: Core) -> list[CdiSpecs]:
+    """The component, for whoever has such rules."""
+    return [CdiSpecs(core)]
+
+
+async def first(root: Root, desired: Desired) -> Mapping[str, CdiFile]:
+    """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
+    return await Reader(root).read(desired.cdi_kinds)
+
+
+def unchanged(root: Root, stamps: Mapping[str, tuple[int, ...]]) -> bool:
+    """True if these files are those that were read. May hang."""
+    try:
+        return all(reading.stamp(root.path(path)) == stamp for path, stamp in stamps.items())
+    except OSError:
+        return False

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specification files that other tools have written: /etc/cdi and /var/run/cdi, YAML or JSON.
+
+Read as runtimes read them (pkg/cdi of its own implementation, 1.0): the files of each directory, none below;
+a file counts as a whole or not at all. Keys that are not known here are nobody's mistake. What cannot be used
+is said with its place, and costs the devices of that file alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent.base import advice
+from nodeagent.base.errors import ConfigError
+from nodeagent.config.problems import Wrong
+from nodeagent.config.reader import document
+from nodeagent.config.reader.reading import Entry, Items, Scalar
+from nodeagent.model.cdi import CdiDevice, CdiFile
+
+DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one goes before
+_ENDINGS = (".json", ".yaml")
+_MOST = document.MAX_BYTES
+_TOGETHER = 16 * _MOST  # of one directory
+_NODES = 20_000  # of one file: what aliases repeat is counted, too
+_VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"[01]\.\d+\.\d+")
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*|0x[0-9a-fA-F]+|0o?[0-7]+|(\d+\.\d*|\.\d+)([eE][-+]?\d+)?)")
+_SWITCHES = {"true": True, "false": False}
+
+
+class Directory:
+    """One reading of a directory. ``progress`` rises with each file: who waits can tell slow from hung."""
+
+    def __init__(self, prefix: str, rank: int, known: Mapping[str, CdiFile]) -> None:
+        """``known`` files that were not written again are not read again."""
+        self.path = DIRECTORIES[rank]
+        self.progress = 0
+        self._prefix = prefix.rstrip("/")
+        self._rank = rank
+        self._known = known
+        self._left = _TOGETHER
+
+    def read(self) -> dict[str, CdiFile]:
+        """Path → file, of all that are there; the directory itself if it cannot be read. May hang."""
+        try:
+            names = sorted(os.listdir(f"{self._prefix}{self.path}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            return {self.path: CdiFile(self.path, fault=advice.words(error), rank=self._rank)}
+        found: dict[str, CdiFile] = {}
+        for name in names:
+            if os.path.splitext(name)[1] in _ENDINGS:  # noqa: PTH122  text in, text out
+                path = f"{self.path}/{name}"
+                file = self._file(path)
+                if file is not None:
+                    found[path] = file
+            self.progress += 1
+        return found
+
+    def _file(self, path: str) -> CdiFile | None:
+        known = self._known.get(path, CdiFile(path, rank=self._rank))
+        now: tuple[int, ...] = ()
+        try:
+            now = stamp(f"{self._prefix}{path}")
+            if now == known.stamp:
+                return known
+            kind, devices = parsed(self._content(f"{self._prefix}{path}"), path)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        except OSError as error:
+            return known._replace(fault=advice.words(error), stamp=())
+        except Wrong as wrong:
+            return known._replace(fault=wrong.what, stamp=now)
+        return CdiFile(path, kind, devices, "", self._rank, now)
+
+    def _content(self, path: str) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Wrong("it is not a regular file", "")
+            content = file.read(_MOST + 1)
+        self._left -= len(content)
+        if len(content) > _MOST:
+            raise Wrong("it is larger than 1 MiB", "")
+        if self._left < 0:
+            raise Wrong(f"the files of {self.path} are larger than 16 MiB together", "")
+        return content
+
+
+def stamp(path: str) -> tuple[int, ...]:
+    """Differs once the file was written again. :raises OSError: if it cannot be looked at."""
+    status = os.stat(path)  # noqa: PTH116  text in, text out
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def parsed(content: bytes, path: str) -> tuple[str, tuple[CdiDevice, ...]]:
+    """The kind and the devices of a file. :raises Wrong: with the place, if it is no specification."""
+    spec = _table(_plain_data(content, path), "it")
+    if _VERSION.fullmatch(_text(spec, "cdiVersion", "")) is None:
+        raise Wrong(f"cdiVersion {spec['cdiVersion']} is not known", "")
+    kind = _text(spec, "kind", "")
+    vendor, slash, named = kind.partition("/")
+    if not slash or not _VENDOR.fullmatch(vendor) or not _CLASS.fullmatch(named):
+        raise Wrong(f'kind "{kind}" is not vendor/class', "")
+    walk = _Walk()
+    common = walk.nodes(spec, "")
+    devices = tuple(
+        walk.device(each, f"devices[{n}]", common) for n, each in enumerate(_list(spec, "devices", ""))
+    )
+    if not devices:
+        raise Wrong("it has no devices", "")
+    return kind, devices
+
+
+class _Walk:
+    """Goes through the devices of one file, and counts."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._left = _NODES
+
+    def device(self, entry: Any, place: str, common: tuple[str, ...]) -> CdiDevice:
+        """:raises Wrong: if it is none, or has the name of another."""
+        device = _table(entry, place)
+        name = _text(device, "name", place)
+        if _NAME.fullmatch(name) is None:
+            raise Wrong(f'{place}: "{name}" is no name of a device', "")
+        if name in self._names:
+            raise Wrong(f'{place}: a second device "{name}"', "")
+        self._names.add(name)
+        nodes = self.nodes(device, place)
+        edits = json.dumps(device.get("containerEdits"), sort_keys=True)
+        return CdiDevice(
+            name, tuple(dict.fromkeys((*common, *nodes))), hashlib.sha256(edits.encode()).hexdigest()[:12]
+        )
+
+    def nodes(self, holder: Mapping[str, Any], place: str) -> tuple[str, ...]:
+        """The nodes of the host that have to exist: not those whose numbers are given."""
+        where = f"{place}.containerEdits" if place else "containerEdits"
+        edits = _table(holder.get("containerEdits") or {}, where)
+        found: list[str] = []
+        for number, entry in enumerate(_list(edits, "deviceNodes", where)):
+            self._left -= 1
+            if self._left < 0:
+                raise Wrong(f"{where}: too many device nodes", "")
+            at = f"{where}.deviceNodes[{number}]"
+            node = _table(entry, at)
+            path = _text(node, "path", at)
+            if not (node.get("type") and node.get("major")):
+                found.append(str(node.get("hostPath") or path))
+        return tuple(found)
+
+
+def _table(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Wrong(f"{place} is no table of keys", "")
+    return value
+
+
+def _list(holder: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    value = holder.get(key)
+    if not isinstance(value, list | None):
+        raise Wrong(f"{place + '.' if place else ''}{key} is no list", "")
+    return value or []
+
+
+def _text(holder: Mapping[str, Any], key: str, place: str) -> str:
+    value = holder.get(key)
+    if not isinstance(value, str) or not value:
+        raise Wrong(f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'no text'}", "")
+    return value
+
+
+def _plain_data(content: bytes, path: str) -> Any:
+    try:
+        if content.lstrip().startswith(b"{"):
+            return json.loads(content)
+    except (ValueError, RecursionError):
+        pass  # a YAML file may begin so, too
+    try:
+        return _plain(document.parse(content, path, path))
+    except ConfigError as error:
+        raise Wrong(error.what.removeprefix(f"{path}:").removeprefix(path).lstrip(": "), "") from error
+
+
+def _plain(entry: Entry) -> Any:
+    """What a YAML reader would have made of it; words are resolved as far as that matters: is it a text?"""
+    if isinstance(entry, Items):
+        return [_plain(each) for each in entry.entries]
+    if not isinstance(entry, Scalar):
+        return {member.key: _plain(member.entry) for member in entry.members}
+    if entry.null:
+        return None
+    if entry.plain and entry.text in _SWITCHES:
+        return _SWITCHES[entry.text]
+    return len(entry.text) if entry.plain and _NUMBER.fullmatch(entry.text) else entry.text
+
+
+def files_in(found: Mapping[str, CdiFile], directory: str) -> Iterator[CdiFile]:
+    """Those of one directory."""
+    return (file for path, file in found.items() if path.rpartition("/")[0] == directory)

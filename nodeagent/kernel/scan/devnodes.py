@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the device nodes that rules and CDI files name: which there are, and what stands behind each.
+
+What is below /dev is followed inside /dev alone: a link that leads elsewhere is no node. The kernel tells
+which device has a number (/sys/dev); of its own nodes NVIDIA's driver tells it in /proc. A node that was made
+by hand may stay when its device has gone: then nothing is behind it. udev's links give lasting names; by-id
+is not taken for a USB device without a serial number, since its twins would share that name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.chardevs import minor
+from nodeagent.model.ids import PciAddress, pci_address
+from nodeagent.model.nodes import DevNode, fits, is_pattern
+
+DEV = "/dev"
+LASTING = ("by-id", "by-path")  # directories of links that udev makes, the better one first
+CLASSES = {"ttyUSB": "serial", "ttyACM": "serial", "video": "v4l"}  # names in /dev → where their links are
+_LINKS = 40  # as many as the kernel follows
+_NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
+_NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
+_GPUS = "/proc/driver/nvidia/gpus"
+
+
+def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
+    """Path → node, of all paths and all that patterns mean. May block."""
+    reading = Reading(root)
+    paths = dict.fromkeys(path for each in wanted for path in _meant(root, each))
+    found = ((path, reading.node(path, listed=listed)) for path, listed in _listed(paths, wanted))
+    return {path: node for path, node in found if node is not None}
+
+
+def places(wanted: str) -> tuple[str, ...]:
+    """The directories in which a change concerns these nodes or their lasting names."""
+    directory, _, name = wanted.rpartition("/")
+    if not is_pattern(wanted):
+        return (directory,)
+    below = {f"{DEV}/{where}" for begin, where in CLASSES.items() if name.startswith(begin)}
+    if directory != DEV:
+        below.add(directory)
+    return (directory, *(f"{place}/{kind}" for place in sorted(below) for kind in LASTING))
+
+
+def _meant(root: Root, wanted: str) -> Iterator[str]:
+    if not is_pattern(wanted):
+        yield wanted
+        return
+    directory = wanted.rpartition("/")[0]
+    target = _inside(root, directory) if directory != DEV else DEV
+    for name in () if target is None else root.names(target):
+        if fits(f"{directory}/{name}", wanted):
+            yield f"{directory}/{name}"
+
+
+def _listed(paths: Iterable[str], wanted: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Each path, and whether only patterns mean it: those mean no directories."""
+    literal = {each for each in wanted if not is_pattern(each)}
+    return ((path, path not in literal) for path in paths)
+
+
+def _inside(root: Root, path: str) -> str | None:
+    """Where the links of a path below /dev lead; None if that is outside, or nowhere in the end."""
+    left, at = path.split("/")[2:], DEV
+    for _ in range(_LINKS + len(left)):
+        if not left:
+            return at
+        part, left = left[0], left[1:]
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if at == DEV:
+                return None
+            at = at.rpartition("/")[0]
+            continue
+        target = root.target(f"{at}/{part}")
+        if target is None:
+            at = f"{at}/{part}"
+        elif target.startswith("/"):
+            if not target.startswith(f"{DEV}/"):
+                return None
+            at, left = DEV, [*target.split("/")[2:], *left]
+        else:
+            left = [*target.split("/"), *left]
+    return None
+
+
+class Reading:
+    """One look at some nodes; what all of them share is read once, when it is first wanted."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def node(self, path: str, *, listed: bool = False) -> DevNode | None:
+        """The node of a path; None if there is none.
+
+        ``listed``: a pattern means it. Such are no directories, and need a name that lasts.
+        """
+        real = _inside(self._root, path) if path.startswith(f"{DEV}/") else path
+        if real is None:
+            return None
+        try:
+            status = os.stat(self._root.path(real))  # noqa: PTH116 - text, not a Path
+        except OSError:
+            return None
+        if listed and stat.S_ISDIR(status.st_mode):
+            return None
+        parent, function, vacant = self._behind(status)
+        target = "" if real == path else real
+        alias = self._alias(real, parent) if listed else ""
+        return DevNode(path, target, alias, parent, function, vacant)
+
+    def _behind(self, status: os.stat_result) -> tuple[str | None, PciAddress | None, bool]:
+        """The device of this number, the PCI function that it is on, and whether there is none at all."""
+        kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
+        if kind is None:
+            return None, None, False
+        major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
+        if kind == "char" and major == _NVIDIA:
+            gpu = self._nvidia.get(str(low))
+            return None, gpu, gpu is None and low < _NVIDIA_SHARED
+        parent = self._device(f"/sys/dev/{kind}/{major}:{low}/device")
+        return parent, _function(parent), False
+
+    def _device(self, link: str) -> str | None:
+        if not self._root.exists(link):
+            return None
+        real = self._root.host_path(os.path.realpath(self._root.path(link)))
+        return real if real.startswith("/sys/") else None
+
+    def _alias(self, real: str, parent: str | None) -> str:
+        for name in self._aliases.get(real, ()):
+            kind, link = name
+            if kind == "by-id" and not self._told_apart(link, parent):
+                continue
+            return link
+        return ""
+
+    def _told_apart(self, link: str, parent: str | None) -> bool:
+        """True if no other device can have this by-id link: a USB device's has its serial number in it."""
+        parts = (parent or "").split("/")
+        for length in range(len(parts), 3, -1):
+            above = "/".join(parts[:length])
+            if self._root.exists(f"{above}/idVendor"):
+                serial = self._root.text(f"{above}/serial") or ""
+                return bool(serial) and _plain(serial) in _plain(link)
+        return True
+
+    @cached_property
+    def _aliases(self) -> dict[str, list[tuple[str, str]]]:
+        """Node → its lasting names, and where they stand, the best first."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for kind in LASTING:
+            for place in self._root.names(DEV):
+                for name in self._root.names(f"{DEV}/{place}/{kind}"):
+                    real = _inside(self._root, f"{DEV}/{place}/{kind}/{name}")
+                    if real is not None:
+                        found.setdefault(real, []).append((kind, f"{place}/{name}"))
+        return found
+
+    @cached_property
+    def _nvidia(self) -> dict[str, PciAddress]:
+        """Number of NVIDIA's node → the GPU behind it."""
+        gpus = (PciAddress(name) for name in self._root.names(_GPUS))
+        numbered = ((minor(self._root, gpu), gpu) for gpu in gpus)
+        return {number: gpu for number, gpu in numbered if number is not None}
+
+
+def _function(parent: str | None) -> PciAddress | None:
+    """The last PCI address on the way to a device."""
+    parts = reversed((parent or "").split("/"))
+    return next((PciAddress(part) for part in parts if pci_address(part) == part), None)
+
+
+def _plain(text: str) -> str:
+    """Without what udev replaces in names of links."""
+    return "".join(letter if letter.isalnum() else "_" for letter in text.strip())

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device node as the kernel shows it: where its links lead, and which hardware stands behind it.
+
+Known of the nodes that rules or CDI files name, and of no others. A path without a node is not there.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from nodeagent.model.ids import PciAddress
+
+WILD = frozenset("*?[")
+
+
+class DevNode(NamedTuple):
+    """One device node, by the path that was looked for.
+
+    ``target``: the node itself, where the path is a link. ``alias``: its lasting name, such as
+    ``serial/usb-FTDI_A50285BI``, from the links of udev. ``parent``: the directory in sysfs of the device to
+    which it belongs. ``vacant``: the node is there, and no device has its number.
+    """
+
+    path: str
+    target: str = ""
+    alias: str = ""
+    parent: str | None = None
+    function: PciAddress | None = None  # the PCI function behind it, whatever is between
+    vacant: bool = False
+
+    @property
+    def real(self) -> str:
+        """The path of the node itself."""
+        return self.target or self.path
+
+
+def is_pattern(path: str) -> bool:
+    """True if the path stands for all nodes that it fits."""
+    return not WILD.isdisjoint(path)
+
+
+def fits(path: str, wanted: str) -> bool:
+    """True if ``wanted``, a path or a pattern in the last part of one, means this path."""
+    if path == wanted or not is_pattern(wanted):
+        return path == wanted
+    directory, _, name = path.rpartition("/")
+    place, _, pattern = wanted.rpartition("/")
+    return directory == place and fnmatchcase(name, pattern)

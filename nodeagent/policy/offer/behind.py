@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands behind device nodes: whether that can be given to a container, and where it sits. Pure.
+
+A function that virtual machines are given is never a container's at the same time: the PCI address behind a
+node decides, whatever names the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.nodes import DevNode
+from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.policy import groups
+from nodeagent.policy.offer.units import announced_numa
+
+
+def reason(nodes: Iterable[DevNode], host: Host) -> Reason | None:
+    """Why a container cannot use one of the nodes; None if it can."""
+    for node in nodes:
+        function = _function(node, host)
+        if function is not None and groups.ready(function):
+            return _for_machines(node, function)
+        if node.vacant:
+            return Reason(
+                ReasonCode.NODE_MISSING,
+                f"{node.path} is there, but no device has its number: nothing is behind it",
+                "look which driver the card has: on vfio-pci it is for machines, and the node is a leftover",
+            )
+    return None
+
+
+def _for_machines(node: DevNode, function: PciFunction) -> Reason:
+    vgpu = groups.vgpu_of(function)
+    how = f"on {function.driver}" if vgpu is None else f"a vGPU of type {vgpu}"
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        f"{function.address}, which is behind {node.path}, is {how}: it is for virtual machines",
+        "leave it to them, or give it back to a driver of this host once nobody uses it",
+    )
+
+
+def numa(nodes: Iterable[DevNode], host: Host) -> int | None:
+    """The NUMA node of all that is behind the nodes, if that is one."""
+    found = {function.numa_node for function in functions(nodes, host) if function.numa_node is not None}
+    return announced_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
+
+
+def functions(nodes: Iterable[DevNode], host: Host) -> Iterator[PciFunction]:
+    """The PCI functions behind the nodes."""
+    found = (_function(node, host) for node in nodes)
+    return (function for function in found if function is not None)
+
+
+def _function(node: DevNode, host: Host) -> PciFunction | None:
+    return None if node.function is None else host.functions.get(node.function)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CDI files on the host define, as a resource: each name a Device that is given by that name. Pure.
+
+A name goes to the first rule that asks for it. Names that change the same in a container are one device: the
+first one counts (GPUs are often there by number and by UUID).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from nodeagent.model import cdi
+from nodeagent.model.allocation import Grant
+from nodeagent.model.cdi import CdiEntry
+from nodeagent.model.desired import CdiRule
+from nodeagent.model.host import Host
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.nodes import DevNode
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import behind
+
+_ID_LIMIT = 63
+
+
+def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
+    """The resource of a rule; a Device is Healthy while its file is right and all that it names is there."""
+    host = snapshot.host
+    devices = (
+        Device(device_id(entry.name), _reason(entry, host), behind.numa(_nodes(entry, host), host))
+        for entry in _taken(rule, snapshot)
+    )
+    return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
+
+
+def device_id(name: str) -> DeviceId:
+    """The qualified name; of a long one the beginning, with a mark of all."""
+    if len(name) <= _ID_LIMIT:
+        return DeviceId(name)
+    return DeviceId(f"{name[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}")
+
+
+def takes(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
+    """The names that the rule takes."""
+    return tuple(entry.name for entry in _taken(rule, snapshot))
+
+
+def grant(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
+    """The names for a container, in the order of the request."""
+    known = _by_id(rule, snapshot)
+    return Grant(cdi=tuple(known[each].name for each in device_ids if each in known))
+
+
+def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """What decides about these devices: the nodes that their files name, and the functions behind them."""
+    known, host = _by_id(rule, snapshot), snapshot.host
+    chosen = [known[each] for each in device_ids if each in known]
+    paths = (path for entry in chosen for path in entry.device.nodes if cdi.looked_at(path))
+    functions = (each.address for entry in chosen for each in behind.functions(_nodes(entry, host), host))
+    return tuple(dict.fromkeys((*paths, *functions)))
+
+
+def stamps(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> dict[str, tuple[int, ...]]:
+    """The files of these devices, and which writing of each was read."""
+    known = _by_id(rule, snapshot)
+    return {known[each].file.path: known[each].file.stamp for each in device_ids if each in known}
+
+
+def touched(rule: CdiRule, before: Host, now: Host) -> bool:
+    """True if something differs that the rule depends on."""
+    if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes:
+        return True
+    changed = now.changes_since(before).functions
+    return bool(changed) and any(node.function in changed for node in now.dev_nodes.values())
+
+
+def names(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
+    """True if one of the devices that the rule takes has the node of that path."""
+    return any(path in entry.device.nodes for entry in _taken(rule, snapshot))
+
+
+def _by_id(rule: CdiRule, snapshot: Snapshot) -> dict[str, CdiEntry]:
+    return {device_id(entry.name): entry for entry in _taken(rule, snapshot)}
+
+
+def _taken(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
+    earlier: list[CdiRule] = []
+    for other in snapshot.desired.rules:
+        if other.name == rule.name:
+            break
+        if isinstance(other, CdiRule) and other.spec_kind == rule.spec_kind:
+            earlier.append(other)
+    seen: set[str] = set()
+    for entry in snapshot.host.cdi_entries.values():
+        if not _asks(rule, entry) or any(_asks(each, entry) for each in earlier):
+            continue
+        if entry.device.nodes and entry.device.edits in seen:
+            continue
+        seen.add(entry.device.edits)
+        yield entry
+
+
+def _asks(rule: CdiRule, entry: CdiEntry) -> bool:
+    if entry.file.kind != rule.spec_kind:
+        return False
+    name = entry.device.name
+    excluded = any(fnmatchcase(name, each) for each in rule.exclude)
+    return not excluded and any(fnmatchcase(name, each) for each in rule.names)
+
+
+def _nodes(entry: CdiEntry, host: Host) -> list[DevNode]:
+    return [host.dev_nodes[path] for path in entry.device.nodes if path in host.dev_nodes]
+
+
+def _reason(entry: CdiEntry, host: Host) -> Reason | None:
+    file = entry.file
+    if file.fault:
+        return Reason(
+            ReasonCode.UNREADABLE,
+            f"its CDI file {file.path} cannot be used: {file.fault}",
+            "have the tool that wrote it write it anew; container runtimes refuse it as well",
+        )
+    if entry.rivals:
+        return Reason(
+            ReasonCode.CDI_CONFLICT,
+            f"{entry.name} is in {file.path} and in {', '.join(entry.rivals)}: runtimes take neither",
+            "remove one of the files, or the name from it; those of /var/run/cdi go before those of /etc/cdi",
+        )
+    return _missing(entry, host) or behind.reason(_nodes(entry, host), host)
+
+
+def _missing(entry: CdiEntry, host: Host) -> Reason | None:
+    missing = [path for path in entry.device.nodes if path not in host.dev_nodes]
+    if not missing:
+        return None
+    if not cdi.looked_at(missing[0]):
+        what = f"{entry.file.path} names {missing[0]}, which is in no /dev and is not looked at"
+        return Reason(ReasonCode.NODE_MISSING, what, "let its tool name nodes below /dev")
+    return Reason(
+        ReasonCode.NODE_MISSING,
+        f"{entry.file.path} names {', '.join(missing)}, which this host does not have",
+        "load the driver that makes it, or have the file written anew if the hardware has changed",
+    )

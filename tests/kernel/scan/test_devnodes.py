@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes: where their links lead, and what stands behind them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import devnodes
+from nodeagent.sim import devnodes as made
+from nodeagent.sim.host import SimulatedHost
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
+GPU = "0000:3b:00.0"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    """A GPU on its host driver."""
+    host = SimulatedHost(tmp_path)
+    host.add_function(GPU, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=1)
+    return host
+
+
+def test_the_function_behind_a_node_is_found_whatever_is_between(host: SimulatedHost, tmp_path: Path) -> None:
+    deep = f"{made.real_directory(host, GPU)}/usb1/1-2/1-2:1.0"
+    made.add(host, "/dev/video0", (81, 0), deep)
+    node = devnodes.read(Root(tmp_path), ["/dev/video*"])["/dev/video0"]
+    assert (node.function, node.parent, node.vacant) == (GPU, deep, False)
+
+
+def test_a_link_is_the_node_to_which_it_leads(host: SimulatedHost, tmp_path: Path) -> None:
+    made.add(host, "/dev/deep/er/kvm", (10, 232))
+    os.symlink("../dev/./deep/../deep/er", host.path("/dev/short"))
+    os.symlink("deep/er", host.path("/dev/shorter"))
+    os.symlink("/dev/shorter/kvm", host.path("/dev/kvm"))
+    found = devnodes.read(Root(tmp_path), ["/dev/kvm", "/dev/short/kvm"])
+    assert found["/dev/kvm"].real == "/dev/deep/er/kvm"
+    assert list(found) == ["/dev/kvm"], "a way through what is above /dev is none"
+
+
+def test_a_gpu_of_nvidia_s_is_known_by_its_number_and_without_one_nothing_is_there(
+    host: SimulatedHost, tmp_path: Path
+) -> None:
+    for number in (0, 1, 254, 255):
+        made.add(host, f"/dev/nvidia{number}", (195, number))
+    host.write_file(f"/proc/driver/nvidia/gpus/{GPU}/information", "Model: Tesla T4\nDevice Minor: \t 1")
+    found = devnodes.read(Root(tmp_path), ["/dev/nvidia*"])
+    assert [found[f"/dev/nvidia{number}"].function for number in (0, 1, 255)] == [None, GPU, None]
+    assert [found[f"/dev/nvidia{number}"].vacant for number in (0, 1, 254, 255)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "watched"),
+    [
+        ("/dev/kvm", {"/dev"}),
+        ("/dev/net/tun", {"/dev/net"}),
+        ("/dev/ttyUSB*", {"/dev", "/dev/serial/by-id", "/dev/serial/by-path"}),
+        ("/dev/video*", {"/dev", "/dev/v4l/by-id", "/dev/v4l/by-path"}),
+        ("/dev/dri/renderD*", {"/dev/dri", "/dev/dri/by-id", "/dev/dri/by-path"}),
+        ("/dev/fuse*", {"/dev"}),
+    ],
+)
+def test_only_directories_that_matter_are_watched(wanted: str, watched: set[str]) -> None:
+    assert set(devnodes.places(wanted)) == watched
