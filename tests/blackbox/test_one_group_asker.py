@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.kubelet.state import Pod, SidecarsFirst
 from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
@@ -120,7 +120,7 @@ async def test_what_an_init_container_got_after_its_pod_s_sidecar_stays_held_whe
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet), serving(kubelet, "n0", takes=1.0):
         quiet = await kubelet.admit(pod("quiet", {}))
-        vm = pod("vm", {}, sidecars=[{NIC: 1}], init_containers=[{GPU: 1}], sidecars_first=True)
+        vm = SidecarsFirst("ns", "vm", [{}], sidecars=[{NIC: 1}], init_containers=[{GPU: 1}])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kubelet.admit, vm)
             await kubelet.until(lambda: "n0" in kubelet.state.allocating, PATIENCE)

@@ -182,7 +182,7 @@ def test_the_cluster_is_followed_where_there_is_a_way_unless_told_otherwise(
 
 def test_places_in_the_desired_are_named_without_the_directory_of_the_configuration() -> None:
     rules = (PciRule("a.b/c", place="/etc/x/conf.d/a.yaml:3"), PciRule("a.b/d", place="KubeVirt CR"))
-    sriov = (SriovRule((), 1, "/etc/x/config.yaml:5"),)
+    sriov = (SriovRule((), 1, place="/etc/x/config.yaml:5"),)
     merged = merge.merge(Configuration(rules=rules, sriov=sriov, home="/etc/x/"))
     assert [rule.place for rule in merged.rules] == ["conf.d/a.yaml:3", "KubeVirt CR"]
     assert [rule.place for rule in merged.sriov] == ["config.yaml:5"]

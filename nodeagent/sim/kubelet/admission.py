@@ -20,7 +20,7 @@ from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS
 from nodeagent.sim.kubelet import sources
 from nodeagent.sim.kubelet.clients import Client, Clients, go_text
 from nodeagent.sim.kubelet.devices import Held, ids_of
-from nodeagent.sim.kubelet.state import AllocationSeen, ContainerResult, Pod, State
+from nodeagent.sim.kubelet.state import AllocationSeen, ContainerResult, Pod, SidecarsFirst, State
 
 PRE_START_LIMIT = 30.0
 WRITING = 0.0025  # seconds from the answer to a container's last resource to the new checkpoint
@@ -245,7 +245,7 @@ def _containers(pod: Pod) -> Iterator[tuple[str, str, dict[str, int]]]:
     """Role, name and limits of each container, in the order of admission."""
     first = [("init", "init", pod.init_containers), ("sidecar", "sidecar", pod.sidecars)]
     for role, prefix, many in (
-        *(reversed(first) if pod.sidecars_first else first),
+        *(reversed(first) if isinstance(pod, SidecarsFirst) else first),
         ("app", "c", pod.containers),
     ):
         for index, limits in enumerate(many):

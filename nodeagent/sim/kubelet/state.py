@@ -99,7 +99,6 @@ class Pod:
     init_containers: list[dict[str, int]] = field(default_factory=list)
     sidecars: list[dict[str, int]] = field(default_factory=list)
     uid: str = ""
-    sidecars_first: bool = False  # plain init containers come after them
     phase: str = field(default="Pending", init=False)
     reason: str = field(default="", init=False)
     message: str = field(default="", init=False)
@@ -114,6 +113,10 @@ class Pod:
     def result(self) -> ContainerResult:
         """The result of the first app container."""
         return self.results["c0"]
+
+
+class SidecarsFirst(Pod):
+    """One whose plain init containers come after its sidecars."""
 
 
 class Paths(NamedTuple):
