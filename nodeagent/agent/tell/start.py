@@ -12,7 +12,7 @@ from nodeagent.base.sdnotify import Notifier
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 
-PAUSE = 1.0  # seconds between two looks whether there is enough garbage
+PAUSE = 5.0  # seconds between two looks whether there is enough garbage
 
 
 async def collect_garbage() -> None:
