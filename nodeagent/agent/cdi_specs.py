@@ -84,6 +84,7 @@ class CdiSpecs:
         self._core = core
         self._reader = Reader(core.root)
         self._watched: set[str] = set()
+        self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
         self._nodes = NodeWatches(core.root, core.watcher, CountedWakes(core.wakes), common=False)
 
@@ -99,11 +100,14 @@ class CdiSpecs:
         wanted = desired.cdi_kinds
         found = await self._reader.read(wanted) if wanted else {}
         self._watch(self._reader.answered if wanted else frozenset())
-        self._nodes.set_nodes(cdi.nodes(found))
-        if found == self._core.wakes.specs:
+        nodes, known = cdi.nodes(found), found == self._core.wakes.specs
+        if known and nodes == self._looked_for:
             return
-        self._core.wakes.specs = found
-        self._core.wakes.wake(_LOOK)
+        self._nodes.set_nodes(nodes)
+        self._looked_for = nodes
+        if not known:
+            self._core.wakes.specs = found
+        self._core.wakes.wake(_LOOK)  # also where only the watches are new: a node may have gone before
 
     async def _until_news(self, seen: int, answers: int, desired: Desired) -> None:
         """Until something was written, hangs no more, or is wanted; or for as long as events may be lost."""
