@@ -54,18 +54,7 @@ class Reader:
 
 async def figures() -> list[Figure]:
     """The kubelet's socket → all lists, ten times; what that costs the daemon, and its size."""
-    with simulated(0, 1) as host:
-        plugins = _configured(host)
-        command = [sys.executable, "-m", "tests.bench.reader", plugins, str(RESOURCES)]
-        async with await anyio.open_process(command, stderr=None) as process:
-            reader = Reader(process)
-            daemon = Daemon(host.path("/"))
-            await reader.start()
-            await anyio.sleep(QUIET)
-            times, cpu = await _restarts(reader, daemon)
-            size = daemon.memory()
-            await threads.call(daemon.stop)
-            process.terminate()
+    times, cpu, size = await restarted(RESTARTS)
     return [
         Figure(
             "kubelet back to all 60 lists of 1,000, median of 10", statistics.median(times), "ms", "<= 1000"
@@ -74,6 +63,23 @@ async def figures() -> list[Figure]:
         Figure("the same, CPU of the daemon, median", statistics.median(cpu), "ms"),
         Figure("memory, 60 resources of 1,000 devices each", size, "MiB"),
     ]
+
+
+async def restarted(restarts: int) -> tuple[list[float], list[float], float]:
+    """Milliseconds until the last list and of the daemon's work, of each restart; its size in MiB."""
+    with simulated(0, 1) as host:
+        plugins = _configured(host)
+        command = [sys.executable, "-m", "tests.bench.reader", plugins, str(RESOURCES)]
+        async with await anyio.open_process(command, stderr=None) as process:
+            reader = Reader(process)
+            daemon = Daemon(host.path("/"))
+            await reader.start()
+            await anyio.sleep(QUIET)
+            times, cpu = await _restarts(reader, daemon, restarts)
+            size = daemon.memory()
+            await threads.call(daemon.stop)
+            process.terminate()
+    return times, cpu, size
 
 
 def _configured(host: SimulatedHost) -> str:
@@ -87,10 +93,10 @@ def _configured(host: SimulatedHost) -> str:
     return plugins
 
 
-async def _restarts(reader: Reader, daemon: Daemon) -> tuple[list[float], list[float]]:
+async def _restarts(reader: Reader, daemon: Daemon, restarts: int) -> tuple[list[float], list[float]]:
     """Milliseconds until the last list, and of the daemon's work."""
     times, cpu = [], []
-    for _ in range(RESTARTS):
+    for _ in range(restarts):
         await reader.stop()
         await anyio.sleep(AWAY)
         before = daemon.runtime()

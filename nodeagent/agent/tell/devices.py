@@ -68,43 +68,6 @@ def _changed(
         yield device_id, _Change(log.DEVICE_GONE, whereabouts(now, device_id, decision))
 
 
-def _of_shares(before: Resource | None, now: Resource, snapshot: Snapshot) -> None:
-    """All shares of a node stand and fall with it: one line for each thing that became of some of them."""
-    old = {device.id: device for device in before.devices} if before else {}
-    added, reasons = list[str](), dict[Reason | None, list[str]]()
-    for device in now.devices:
-        known = old.pop(device.id, None)
-        if known is None and device.reason is None:
-            added.append(device.id)
-        elif known is None or known.reason != device.reason:
-            reasons.setdefault(device.reason, []).append(device.id)
-    for reason, ids in reasons.items():
-        if reason is None:
-            log.event(log.DEVICE_HEALTHY, resource=now.name, device=_one_or_all(ids))
-        else:
-            _shares_unhealthy(now.name, ids, reason, snapshot)
-    if before is not None and added:
-        log.event(log.DEVICE_ADDED, resource=now.name, device=_one_or_all(added))
-    if old:
-        log.event(log.DEVICE_GONE, resource=now.name, device=_one_or_all(list(old)), why=FEWER)
-
-
-def _shares_unhealthy(resource: str, ids: Sequence[str], reason: Reason, snapshot: Snapshot) -> None:
-    log.event(
-        log.DEVICE_UNHEALTHY,
-        resource=resource,
-        device=_one_or_all(ids),
-        text=reason.what,
-        reason=reason.code.value,
-        hint=reason.hint or None,
-        pod=pods_with(ids, snapshot),
-    )
-
-
-def _one_or_all(ids: Sequence[str]) -> str | tuple[str, ...]:
-    return ids[0] if len(ids) == 1 else tuple(ids)
-
-
 def _each_alone(resource: Resource, decision: Decision) -> bool:
     """False for shares of one node, of which all is said in one line."""
     rule = grants.direct_rule(resource, decision)
