@@ -232,8 +232,6 @@ MISTAKES = [
         "two resources",
     ),
     ("resources: [{name: a.b/c, node: {path: /dev/kvm}, cdi: true}]", "cdi means nothing", "remove"),
-    ("resources: [{name: a.b/c, usb: [{}]}]", "usb[0]: an empty selector", '["*"]'),
-    ("resources: [{name: a.b/c, usb: [{products: [1]}]}]", "usb[0].products[0]:", '"1eb8"'),
     ("resources: [{name: a.b/c, usb: [{ports: [1-1]}], cdi: true}]", "cdi means nothing for USB", "remove"),
     ("resources: [{name: a.b/c, mdev: [{types: [x]}], bundle: true}]", "bundle is for USB", "remove"),
     ("resources: [{name: a.b/c, node: {path: kvm}}]", "node.path:", "/dev/kvm"),
