@@ -13,7 +13,8 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Given, Pods
 from tests.e2e.resources import only
 
-NAME, ENV = "kubevirt.io/usb-storage", "USB_RESOURCE_KUBEVIRT_IO_USB-STORAGE"
+# no hyphen: the shell of the container would keep the variable from the reader
+NAME, ENV = "kubevirt.io/stick", "USB_RESOURCE_KUBEVIRT_IO_STICK"
 ROW = "ls -lnR /dev/bus/usb"
 
 

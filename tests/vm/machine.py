@@ -25,7 +25,6 @@ HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
 BUSYBOX = Path("/bin/busybox")
 LIMIT = 600  # seconds for one boot; it takes about 300 with two busy cores
-STICK = 8 << 20  # bytes of the USB stick that scenarios plug in
 _KEEPER = ("setpriv", "--pdeathsig", "TERM", "timeout", "-k", "5", str(LIMIT))
 ONLY = os.environ.get("NODEAGENT_VM_ONLY", "").split()  # names of scenarios; none: all
 _BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
@@ -80,7 +79,6 @@ _DEVICES = """
 -device e1000e,bus=rp18,addr=0x0.0x1 -device pci-testdev,bus=rp18,addr=0x0.0x2
 -device pcie-root-port,id=rp19,chassis=10,addr=0x19
 -device nvme,serial=S3,drive=disk,bus=rp19,addr=0x0.0x0,multifunction=on -device e1000e,bus=rp19,addr=0x0.0x1
--device qemu-xhci,id=xhci,addr=0x12
 """
 
 
@@ -133,8 +131,6 @@ def boot(kernel: Kernel, drivers: Path, job: Path, setup: Setup = Setup()) -> Bo
     with (job / _DISK).open("wb") as disk:
         disk.truncate(_SIZE)
     initrd = _initramfs(kernel, job / "initramfs")
-    with (job / "stick").open("wb") as stick:
-        stick.truncate(STICK)
     began = time.monotonic()
     with (job / "output.log").open("wb") as output:
         subprocess.run(
@@ -162,7 +158,6 @@ def _command(kernel: Kernel, initrd: Path, job: Path, setup: Setup) -> list[str]
         *("-chardev", f"socket,id=inside,path={job}/monitor,reconnect=1", "-serial", "chardev:inside"),
         *(word for name, path, slot, readonly in shares for word in _share(name, path, slot, readonly)),
         *("-drive", f"if=none,id=disk,file={job}/{_DISK},format=raw"),
-        *("-blockdev", f"driver=file,node-name=stick,filename={job}/stick"),
         *_DEVICES.split(),
     ]
 

@@ -81,13 +81,11 @@ class Node:
         types: Sequence[str] | None = None,
         vfs: Mapping[str, int] = MappingProxyType({}),
         passthrough: Sequence[str] = (),
-        usb: Sequence[tuple[str, str]] = (),
     ) -> bool:
         """Write the configuration (JSON is YAML); False if it is the same as before.
 
         ``types``: the mdevs to make; None leaves them alone. ``vfs``: PF → how many VFs it is to have.
-        ``passthrough``: the functions that are to be bound, with their groups. ``usb``: vendor and product of
-        the USB devices that are to be offered.
+        ``passthrough``: the functions that are to be bound, with their groups.
         """
         selectors: dict[str, dict[str, list[str]]] = {
             "pair": {"addresses": [self.first, self.second]},
@@ -97,15 +95,13 @@ class Node:
             "net": {"addresses": [self.faulty]},
             "disk": {"devices": ["0010"], "drivers": [pci.VFIO]},
         }
-        resources: list[Any] = [
+        resources = [
             *({"name": f"example.com/{key}", "pci": [pick]} for key, pick in selectors.items()),
             *(
                 {"name": f"example.com/{key}", "mdev": [{"types": [kind]}]}
                 for key, kind in MDEV_TYPES.items()
             ),
         ]
-        picked = [{"vendors": [vendor], "products": [product]} for vendor, product in usb]
-        resources += [{"name": "example.com/usb", "usb": picked}] if usb else []
         settings = {
             "apiVersion": "nodeagent/v1",
             "discovery": {"enabled": False},
@@ -123,12 +119,11 @@ class Node:
         types: Sequence[str] | None,
         vfs: Mapping[str, int] = MappingProxyType({}),
         passthrough: Sequence[str] = (),
-        usb: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Have these wanted from now on, and nothing else; returns when the daemon says that it knows."""
         before = self.logged("config-reloaded")
-        if await anyio.to_thread.run_sync(self.configure, types, vfs, passthrough, usb):
-            wanted = f"{types} {vfs} {passthrough} {usb}"
+        if await anyio.to_thread.run_sync(self.configure, types, vfs, passthrough):
+            wanted = f"{types} {vfs} {passthrough}"
             await until(lambda: self.logged("config-reloaded") > before, f"{wanted} are in force")
 
     async def run_daemon(self, mode: Mode) -> None:

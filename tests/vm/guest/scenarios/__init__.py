@@ -17,7 +17,6 @@ from tests.vm.guest.scenarios import (
     passthrough,
     plugging,
     readiness,
-    usb,
     virtual,
 )
 
@@ -57,8 +56,6 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             holders.an_unbind_under_a_holder_is_known_from_events_when_the_kernel_tells,
             holders.a_virtual_machine_gets_the_device_and_its_siblings_are_marked,
             binding.the_list_follows_when_vfio_is_unloaded_and_loaded_again,
-            usb.a_stick_is_given_pulled_and_plugged_in_again,
-            usb.the_keyboard_of_the_console_stays_with_the_host,
             mediated.a_parent_that_appears_is_filled_and_listed_at_once,
             mediated.an_instance_that_is_open_keeps_its_card_from_a_new_type_until_it_is_closed,
             mediated.an_instance_of_a_pod_outlives_a_new_list_of_types_until_the_pod_has_gone,
@@ -92,7 +89,6 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             passthrough.virtual_functions_for_vfio_are_never_on_the_hosts_driver,
             holders.an_unbind_that_waits_for_the_holder_shows_as_going_away,
             plugging.an_unplug_that_waits_for_the_holder_shows_as_going_away,
-            usb.a_stick_that_is_mounted_stays_with_the_host,
             virtual.virtual_functions_that_cannot_go_stop_no_scan,
             mediated.an_instance_that_is_removed_by_hand_while_open_is_made_again_once_it_is_closed,
         ),
