@@ -121,13 +121,15 @@ async def test_it_serves_works_and_stops_on_a_signal(
     assert said(log.SUBSYSTEM_FAILED) == []
 
 
-async def test_a_daemon_that_has_started_collects_what_is_left_over(
-    host: SimulatedHost, kubelet: Kubelet
-) -> None:
+async def test_a_daemon_collects_garbage_on_its_loop_alone(host: SimulatedHost, kubelet: Kubelet) -> None:
     memory.begin_start()
-    async with running(host):
-        await kubelet.until_listed(GPU, 2, 10)
-        assert gc.isenabled()
+    try:
+        async with running(host) as daemon:
+            await kubelet.until_listed(GPU, 2, 10)
+            assert not gc.isenabled()
+            assert "garbage" in [component.name for component in daemon.components]
+    finally:
+        gc.enable()
 
 
 async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(

@@ -2,10 +2,10 @@
 """The acceptance lists: every line is shown by at least one test, and no test shows a line that is not there.
 
 The lines are the kubelet's acceptance cases (``kubelet-N``) and what was seen to go wrong in other device
-plugins: KV KubeVirt's virt-handler, NG NVIDIA's kubevirt-gpu-device-plugin, SB its sandbox-device-plugin,
-VD kubernetes-device-plugins, PM device-plugin-manager, HP Harvester's pcidevices, SR the SR-IOV network
-device plugin, ND NVIDIA's k8s-device-plugin, IN Intel's device plugins, GD generic-device-plugin, VG NVIDIA's
-vgpu-device-manager, MC mdevctl.
+plugins: KV KubeVirt's virt-handler (U its USB devices), NG NVIDIA's kubevirt-gpu-device-plugin, SB its
+sandbox-device-plugin, VD kubernetes-device-plugins, PM device-plugin-manager, HP Harvester's pcidevices, SR
+the SR-IOV network device plugin, ND NVIDIA's k8s-device-plugin, IN Intel's device plugins, GD
+generic-device-plugin, VG NVIDIA's vgpu-device-manager, MC mdevctl.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TESTS = Path(__file__).parent
 
 REQUIRED = {
     "kubelet": [*range(1, 15), *range(16, 23), *range(24, 36), 39, 40, 42, 43],
-    "KV": [*range(1, 9), 10, 11, *range(13, 20), *range(21, 28)],
+    "KV": [*range(1, 12), *range(13, 20), *range(21, 28)],
+    "U": [*range(1, 8)],
     "NG": [*range(1, 19)],
     "SB": [2, 3],
     "VD": [1, 3, 4, 5],
