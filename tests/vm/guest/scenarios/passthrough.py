@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -90,7 +90,9 @@ async def a_group_is_bound_whole(node: Node) -> None:
     before = [_HOST_DRIVER, _HOST_DRIVER, None]
     await until(lambda: [pci.driver(address) for address in trio] == before, "all are the host's")
     await node.wish(None, passthrough=[node.second])
-    await until(lambda: all(pci.driver(address) == pci.VFIO for address in trio), "all are bound")
+    await _carried_out(
+        node, lambda: all(pci.driver(address) == pci.VFIO for address in trio), "all are bound"
+    )
     for address in trio:
         await node.until(address, HEALTHY)
     await node.wish(None)
@@ -204,6 +206,15 @@ async def _on_the_hosts_driver(node: Node, address: str) -> AsyncIterator[None]:
     await node.until(address, UNHEALTHY)
     yield
     await _until_host_driver(address)
+
+
+async def _carried_out(node: Node, look: Callable[[], bool], what: str) -> None:
+    """Wait for a change by the daemon, on a slow machine as well; say what is known if it does not come."""
+    try:
+        await until(look, what, 60.0)
+    except AssertionError as error:
+        seen = await node.seen_of(node.second)
+        raise AssertionError(f"{error}\n{seen}\n{(await node.status())['changes']}") from None
 
 
 async def _until_host_driver(address: str) -> None:

@@ -17,8 +17,14 @@ _MAY_MAKE = Path("/sys/module/vfio_pci/parameters/enable_sriov")
 
 
 def _make(physical: str, count: int) -> None:
-    pci.path(physical, "sriov_drivers_autoprobe").write_text("0")
-    pci.path(physical, "sriov_numvfs").write_text(str(count))
+    """Have the function make so many, without a driver; the switch is left as it was found."""
+    switch = pci.path(physical, "sriov_drivers_autoprobe")
+    before = switch.read_text()
+    switch.write_text("0")
+    try:
+        pci.path(physical, "sriov_numvfs").write_text(str(count))
+    finally:
+        switch.write_text(before)
 
 
 def _functions(physical: str, count: int = 2) -> list[str]:
