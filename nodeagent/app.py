@@ -170,7 +170,7 @@ def run(settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigEr
     """
 
     async def main() -> None:
-        apart.set_apart()
+        apart.set_apart(activation.numbers(sources.environ))
         asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
         await Daemon(settings, sources, set_log, refused).run()
 

@@ -13,12 +13,17 @@ from collections.abc import Mapping
 FIRST = 3  # SD_LISTEN_FDS_START
 
 
-def passed(environ: Mapping[str, str]) -> tuple[socket.socket, ...]:
-    """The listening sockets that were passed; none, if they are another process's (``LISTEN_PID``)."""
+def numbers(environ: Mapping[str, str]) -> range:
+    """The descriptors that were passed; none, if they are another process's (``LISTEN_PID``)."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
-        return ()
-    sockets = tuple(socket.socket(fileno=number) for number in range(FIRST, FIRST + int(count)))
+        return range(0)
+    return range(FIRST, FIRST + int(count))
+
+
+def passed(environ: Mapping[str, str]) -> tuple[socket.socket, ...]:
+    """The listening sockets that were passed."""
+    sockets = tuple(socket.socket(fileno=number) for number in numbers(environ))
     for sock in sockets:
         sock.set_inheritable(False)
         sock.setblocking(False)

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import os
 import queue
 import signal
 import threading
+from collections.abc import Iterable
 from typing import ClassVar
 
 _LAST = ctypes.c_uint(0xFFFFFFFF)
@@ -56,15 +58,19 @@ class _Starter:
                 self._outcomes.put(None)
 
 
-def set_apart() -> None:
+def set_apart(own: Iterable[int] = ()) -> None:
     """Give the calling thread a copy of its table. Meant for the thread of the loop, which can be woken then.
 
-    To be called once, before anything is open that must end with the process, and after the loop was made:
-    others wake it by a descriptor of the same number.
+    To be called once, after the loop was made: others wake it by a descriptor of the same number. Of what is
+    open already, ``own`` are the loop's alone: they end with the process, too.
     """
     starter = _Starter()
     if _close_range(_LAST, _UNSHARE):
         _Starter.present = starter
+        for number in own:
+            closing = threading.Thread(target=os.close, args=(number,), name="nodeagent, parted", daemon=True)
+            starter.start(closing)
+            closing.join()
 
 
 def start(thread: threading.Thread) -> None:

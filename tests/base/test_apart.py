@@ -21,8 +21,10 @@ def leads_to(descriptor, thread="thread-self"):
     except OSError:
         return None
 
+OWN = ()
+
 async def main():
-    apart.set_apart()
+    apart.set_apart(OWN)
 """
 WITHOUT_THE_CALL = "ctypes.CDLL = lambda name, **how: object()\n"
 
@@ -62,6 +64,14 @@ def test_what_was_open_before_is_everybodys_and_a_thread_wakes_the_loop() -> Non
 print(leads_to(1) == await threads.call(leads_to, 1))
 """
     assert run(body) == ["True"]
+
+
+def test_what_was_open_before_is_the_loops_alone_where_it_is_to_end_with_it() -> None:
+    body = """
+print(leads_to(OWN[0]))
+print(await threads.call(leads_to, OWN[0]))
+"""
+    assert run(body, before="OWN = (os.open('/dev/zero', os.O_RDONLY),)\n") == ["/dev/zero", "None"]
 
 
 def test_a_thread_that_cannot_be_had_is_an_error_of_the_call() -> None:
