@@ -26,9 +26,7 @@ class Known:
     def __init__(self) -> None:
         self.hinted: frozenset[Possession] = frozenset()  # the file names whom the kubelet did not
         self.begun: frozenset[str] = frozenset()  # uids of pods that were started, until they are forgotten
-        self._told: Mapping[
-            str, Holder
-        ] = {}  # the last answer in this life of the kubelet, as all that follows
+        self._told: Mapping[str, Holder] = {}  # last, in this life of the kubelet, as all that follows
         self._named: set[Possession] = set()  # by any answer, or struck from the file
         self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first

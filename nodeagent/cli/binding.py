@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -130,10 +130,6 @@ def _of_this_process(options: argparse.Namespace, root: Root, request: Request) 
     try:
         return anyio.run(main)
     except BaseExceptionGroup as group:
-        if (one := _alone(group)) is None:
+        if (one := supervise.alone(group, NodeagentError)) is None:
             raise
         raise one from group
-
-
-def _alone(group: BaseExceptionGroup[Any]) -> NodeagentError | None:
-    return supervise.alone(group, NodeagentError)
