@@ -26,6 +26,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
 from nodeagent.config import Settings
+from nodeagent.kernel.baselines import Baselines
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
@@ -35,7 +36,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.status import NO_DURATIONS, EventsStatus, HostStatus
+from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
@@ -44,10 +45,11 @@ BOUND = 0.5  # seconds after which a burst that does not end is scanned all the 
 
 
 class Scanned(NamedTuple):
-    """The number of the last scan that has ended, and why it brought nothing, if so."""
+    """The number of the last scan that has ended, why it brought nothing, if so, and how long all took."""
 
     number: int = 0
     error: KernelRefused | None = None
+    durations: Durations = NO_DURATIONS
 
 
 class Observer:
@@ -73,14 +75,16 @@ class Observer:
         self._names = names
         self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
         self._reads = Reads(DEADLINE)
-        self._scans = NO_DURATIONS
+        self._baselines = Baselines(root)
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
         stuck, unread = self._runner.stuck, self._reads.blind
-        return HostStatus.of(now.host, stuck, events, self._scans, now.allocations.holders, unread)
+        return HostStatus.of(
+            now.host, stuck, events, self.scanned.get().durations, now.allocations.holders, unread
+        )
 
     def owed(self) -> Mapping[str, Debt]:
         """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
@@ -158,6 +162,7 @@ class Observer:
         nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()))
         try:
             host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
+            host = await self._baselines.kept(host, before.host)
             self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:
@@ -165,12 +170,12 @@ class Observer:
         except Exception:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
-        self._scans = self._scans.and_one(anyio.current_time() - began)
+        durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
         self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
         self._gathering.second_looks.after(host)
-        self.scanned.set(Scanned(number, error))
+        self.scanned.set(Scanned(number, error, durations))
 
 
 def _unanswered(host: Host, key: str) -> bool:

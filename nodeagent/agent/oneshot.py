@@ -7,14 +7,14 @@ is; what this machine remembers of its own devices says nothing of another's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
 
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
-from nodeagent.kernel import identity, pciids
+from nodeagent.kernel import baselines, identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, hints, usb, uses
 from nodeagent.kernel.scan.runner import ScanRunner
@@ -38,10 +38,9 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
 
     :raises KernelRefused: if nothing can be read.
     """
-    runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
     specs = await _specs(root, desired) if saved is None else {}
     nodes = (*desired.node_paths, *cdi.nodes(specs))
-    host = saved or await runner.scan(None, Host(), nodes, {}, specs)
+    host = saved or await _scanned(root, nodes, specs)
     names = await threads.call(_names, root, host, desired)
     if saved is None:
         return await threads.call(with_memory, root, Snapshot(host, desired, names))
@@ -52,6 +51,12 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
         ledger=ownership.learned(Ledger(), host, names),
         machine_id=await threads.call(identity.machine_id, root),
     )
+
+
+async def _scanned(root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile]) -> Host:
+    runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
+    host = await runner.scan(None, Host(), nodes, {}, specs)
+    return baselines.restored(host, await threads.call(baselines.load, root), host.functions)
 
 
 async def _specs(root: Root, desired: Desired) -> Mapping[str, CdiFile]:

@@ -5,7 +5,7 @@ One event is one line. Its name and MESSAGE_ID never change (``journalctl MESSAG
 version); its fields are fixed; its text may be improved. Log transitions, not visits. Where the lines
 go is for ``logsinks``.
 
-A new event: one more entry here, with an id of its own (``systemd-id128 new``).
+A new event: one more entry here, or in ``logrecords``, with an id of its own (``systemd-id128 new``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ from nodeagent.base.logevent import LOGGER as LOGGER
 from nodeagent.base.logevent import Event as Event
 from nodeagent.base.logevent import Value as Value
 from nodeagent.base.logevent import event as event
+from nodeagent.base.logrecords import BASELINES_UNRECORDED as BASELINES_UNRECORDED
+from nodeagent.base.logrecords import CLUSTER_NOT_KEPT as CLUSTER_NOT_KEPT
+from nodeagent.base.logrecords import CLUSTER_RECORD_BROKEN as CLUSTER_RECORD_BROKEN
+from nodeagent.base.logrecords import DRIVERS_RECORD_BROKEN as DRIVERS_RECORD_BROKEN
+from nodeagent.base.logrecords import NAMES_RECORD_BROKEN as NAMES_RECORD_BROKEN
+from nodeagent.base.logrecords import NAMES_UNRECORDED as NAMES_UNRECORDED
+from nodeagent.base.logrecords import SETTINGS_NOT_KEPT as SETTINGS_NOT_KEPT
+from nodeagent.base.logrecords import USB_RECORD_BROKEN as USB_RECORD_BROKEN
+from nodeagent.base.logrecords import VGPU_RECORD_BROKEN as VGPU_RECORD_BROKEN
 
 _DEVICE = ("pci_address", "group", "pod")
 _ACTION = ("device", "type", "pci_address")
@@ -158,13 +167,6 @@ CONFIG_LAST_GOOD = Event(
     "a file is wrong, and nodeagent starts with the last good settings: {error}",
     ("hint",),
 )
-SETTINGS_NOT_KEPT = Event(
-    "settings-not-kept",
-    "1ea96fd3c2704b5b9d58e0b7cc3a4f16",
-    logging.WARNING,
-    "the settings in force cannot be kept for a start with a wrong file: {error}",
-    ("hint",),
-)
 CONFIG_RIGHT = Event(
     "config-right", "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", logging.INFO, "the settings are right again: {what}"
 )
@@ -290,34 +292,6 @@ HTTP_FAILED = Event(
     logging.ERROR,
     "HTTP: {path} cannot be answered: {error}",
 )
-VGPU_RECORD_BROKEN = Event(
-    "vgpu-record-broken",
-    "05064868b5d3442ea2eec0233d2611da",
-    logging.WARNING,
-    "which vGPU types nodeagent has set is lost: {error}",
-)
-DRIVERS_RECORD_BROKEN = Event(
-    "drivers-record-broken",
-    "aa73fc3497fe418984859bd0358c5aca",
-    logging.WARNING,
-    "which drivers bound functions had before is lost: {error}",
-)
-USB_RECORD_BROKEN = Event(
-    "usb-record-broken", "e6f49fd0ab844c9a8d476aa82afbd7f9", logging.WARNING, "USB loans are lost: {error}"
-)
-CLUSTER_RECORD_BROKEN = Event(
-    "cluster-record-broken",
-    "b9509d0095444d01ae096e5a99e87fb5",
-    logging.WARNING,
-    "what the cluster said last is lost: {error}",
-)
-CLUSTER_NOT_KEPT = Event(
-    "cluster-not-kept",
-    "57bae57baa944888b05950e91b87b25c",
-    logging.WARNING,
-    "what the cluster says cannot be kept: {error}",
-    ("hint",),
-)
 CLUSTER_AWAY = Event(
     "cluster-away",
     "dca5e4c9e0114749abb6f940506c934e",
@@ -363,13 +337,6 @@ STALE_RESOURCE_REMOVED = Event(
     logging.INFO,
     "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
 )
-NAME_CHANGED = Event(
-    "name-changed",
-    "4859802937524419933f7f02c254cfe4",
-    logging.WARNING,
-    "{resource} is called {name} now: what names are made of says something else",
-    ("hint",),
-)
 NAME_KEPT = Event(
     "name-kept",
     "8701b66935c54621910339443436ecee",
@@ -377,17 +344,11 @@ NAME_KEPT = Event(
     "{resource} keeps its name while a pod has, or may have, a device by it; a later start makes it {name}",
     ("hint",),
 )
-NAMES_RECORD_BROKEN = Event(
-    "names-record-broken",
-    "a2cc163a666c4b3d81b5479263a5f3d8",
+NAME_CHANGED = Event(
+    "name-changed",
+    "4859802937524419933f7f02c254cfe4",
     logging.WARNING,
-    "which names were in force before is lost: {error}",
-)
-NAMES_UNRECORDED = Event(
-    "names-unrecorded",
-    "5f0c2d9be7a14c86a3d1740be6c8912d",
-    logging.WARNING,
-    "the names in force cannot be put on record: {error}",
+    "{resource} is called {name} now: what names are made of says something else",
     ("hint",),
 )
 PLAN_PROBLEM = Event("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", logging.WARNING, "{text}", ("hint",))

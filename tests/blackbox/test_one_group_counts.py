@@ -38,6 +38,7 @@ MDEVS = "nvidia.com/GRID_T4-8A"
 QEMU = "/proc/4711"
 ENDING, OF_A_KERNEL_THREAD = 0x4, 0x200000  # PF_EXITING and PF_KTHREAD in include/linux/sched.h
 OLD = 5.0  # seconds after which no pod is taken for one that was forgotten before the daemon came
+RECORD = "run/nodeagent/baselines.json"
 
 
 def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -> None:
@@ -64,7 +65,7 @@ async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[Kubelet]:
 async def restarted_with(
     node: Node, board: Board, wants: dict[str, int], *, seen: bool = True
 ) -> AsyncIterator[tuple[Kubelet, Pod]]:
-    """A pod got these of the board, its process has them open, and the daemon is a new one."""
+    """A pod got these of the board, its process has them open; the daemon is a new one, without a record."""
     if seen:
         process(node)
     async with node.kubelet() as kubelet:
@@ -76,6 +77,7 @@ async def restarted_with(
                 node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
             for resource in wants:
                 node.host.hold(board.gpu if resource == GPU else board.usb)
+        (node.root / RECORD).unlink()
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy.get(next(iter(wants)), ())) == 1)
             yield kubelet, old
@@ -97,6 +99,7 @@ async def test_what_a_process_closes_as_it_ends_is_waited_for_by_the_next_daemon
             await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
             await node.until_told(lambda told: not told["holders"])
             kubelet.state.table.save()
+        (node.root / RECORD).unlink()
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
             await waits_until_closed(node, kubelet, GPU, board.gpu)
@@ -158,6 +161,78 @@ async def test_an_old_count_is_waited_for_though_the_kubelet_does_not_answer(nod
             await stays(kubelet, lambda: new.phase == "Pending", 2.5 + LET_GO)
             node.host.release(board.gpu)
         running(new)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_an_old_container_has_open_is_waited_for_by_a_later_daemon_however_long_that_takes(
+    node: Node, known: bool
+) -> None:
+    """Nobody in /proc explains the count, and its pod was forgotten while no daemon was there."""
+    (board,) = boards = usb_boards(node, 1)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await all_listed(kubelet, usb_lists(boards))
+            old = await kubelet.admit(pod("old", {GPU: 1}))
+            running(old)
+        node.host.hold(board.gpu)
+        if known:
+            async with node.daemon():
+                await named(node, board.gpu, old)
+        kubelet.delete(old)
+        kubelet.state.table.save()
+        async with node.daemon():
+            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+            await stays(kubelet, lambda: health(kubelet, GPU) == {board.gpu: "Unhealthy"}, OLD)
+            assert (await kubelet.admit(pod("early", {GPU: 1}))).phase == "Failed"
+            node.host.release(board.gpu)
+            await until_health(kubelet, GPU, board.gpu, "Healthy")
+            running(await kubelet.admit(pod("new", {GPU: 1})))
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"sha256": "", "body": "{}"}', "\0\0"])
+async def test_a_damaged_record_of_counts_stops_nothing_and_is_written_anew(node: Node, damage: str) -> None:
+    boards = usb_boards(node, 1)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await all_listed(kubelet, usb_lists(boards))
+        whole = (node.root / RECORD).read_text()
+        (node.root / RECORD).write_text(damage)
+        async with node.daemon():
+            await all_listed(kubelet, usb_lists(boards))
+            assert (node.root / RECORD).read_text() == whole
+
+
+async def test_a_count_on_record_says_nothing_of_a_driver_that_has_come_since(node: Node) -> None:
+    """i915 leaves a count, and vfio-pci takes the card again while no daemon is there."""
+    (board,) = boards = usb_boards(node, 1)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await all_listed(kubelet, usb_lists(boards))
+        node.host.bind(board.gpu, "i915")
+        node.host.bind(board.gpu, "vfio-pci")
+        node.host.write(board.gpu, "enable", "1")
+        async with node.daemon():
+            await all_listed(kubelet, usb_lists(boards))
+            await anyio.sleep(OLD)
+            running(await kubelet.admit(pod("new", {GPU: 1})))
+            assert await what(node, board.gpu) == ""
+
+
+async def test_counts_that_cannot_be_put_on_record_are_told_once_and_written_when_they_can_be(
+    node: Node,
+) -> None:
+    (board, other) = boards = usb_boards(node, 2)
+    (node.root / RECORD).mkdir(parents=True)
+    async with started(node, listed=usb_lists(boards)) as (daemon, kubelet):
+        line = await daemon.logged("baselines-unrecorded")
+        assert "/run/nodeagent/baselines.json cannot be written" in line["message"]
+        node.host.bind(other.usb, "xhci_hcd")
+        await until_health(kubelet, GPU, other.gpu, "Unhealthy")
+        (node.root / RECORD).rmdir()
+        node.host.bind(other.usb, "vfio-pci")
+        await until_health(kubelet, GPU, other.gpu, "Healthy")
+        assert board.gpu in (node.root / RECORD).read_text()
+        assert len(daemon.lines("baselines-unrecorded")) == 1
 
 
 async def test_a_count_that_a_driver_has_left_between_two_scans_keeps_no_card_from_being_given(

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lowest count of opens of each function on a VFIO driver, on record below /run for the next daemon.
+
+A count above it means open. A daemon that starts has seen no lower one: without the record it could not tell
+what a pod has open that the kubelet has forgotten from what a driver of the host has left, where it sees no
+processes. A count is of one binding of a driver, which the kernel makes anew each time, with other inodes.
+What is damaged, or of another binding, says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from nodeagent.base import log, sealed, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root, looked
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress
+
+PATH = "/run/nodeagent/baselines.json"
+_HINT = "without it a restart forgets what is closed, where it cannot see the processes of the host"
+
+
+class Baseline(NamedTuple):
+    """The lowest count of opens under one binding."""
+
+    lowest: int
+    driver: str
+    inode: int
+    vfio_inode: int
+
+
+Record = Mapping[PciAddress, Baseline]
+
+
+def load(root: Root) -> Record:
+    """What is on record; nothing of it if it is damaged. Blocks.
+
+    :raises KernelRefused: if nothing can be read at present.
+    """
+    try:
+        return {PciAddress(key): _baseline(*entry) for key, entry in sealed.content(root.path(PATH)).items()}
+    except OSError as error:
+        looked(error)
+    except (sealed.Broken, TypeError, ValueError):
+        pass
+    return {}
+
+
+def _baseline(lowest: Any, driver: Any, inode: Any, vfio_inode: Any) -> Baseline:
+    return Baseline(int(lowest), str(driver), int(inode), int(vfio_inode))
+
+
+def of(function: PciFunction) -> Baseline | None:
+    """The lowest count that is known of it; None where there is none that tells."""
+    driver, inode, vfio_inode = function.driver, function.inode, function.vfio_inode
+    if not function.vfio or None in (function.idle, driver, inode, vfio_inode):
+        return None
+    return Baseline(function.idle or 0, driver or "", inode or 0, vfio_inode or 0)
+
+
+def restored(host: Host, record: Record, addresses: Iterable[PciAddress]) -> Host:
+    """The host with the counts on record, where they are lower and the function is bound as then."""
+    lower: dict[PciAddress, PciFunction] = {}
+    for address in addresses:
+        function, known = host.functions.get(address), record.get(address)
+        if function is not None and known is not None and _lower(known, of(function)):
+            lower[address] = function._replace(idle=known.lowest)
+    return replace(host, functions={**host.functions, **lower}, changes=None) if lower else host
+
+
+def _lower(known: Baseline, now: Baseline | None) -> bool:
+    return now is not None and known == now._replace(lowest=known.lowest) and known.lowest < now.lowest
+
+
+def updated(record: Record, host: Host, addresses: Iterable[PciAddress]) -> Record:
+    """The record with what the host tells of these functions; of one that cannot be read it stays."""
+    told = dict(record)
+    for address in addresses:
+        function = host.functions.get(address)
+        if function is not None and function.unreadable is not None:
+            continue
+        now = None if function is None else of(function)
+        if now is not None:
+            told[address] = now
+        else:
+            told.pop(address, None)
+    return told
+
+
+class Baselines:
+    """Keeps the record of a daemon. What cannot be written is tried again after the next scan."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._record: Record | None = None
+        self._unwritten = False
+
+    async def kept(self, host: Host, before: Host) -> Host:
+        """The host with the lowest counts of all daemons, which are on record before anybody acts on it.
+
+        :raises KernelRefused: if nothing can be read at present.
+        """
+        read = host.changes_since(before).functions
+        if not read and not self._unwritten:
+            return host
+        if self._record is None:
+            self._record = await threads.call(load, self._root)
+        host = restored(host, self._record, read)
+        record = updated(self._record, host, read)
+        if self._unwritten or record != self._record:
+            await self._write(record)
+        self._record = record
+        return host
+
+    async def _write(self, record: Record) -> None:
+        """Told once."""
+        document: dict[str, Any] = dict(record.items())
+        try:
+            await threads.call(sealed.write, self._root.path(PATH), document, _HINT)
+        except KernelRefused as error:
+            if not self._unwritten:
+                log.event(log.BASELINES_UNRECORDED, error=error.what, hint=error.hint)
+            self._unwritten = True
+        else:
+            self._unwritten = False
