@@ -19,10 +19,12 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.blackbox.boards import (
+    COUNTS,
     GPU,
     USB,
     Board,
     all_listed,
+    lose_counts,
     named,
     running,
     started,
@@ -38,7 +40,6 @@ MDEVS = "nvidia.com/GRID_T4-8A"
 QEMU = "/proc/4711"
 ENDING, OF_A_KERNEL_THREAD = 0x4, 0x200000  # PF_EXITING and PF_KTHREAD in include/linux/sched.h
 OLD = 5.0  # seconds after which no pod is taken for one that was forgotten before the daemon came
-RECORD = "run/nodeagent/baselines.json"
 
 
 def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -> None:
@@ -77,7 +78,7 @@ async def restarted_with(
                 node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
             for resource in wants:
                 node.host.hold(board.gpu if resource == GPU else board.usb)
-        (node.root / RECORD).unlink()
+        lose_counts(node)
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy.get(next(iter(wants)), ())) == 1)
             yield kubelet, old
@@ -99,7 +100,7 @@ async def test_what_a_process_closes_as_it_ends_is_waited_for_by_the_next_daemon
             await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
             await node.until_told(lambda told: not told["holders"])
             kubelet.state.table.save()
-        (node.root / RECORD).unlink()
+        lose_counts(node)
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
             await waits_until_closed(node, kubelet, GPU, board.gpu)
@@ -195,11 +196,11 @@ async def test_a_damaged_record_of_counts_stops_nothing_and_is_written_anew(node
     async with node.kubelet() as kubelet:
         async with node.daemon():
             await all_listed(kubelet, usb_lists(boards))
-        whole = (node.root / RECORD).read_text()
-        (node.root / RECORD).write_text(damage)
+        whole = (node.root / COUNTS).read_text()
+        (node.root / COUNTS).write_text(damage)
         async with node.daemon():
             await all_listed(kubelet, usb_lists(boards))
-            assert (node.root / RECORD).read_text() == whole
+            assert (node.root / COUNTS).read_text() == whole
 
 
 async def test_a_count_on_record_says_nothing_of_a_driver_that_has_come_since(node: Node) -> None:
@@ -222,16 +223,16 @@ async def test_counts_that_cannot_be_put_on_record_are_told_once_and_written_whe
     node: Node,
 ) -> None:
     (board, other) = boards = usb_boards(node, 2)
-    (node.root / RECORD).mkdir(parents=True)
+    (node.root / COUNTS).mkdir(parents=True)
     async with started(node, listed=usb_lists(boards)) as (daemon, kubelet):
         line = await daemon.logged("baselines-unrecorded")
         assert "/run/nodeagent/baselines.json cannot be written" in line["message"]
         node.host.bind(other.usb, "xhci_hcd")
         await until_health(kubelet, GPU, other.gpu, "Unhealthy")
-        (node.root / RECORD).rmdir()
+        (node.root / COUNTS).rmdir()
         node.host.bind(other.usb, "vfio-pci")
         await until_health(kubelet, GPU, other.gpu, "Healthy")
-        assert board.gpu in (node.root / RECORD).read_text()
+        assert board.gpu in (node.root / COUNTS).read_text()
         assert len(daemon.lines("baselines-unrecorded")) == 1
 
 

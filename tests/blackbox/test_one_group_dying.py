@@ -5,13 +5,13 @@ Of a process that is ending /proc shows no open file any more: the kernel takes 
 off it first (``exit_files`` in fs/file.c), and closes what was in it later. Memory is unpinned then, and the
 function is reset; and a thread that sleeps in the kernel keeps all of it open until it wakes, though
 ``/proc/PID/fd``, which is that of the first thread, is empty. In a pod no other processes are seen, and a
-count that was there before this daemon may be a former driver's.
+count that was there before any daemon may be a former driver's.
 """
 
 from __future__ import annotations
 
 from nodeagent.sim import files
-from tests.blackbox.boards import GPU, all_listed, running, started, usb_boards, usb_lists
+from tests.blackbox.boards import GPU, all_listed, lose_counts, running, started, usb_boards, usb_lists
 from tests.blackbox.harness import Node, pod
 from tests.blackbox.test_one_group_open import forgotten, waits_until_closed
 
@@ -34,6 +34,7 @@ async def test_what_was_open_before_the_daemon_came_is_waited_for_when_its_pod_i
             old = await kubelet.admit(pod("old", {GPU: 1}))
             running(old)
             node.host.hold(board.gpu)
+        lose_counts(node)
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
             await forgotten(node, kubelet, old, board.gpu)
@@ -50,6 +51,7 @@ async def test_what_a_pod_has_open_that_was_forgotten_before_the_daemon_came_is_
             await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
             await node.until_told(lambda told: not told["holders"])
             kubelet.state.table.save()
+        lose_counts(node)
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
             await waits_until_closed(node, kubelet, GPU, board.gpu)
