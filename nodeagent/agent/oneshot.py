@@ -56,7 +56,7 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
 async def _scanned(root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile]) -> Host:
     runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
     host = await runner.scan(None, Host(), nodes, {}, specs)
-    return baselines.restored(host, await threads.call(baselines.load, root), host.functions)
+    return baselines.restored(host, await threads.call(baselines.look, root), host.functions)
 
 
 async def _specs(root: Root, desired: Desired) -> Mapping[str, CdiFile]:

@@ -35,18 +35,36 @@ class Baseline(NamedTuple):
 Record = Mapping[PciAddress, Baseline]
 
 
-def load(root: Root) -> Record:
+def look(root: Root) -> Record:
     """What is on record; nothing of it if it is damaged. Blocks.
 
     :raises KernelRefused: if nothing can be read at present.
     """
     try:
-        return {PciAddress(key): _baseline(*entry) for key, entry in sealed.content(root.path(PATH)).items()}
+        return _read(root.path(PATH))
+    except sealed.Broken:
+        return {}
+
+
+def read(root: Root) -> Record:
+    """As ``look``, for whoever writes it: a damaged record is set aside, and told. Blocks."""
+    try:
+        return _read(root.path(PATH))
+    except sealed.Broken as error:
+        sealed.set_aside(root.path(PATH))
+        log.event(log.BASELINES_RECORD_BROKEN, error=str(error))
+        return {}
+
+
+def _read(path: str) -> Record:
+    """:raises Broken: if it is not what was written."""
+    try:
+        return {PciAddress(key): _baseline(*entry) for key, entry in sealed.content(path).items()}
     except OSError as error:
         looked(error)
-    except (sealed.Broken, TypeError, ValueError):
-        pass
-    return {}
+        return {}
+    except (TypeError, ValueError) as error:
+        raise sealed.Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}") from error
 
 
 def _baseline(lowest: Any, driver: Any, inode: Any, vfio_inode: Any) -> Baseline:
@@ -103,13 +121,13 @@ class Baselines:
 
         :raises KernelRefused: if nothing can be read at present.
         """
-        read = host.changes_since(before).functions
-        if not read and not self._unwritten:
+        changed = host.changes_since(before).functions
+        if not changed and not self._unwritten:
             return host
         if self._record is None:
-            self._record = await threads.call(load, self._root)
-        host = restored(host, self._record, read)
-        record = updated(self._record, host, read)
+            self._record = await threads.call(read, self._root)
+        host = restored(host, self._record, changed)
+        record = updated(self._record, host, changed)
         if self._unwritten or record != self._record:
             await self._write(record)
         self._record = record

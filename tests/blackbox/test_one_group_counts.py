@@ -198,9 +198,13 @@ async def test_a_damaged_record_of_counts_stops_nothing_and_is_written_anew(node
             await all_listed(kubelet, usb_lists(boards))
         whole = (node.root / COUNTS).read_text()
         (node.root / COUNTS).write_text(damage)
-        async with node.daemon():
+        async with node.daemon() as daemon:
             await all_listed(kubelet, usb_lists(boards))
             assert (node.root / COUNTS).read_text() == whole
+            assert (
+                "which functions were closed is lost"
+                in (await daemon.logged("baselines-record-broken"))["message"]
+            )
 
 
 async def test_a_count_on_record_says_nothing_of_a_driver_that_has_come_since(node: Node) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.base import sealed
+from nodeagent.base import log, sealed
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import baselines
 from nodeagent.kernel.baselines import Baseline, Baselines
@@ -19,6 +19,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests import exhausted
+from tests.conftest import Said
 
 ONE, TWO, THREE = (PciAddress(nodes.address(number)) for number in range(3))
 
@@ -88,14 +89,14 @@ async def test_what_a_driver_of_the_host_has_is_on_record_no_more(root: Root, ho
     host.bind(ONE, "nouveau")
     host.unplug(TWO)
     await daemon.kept(await scanned(root), first)
-    assert baselines.load(root).keys() == {THREE}
+    assert baselines.look(root).keys() == {THREE}
 
 
 async def test_of_what_cannot_be_read_the_record_stays(root: Root, host: SimulatedHost) -> None:
     await start(root)
     seen = await scanned(root)
     hanging = seen.functions[ONE]._replace(unreadable="it does not answer", idle=None)
-    record = baselines.load(root)
+    record = baselines.look(root)
     assert baselines.updated(record, Host({ONE: hanging}), [ONE]) == record
 
 
@@ -119,17 +120,26 @@ async def test_nothing_is_written_while_nothing_is_lower(root: Root, host: Simul
 )
 def test_a_record_that_makes_no_sense_is_none(root: Root, content: dict[str, object]) -> None:
     sealed.write(root.path(baselines.PATH), content, "")
-    assert baselines.load(root) == {}
+    assert baselines.look(root) == {}
 
 
 def test_what_was_damaged_is_none(root: Root) -> None:
     sealed.write(root.path(baselines.PATH), {ONE: [0, "vfio-pci", 1, 1]}, "")
     path = Path(root.path(baselines.PATH))
-    assert baselines.load(root) == {ONE: Baseline(0, "vfio-pci", 1, 1)}
+    assert baselines.look(root) == {ONE: Baseline(0, "vfio-pci", 1, 1)}
     path.write_text(path.read_text().replace("[0,", "[9,"))
-    assert baselines.load(root) == {}
+    assert baselines.look(root) == {}
+
+
+def test_whoever_writes_it_sets_aside_what_is_damaged_and_says_so(root: Root, said: Said) -> None:
+    path = Path(root.path(baselines.PATH))
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert baselines.read(root) == {}
+    assert said(log.BASELINES_RECORD_BROKEN) == [{"error": f"{path} is damaged; it is kept as {path}.broken"}]
+    assert not path.exists()
 
 
 async def test_a_process_that_may_open_no_more_files_does_not_take_it_for_an_empty_record(root: Root) -> None:
     with exhausted.no_descriptors(), pytest.raises(KernelRefused):
-        baselines.load(root)
+        baselines.look(root)
