@@ -15,10 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SIZE = 4 << 20  # bytes; ext4 wants no less
-_WAITS = (
-    "percpu_rwsem_wait",  # sb_start_write in include/linux/fs.h, since Linux 5.6
-    "request_wait_answer",  # for a FUSE server: tests/unanswered.py
-)
+_WAIT = "percpu_rwsem_wait"  # of sb_start_write in include/linux/fs.h, since Linux 5.6
 
 
 def possible() -> bool:
@@ -52,6 +49,10 @@ class Frozen:
         finally:
             _run("fsfreeze", "--unfreeze", self._mounted)
 
+    def sleepers(self, pid: int) -> list[Path]:
+        """The threads of this process that sleep there, as directories of proc(5)."""
+        return waiting(pid, _WAIT)
+
 
 @contextlib.contextmanager
 def frozen(directory: Path) -> Iterator[Frozen]:
@@ -68,13 +69,15 @@ def frozen(directory: Path) -> Iterator[Frozen]:
         _run("umount", "--lazy", mounted)
 
 
-def sleepers(pid: int) -> list[Path]:
-    """The threads of this process that wait for a file system (wchan), as directories of proc(5).
+def waiting(pid: int, where: str) -> list[Path]:
+    """The threads of a process that wait in that function of the kernel (wchan), as directories of proc(5).
 
     State D alone would not tell: a disk that is busy makes threads sleep so for a moment.
     """
-    tasks = Path("/proc", str(pid), "task")
-    return [task for task in tasks.iterdir() if _text(task / "wchan") in _WAITS] if tasks.exists() else []
+    with contextlib.suppress(OSError):  # the process has ended
+        threads = list(Path("/proc", str(pid), "task").iterdir())
+        return [thread for thread in threads if _text(thread / "wchan") == where]
+    return []
 
 
 def leader(pid: int) -> str:

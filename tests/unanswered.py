@@ -2,8 +2,9 @@
 """A file whose readers sleep in the kernel where no signal reaches them, for as long as a test wants.
 
 A request that a FUSE server has read and does not answer is waited for also after SIGKILL, in state D
-(``request_wait_answer`` in fs/fuse/dev.c), as a read of sysfs is that waits for a virtual machine. The file
-system here is one file, mounted over the one that is to hang. It takes root.
+(``request_wait_answer`` in fs/fuse/dev.c), as a read of sysfs is that waits for a virtual machine. One that
+the server has not read yet is withdrawn by SIGKILL, and who waits in the same function for it just ends. The
+file system here is one file, mounted over the one that is to hang. It takes root.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests import freezing
+
 DEVICE = "/dev/fuse"
 _REQUEST = struct.Struct("=IIQQIIIHH")  # fuse_in_header of linux/fuse.h
+_THREAD = 6  # of its fields: who asks
 _OFFSET = struct.Struct("=8xQ")  # of fuse_read_in
 _REPLY = struct.Struct("=IiQ")  # fuse_out_header
 _GETATTR, _OPEN, _READ, _INIT, _INTERRUPT = 3, 14, 15, 26, 36  # enum fuse_opcode
 _SILENT = (2, 42, _INTERRUPT)  # no reply is wanted: FORGET, BATCH_FORGET
 _NOT_KNOWN = -38  # ENOSYS
 _MOST = 1 << 17  # bytes of a request; the kernel wants room for more than 8 KiB
+_WAIT = "request_wait_answer"
 _DETACH = 2  # MNT_DETACH of umount(2)
 
 
@@ -53,8 +58,14 @@ class Unanswered:
         finally:
             with self._lock:
                 self._hangs = False
-                for request in self._asked:
-                    self._answer(request)
+                while self._asked:
+                    self._answer(self._asked.pop())
+
+    def sleepers(self, pid: int) -> list[Path]:
+        """The threads of a process that no signal wakes: what they wait for was read here."""
+        with self._lock:
+            held = {str(_REQUEST.unpack_from(request)[_THREAD]) for request in self._asked}
+        return [thread for thread in freezing.waiting(pid, _WAIT) if thread.name in held]
 
     def serve(self, until: int) -> None:
         """Answer the kernel until there is something to read from that descriptor."""
