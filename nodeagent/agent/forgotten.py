@@ -24,9 +24,8 @@ class Forgotten:
     def note(self, before: Allocations, after: Allocations, now: float) -> None:
         """Who held something ``before``, and does not any more."""
         self._began = now if self._began is None else self._began
-        gone = [each for each in before.holders if each not in after.holders]
-        gone += (each for each in before.brought if each not in after.brought)
-        self.gone(gone, now)
+        tables = (before.holders, after.holders), (before.brought, after.brought)
+        self.gone({each for old, new in tables if old is not new for each in old.keys() - new.keys()}, now)
 
     def gone(self, ids: Iterable[str], now: float) -> None:
         """Whoever had these does not any more."""

@@ -204,7 +204,8 @@ class Inquiry:
         before = self._snapshots.now.allocations.holders
         ours = self._reservations.admissions.ours
         holders = self.known.answered(answer.holders, before, checkpoint, doubtful=doubtful, ours=ours)
-        if released := {each for each in before if each not in holders}:
+        released = set() if holders is before else before.keys() - holders.keys()
+        if released:
             await self._rescans.refresh(released)
             if asked < self._taken:  # what a newer question was answered stands already
                 return None

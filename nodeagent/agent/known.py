@@ -12,12 +12,16 @@ that was seen once in a life of the kubelet, every entry counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import compress
+from operator import attrgetter, is_not
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
 from nodeagent.model.allocation import Allocations, Holder, Possession, unnamed
 from nodeagent.model.ids import GroupNumber
+
+_RESOURCE = attrgetter("resource")
 
 
 class Known:
@@ -51,28 +55,25 @@ class Known:
         *,
         doubtful: bool,
         ours: Collection[Possession] = (),
-    ) -> dict[str, Holder]:
+    ) -> Mapping[str, Holder]:
         """Who holds what after this answer; if it is ``doubtful``, who did before may do so unnamed.
 
         ``ours`` was given by this daemon to pods of this kubelet: of that the reservations know more.
         """
         self._learn(answer, checkpoint)
-        remembered = {
-            device_id: holder
-            for device_id, holder in (before.items() if doubtful else ())
-            if device_id not in answer and holder.named and (holder.resource, device_id) not in self._named
-        }
-        known = {
-            device_id: holder if (old := before.get(device_id)) is holder else _same(old, holder)
-            for device_id, holder in answer.items()
-        }
         hints = [
             each
             for each in self._unnamed
             if (each.resource, each.device_id) not in ours
             and (doubtful or not self._trusted or self._unnamed[each] != checkpoint.written)
         ]
-        return _with_hints({**remembered, **known}, checkpoint, hints)
+        differing = list(_others(answer, before))
+        if not differing and not hints and len(before) == len(answer):
+            return before
+        known = {each: _same(before[each], answer[each]) for each in differing if each in before}
+        gone = before.keys() - answer.keys() if doubtful else ()
+        remembered = {each: before[each] for each in gone if self._may_go_on(each, before[each])}
+        return _with_hints({**remembered, **answer, **known}, checkpoint, hints)
 
     def silent(self, before: Mapping[str, Holder], checkpoint: Checkpoint) -> dict[str, Holder]:
         """Who holds what without an answer: whoever did, and who is in the file."""
@@ -98,12 +99,10 @@ class Known:
     def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
         self.begun = checkpoint.admitted or frozenset()
-        told, self._told = self._told, answer
-        self._named |= {
-            (holder.resource, device_id)
-            for device_id, holder in answer.items()
-            if told.get(device_id) is not holder
-        }
+        if answer is not self._told:
+            told, self._told = self._told, answer
+            new = list(_others(answer, told))
+            self._named.update(zip(map(_RESOURCE, map(answer.get, new)), new, strict=True))
         unnamed_entries: dict[Entry, Stamp | None] = {}
         for entry in checkpoint.entries:
             if _names(answer, entry):
@@ -118,6 +117,10 @@ class Known:
         self.hinted = frozenset((entry.resource, entry.device_id) for entry in unnamed_entries)
         self._first = self._first or (checkpoint.written,)
         self._trusted = self._trusted or not self.hinted or self._first != (checkpoint.written,)
+
+    def _may_go_on(self, device_id: str, holder: Holder) -> bool:
+        """False for whom this kubelet has named, and names no more."""
+        return holder.named and (holder.resource, device_id) not in self._named
 
     def _may_hold(self, entry: Entry) -> bool:
         """False for what is over."""
@@ -143,6 +146,11 @@ def _of_entry(entry: Entry, named: Holder | None) -> Holder:
     return unnamed(entry.resource, entry.numa, f"uid {entry.uid}")
 
 
-def _same(before: Holder | None, now: Holder) -> Holder:
+def _others(now: Mapping[str, Holder], before: Mapping[str, Holder]) -> Iterator[str]:
+    """The ids whose Holder is another object than before; there may be many, and the loop waits."""
+    return compress(now, map(is_not, map(before.get, now), now.values()))
+
+
+def _same(before: Holder, now: Holder) -> Holder:
     """The known object where it says the same: readers find by identity what has changed."""
-    return before if before is not None and before == now else now
+    return before if before == now else now

@@ -13,8 +13,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import is_
 from pathlib import Path
 from typing import NamedTuple
@@ -114,6 +114,14 @@ class _Pod(NamedTuple):
     shown: frozenset[Possession]
 
 
+class _List(NamedTuple):
+    """What was told of these pods: by name, and which of their resources have groups for their ids."""
+
+    pods: Sequence[_Pod] = ()
+    served: Mapping[str, bool] = {}  # only what has numbers for ids
+    told: PodList = PodList({}, {})
+
+
 class PodReader:
     """Asks the kubelet at one socket. A pod of which it says what it said before is not read again.
 
@@ -127,6 +135,7 @@ class PodReader:
         self._virt_handler = virt_handler
         self._limit = limit
         self._known: dict[bytes, _Pod] = {}  # those of the last answer, by what it said of them
+        self._last = _List()
 
     async def pods(self) -> PodList:
         """Who holds what.
@@ -148,13 +157,24 @@ class PodReader:
             read[message] = self._known.get(message) or await _pod(message, before, slices)
             await slices.rest()
         self._known = read
-        serves = functools.cache(self._virt_handler.serves)  # one look at files for all ids of a resource
+        return await self._listed(sorted(read.values(), key=_full_name), slices)
+
+    async def _listed(self, pods: list[_Pod], slices: Slices) -> PodList:
+        """Who holds what by these pods: what was told last, if that is the same."""
+        last = self._last
+        same = len(pods) == len(last.pods) and all(map(is_, pods, last.pods))
+        if same and all(self._virt_handler.serves(name) is was for name, was in last.served.items()):
+            return last.told
+        served: dict[str, bool] = {}  # one look at files for all ids of a resource
         holders: dict[str, Holder] = {}
-        for pod in sorted(read.values(), key=_full_name):
+        for pod in pods:
             for part in _parts(pod.devices):
-                holders.update(each for each in part if not each[0].isdecimal() or serves(each[1].resource))
+                numbers = {holder.resource for each, holder in part if each.isdecimal()}
+                served |= {each: self._virt_handler.serves(each) for each in numbers - served.keys()}
+                holders.update(each for each in part if not each[0].isdecimal() or served[each[1].resource])
                 await slices.rest()
-        return PodList(holders, {_full_name(pod): pod.shown for pod in read.values()})
+        self._last = _List(pods, served, PodList(holders, {_full_name(pod): pod.shown for pod in pods}))
+        return self._last.told
 
 
 def _full_name(pod: _Pod) -> str:
@@ -174,18 +194,21 @@ async def _pod(message: bytes, known: Mapping[str, _Pod], slices: Slices) -> _Po
 
     :raises KubeletUnavailable: for what no kubelet sends: whose devices these are would be guessed.
     """
-    pieces: deque[v1.PodResources] = deque()
-    for piece in wire.pieces(message, _PIECE):
-        pieces.append(_CODEC.decode(piece, v1.PodResources))
+    pieces = (_CODEC.decode(piece, v1.PodResources) for piece in wire.pieces(message, _PIECE))
+    named: list[v1.PodResources] = []  # those until it has said its name: most often the first
+    name = namespace = ""
+    while not (name and namespace):
+        piece = next(pieces, None)
+        if piece is None:
+            raise KubeletUnavailable("an answer with pods that have no name")
+        named.append(piece)
+        name, namespace = name or piece.name, namespace or piece.namespace
         await slices.rest()
-    name = next((each.name for each in pieces if each.name), "")
-    namespace = next((each.namespace for each in pieces if each.namespace), "")
-    if not (name and namespace):
-        raise KubeletUnavailable("an answer with pods that have no name")
     before = known.get(f"{namespace}/{name}") or _Pod(namespace, name, (), frozenset())
     devices: list[_Held] = []
-    while pieces:
-        for device in _held(pieces.popleft(), namespace, name):
+    holder_of = functools.cache(functools.partial(Holder, namespace, name))  # one for all that is alike
+    for piece in chain(named, pieces):
+        for device in _held(piece, holder_of):
             at = len(devices)
             same = at < len(before.devices) and before.devices[at] == device
             devices.append(before.devices[at] if same else device)
@@ -208,12 +231,12 @@ def _parts(devices: Sequence[_Held]) -> Iterator[Sequence[_Held]]:
     return (devices[at : at + _PART] for at in range(0, len(devices), _PART))
 
 
-def _held(piece: v1.PodResources, namespace: str, name: str) -> Iterator[_Held]:
+def _held(piece: v1.PodResources, holder_of: Callable[[ResourceName, int | None], Holder]) -> Iterator[_Held]:
     for container in piece.containers:
         for devices in container.devices:
             if not devices.resource_name:
                 raise KubeletUnavailable("an answer with devices that have no name")
-            holder = Holder(namespace, name, ResourceName(devices.resource_name), _numa(devices.topology))
+            holder = holder_of(ResourceName(devices.resource_name), _numa(devices.topology))
             for device_id in devices.device_ids:
                 yield device_id, holder
 

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import compress
+from operator import is_not
 from typing import NamedTuple, TypeVar
 
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiEntry, CdiFile
-from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
+from nodeagent.model.ids import UUID_LENGTH, GroupNumber, PciAddress, mdev_uuid
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.usb import UsbDevice
 from nodeagent.model.uses import HostUses
@@ -148,8 +150,8 @@ def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
     """The keys whose values are not the same objects, or that only one of the tables has."""
     if before is now:
         return set()
-    changed = {key for key, value in now.items() if before.get(key) is not value}
-    return changed | (before.keys() - now.keys())
+    changed = compress(now, map(is_not, map(before.get, now), now.values()))  # no step of Python for each
+    return {*changed, *(before.keys() - now.keys())}
 
 
 class Mdev(NamedTuple):
@@ -295,6 +297,13 @@ class Host:
         if present is not None or not self.groups or mdev_uuid(device_id) is None:
             return present
         return self.leaving.get(device_id)
+
+    def devices_of(self, ids: frozenset[str]) -> Iterator[HostDevice]:
+        """What is of these ids. Most may be of others: no call is made for what looks like none of ours."""
+        tables = (self.functions, self.mdevs, self.usb)
+        found = {each for table in tables for each in ids & table.keys()}
+        found.update(each for each in ids if len(each) == UUID_LENGTH)  # an mdev that is leaving
+        yield from filter(None, map(self.device, found))
 
     def devices_in(self, number: GroupNumber | None) -> tuple[HostDevice, ...]:
         """The functions and mdevs of a group."""

@@ -15,6 +15,7 @@ GroupNumber = NewType("GroupNumber", int)
 ResourceName = NewType("ResourceName", str)
 DeviceId = NewType("DeviceId", str)
 
+UUID_LENGTH = 36  # as an mdev is named
 VFIO_PCI = "vfio-pci"  # the driver that takes any function
 
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")

@@ -107,6 +107,21 @@ async def test_a_pod_of_which_nothing_new_is_said_is_read_once_for_as_long_as_it
     assert back["a"] is not first["a"], "who has gone is not remembered"
 
 
+async def test_an_answer_that_says_the_same_again_is_the_same_object_until_a_number_means_a_group(
+    tmp_path: Path,
+) -> None:
+    service = Raw(bytes(v1.ListPodResourcesResponse([pod_with("p", "a", "7"), pod_with("q", "b")])))
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    async with serving(tmp_path, service) as path:
+        reader = PodReader(path, VirtHandler(str(plugins)))
+        first, again = await reader.pods(), await reader.pods()
+        assert again is first
+        assert first.holders == {"a": holder("p"), "b": holder("q")}
+        (plugins / f"kubevirt-{RESOURCE.replace('/', '-')}.sock").touch()
+        assert (await reader.pods()).holders == {"a": holder("p"), "7": holder("p"), "b": holder("q")}
+
+
 async def test_a_long_pod_says_the_same_as_many_short_ones_and_again_with_the_same_objects(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,8 @@ table of holders is compared only when it is another table, and a Host tells its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
@@ -91,7 +92,11 @@ def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
 
 def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
     """The ids whose holder differs. Every answer of the kubelet has new Holders, most of them equal."""
-    return frozenset(each for each in differing(before, now) if before.get(each) != now.get(each))
+    if before is now:
+        return frozenset()
+    changed = differing(before, now)
+    both = changed & before.keys() & now.keys()
+    return frozenset(changed.difference(each for each in both if before[each] == now[each]))
 
 
 def _in_use(host: Host) -> dict[UnitId, None]:
@@ -100,12 +105,7 @@ def _in_use(host: Host) -> dict[UnitId, None]:
     return {unit: None for each in opened for unit in units.depending(each, host)}
 
 
-def _of_ids(ids: Iterable[str], host: Host) -> dict[UnitId, None]:
-    result: dict[UnitId, None] = {}
-    for device_id in ids:
-        host_device = host.device(device_id)
-        if host_device is not None:
-            result |= dict.fromkeys(units.depending(host_device, host))
-        elif device_id.isdecimal():  # all of a group (groups.whole)
-            result[GroupNumber(int(device_id))] = None
-    return result
+def _of_ids(ids: frozenset[str], host: Host) -> dict[UnitId, None]:
+    of_devices = (unit for each in host.devices_of(ids) for unit in units.depending(each, host))
+    whole = (GroupNumber(int(each)) for each in filter(str.isdecimal, ids))  # all of a group (groups.whole)
+    return dict.fromkeys(chain(of_devices, whole))

@@ -7,7 +7,7 @@ The device has gone, or something else takes it now. Dropping such an id can cra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule
@@ -24,14 +24,13 @@ Orphans = Mapping[ResourceName, tuple[Device, ...]]
 
 
 def renewed(
-    before: Orphans, snapshot: Snapshot, ids: Iterable[str], orphaned: Callable[[str, Holder], bool]
+    before: Orphans, snapshot: Snapshot, asked: frozenset[str], orphaned: Callable[[str, Holder], bool]
 ) -> Orphans:
     """The orphans after something has changed for these ids; what stays equal is the same object as before.
 
     ``orphaned`` says whether the resource of a holder is served, but would not list the id.
     """
     came: dict[ResourceName, list[Device]] = {}
-    asked = frozenset(ids)
     for device_id in asked:
         holder = snapshot.allocations.holders.get(device_id)
         if holder is not None and orphaned(device_id, holder):

@@ -9,8 +9,9 @@ When the operator wants something else, both memories end; only what a pod holds
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule
@@ -179,42 +180,41 @@ def _orphans(before: Decision, now: Decision, changed: Changed, touched: Collect
     """Held devices that their resource would not list any more: only what may differ is asked."""
 
     made: dict[ResourceName, Resource] = {}
+    backwards = reversed(now.snapshot.desired.rules)  # the first of a name counts
+    rules = {ResourceName(rule.name): rule for rule in backwards}
 
     def orphaned(device_id: str, holder: Holder) -> bool:
-        name = holder.resource
-        rule = next((rule for rule in now.snapshot.desired.rules if rule.name == name), None)
+        name, rule = holder.resource, rules.get(holder.resource)
+        if rule is None and name not in now.by_resource and name not in before.resources:
+            return False
         if isinstance(rule, DirectRule):
             if name not in made:
                 made[name] = direct.of(rule).resource(rule, now.snapshot)
             return made[name].device(device_id) is None
-        if rule is None and name not in now.by_resource and name not in before.resources:
-            return False
         offer = now.offer_of(device_id)
         return offer is None or offer.match.resource != name
 
-    ids = frozenset(_asked(before, now, changed))
+    ids, holders = _asked(before, now, changed), now.snapshot.allocations.holders
     if touched:
-        holders = now.snapshot.allocations.holders
         ids |= {device_id for device_id, holder in holders.items() if holder.resource in touched}
     return orphans.renewed(before.orphans, now.snapshot, ids, orphaned) if ids else before.orphans
 
 
-def _asked(before: Decision, now: Decision, changed: Changed) -> Iterator[str]:
+def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
     """The ids that may be orphans now or were before: of another holder, unit or resource.
 
     A group lets go of a function before that is gone: then no unit has it, and it is named by itself.
     """
-    yield from changed.held
     holders = now.snapshot.allocations.holders
     mostly = len(changed.rebuilt) + len(changed.judged) > len(holders)
     if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may have orphans of old
-        yield from holders
-        return
+        return changed.held.union(holders)
     old, new = before.snapshot.host, now.snapshot.host
-    yield from (each for each in new.changes_since(old).devices if each in holders)
-    for unit in changed.units:
-        for host in (new,) if old is new else (old, new):
-            yield from (each for each in units.ids_in(unit, host) if each in holders)
+    hosts = (new,) if old is new else (old, new)
+    inside = (each for unit in changed.units for host in hosts for each in units.ids_in(unit, host))
+    return changed.held.union(
+        each for each in chain(new.changes_since(old).devices, inside) if each in holders
+    )
 
 
 def _differing(before: Orphans, now: Orphans) -> dict[ResourceName, None]:
