@@ -5,6 +5,8 @@ A request that a FUSE server has read and does not answer is waited for also aft
 (``request_wait_answer`` in fs/fuse/dev.c), as a read of sysfs is that waits for a virtual machine. One that
 the server has not read yet is withdrawn by SIGKILL, and who waits in the same function for it just ends. The
 file system here is one file, mounted over the one that is to hang. It takes root.
+
+As a program it needs the standard library and ``tests.freezing`` alone, so it can run in another system.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import select
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,3 +125,22 @@ def unanswered(path: Path) -> Iterator[Unanswered]:
         server.join()
         os.close(end)
         os.close(descriptor)  # the last one: whoever sleeps is woken
+
+
+def main(path: str) -> None:
+    """Answers lines: after the first the file is served, after the second it hangs.
+
+    Each further one is a pid, and the answer how many threads of it sleep.
+    """
+    with unanswered(Path(path)) as file:
+        sys.stdin.readline()
+        print("served", flush=True)
+        sys.stdin.readline()
+        with file.hanging():
+            print("hanging", flush=True)
+            for pid in sys.stdin:
+                print(len(file.sleepers(int(pid))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

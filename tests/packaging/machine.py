@@ -67,6 +67,26 @@ class Machine:
         assert not check or done.returncode == 0, f"{command}: exit {done.returncode}\n{''.join(texts)}"
         return subprocess.CompletedProcess(command, done.returncode, *texts)
 
+    @contextlib.contextmanager
+    def talking(self, command: str) -> Iterator[Callable[[str], str]]:
+        """A program in there that answers a line with a line; it ends when there are no more."""
+        with subprocess.Popen(
+            [*self._enter, "sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_ENVIRONMENT,
+            text=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            told, heard = process.stdin, process.stdout
+
+            def ask(line: str) -> str:
+                print(line, file=told, flush=True)
+                return heard.readline().strip()
+
+            yield ask
+
     def says(self, command: str) -> str:
         """What a command prints, whatever its exit code."""
         return self.run(command, check=False).stdout.strip()

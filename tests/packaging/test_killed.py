@@ -11,28 +11,39 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.packaging.building import Packages
 from tests.packaging.machine import Machine, until
 from tests.packaging.test_service import DROP_IN, NODE, ON_THE_NODE, health_at, kubelet
 
-NUMBER = f"{NODE}/sys/bus/pci/devices/0000:60:00.0/sriov_numvfs"
+TESTS = Path(__file__).parents[1]
+CARD = f"{NODE}/sys/bus/pci/devices/0000:60:00.0"
+NUMBER = f"{CARD}/sriov_numvfs"
 RULE = 'sriov: [{match: [{vendors: ["8086"]}], numVFs: 2}]\n'
 FROZEN = "/srv/frozen"
+REGISTERED = "registered with the kubelet"
+ADMIT, ADMITTED = "/srv/admit", "/srv/admitted"
 SCRIPT = f"""
 import anyio
 from pathlib import Path
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
 async def main():
     host = SimulatedHost(Path('{NODE}'))
     gpu = dict(vendor='10de', device='1eb8', pci_class='030200', driver='vfio-pci', group=1)
     host.add_function('0000:10:00.0', **gpu)
     card = dict(vendor='8086', device='1572', pci_class='020000', driver='i40e', group=60, sriov=4)
     host.add_function('0000:60:00.0', **card)
-    async with Kubelet('{NODE}'):
+    async with Kubelet('{NODE}') as kubelet:
+        while not Path('{ADMIT}').exists():
+            await anyio.sleep(0.05)
+        pod = await kubelet.admit(Pod('ns', 'vm', [{{'nvidia.com/TU104GL_TESLA_T4': 1}}]))
+        Path('{ADMITTED}').write_text(pod.message or pod.phase)
         await anyio.sleep_forever()
 anyio.run(main)
 """
@@ -61,23 +72,64 @@ def hanging(machine: Machine, path: str, image: Path) -> Iterator[None]:
         subprocess.run(["losetup", "--detach", loop], check=True)
 
 
-def test_a_service_that_is_killed_while_a_write_sleeps_is_started_anew(
-    installed: Machine, packages: Packages, tmp_path: Path
-) -> None:
+@contextlib.contextmanager
+def unanswered(machine: Machine, path: str) -> Iterator[Callable[[str], str]]:
+    """Who reads this file from the first answer on sleeps until the end, as tests/unanswered.py has it."""
+    for name in ("__init__.py", "freezing.py", "unanswered.py"):
+        machine.write(f"/srv/tests/{name}", (TESTS / name).read_bytes())
+    machine.run("test -e /dev/fuse || mknod /dev/fuse c 10 229")
+    with machine.talking(f"PYTHONPATH=/srv exec python3 -m tests.unanswered {path}") as ask:
+        assert ask("") == "served"
+        yield ask
+
+
+@pytest.fixture
+def served(installed: Machine, packages: Packages) -> Machine:
+    """A made-up node with a kubelet; the service is to be started, and its watchdog is not patient."""
     installed.run(f"dpkg -i {installed.put(packages.demo_deb)} && mkdir -p {NODE}")
     installed.write(f"{DROP_IN}/node.conf", f"{ON_THE_NODE}ReadWritePaths=-{FROZEN}\nWatchdogSec=6s\n")
     kubelet(installed, SCRIPT)
-    with hanging(installed, NUMBER, tmp_path / "frozen.img"):
-        installed.write(f"{NODE}/etc/nodeagent/config.yaml", RULE)
-        installed.run("systemctl daemon-reload && systemctl restart nodeagent")
-        installed.until_active()
-        first = installed.show("MainPID")
-        until(lambda: "D" in installed.says(f"ps -L -o stat= -p {first}"), "its write sleeps")
-        installed.run(f"kill -KILL {first}")
-        until(lambda: installed.show("MainPID") not in (first, "0"), "another is started", 60)
-        installed.until_active()
-        assert "D" in installed.says(f"ps -L -o stat= -p {first}"), "the first sleeps on"
-        registered = "registered with the kubelet"
-        until(lambda: installed.journal().count(registered) == 2, "the kubelet knows the new one")
-        assert f"pid {installed.show('MainPID')}" in installed.says(f"nodeagent --root {NODE} status")
-        until(lambda: health_at(installed, "127.0.0.1:9481") == "200", "its health is served")
+    return installed
+
+
+def started(machine: Machine, configuration: str) -> str:
+    """Start the service with these settings; its process."""
+    machine.write(f"{NODE}/etc/nodeagent/config.yaml", configuration)
+    machine.run("systemctl daemon-reload && systemctl restart nodeagent")
+    machine.until_active()
+    until(lambda: REGISTERED in machine.journal(), "the kubelet knows it")
+    return machine.show("MainPID")
+
+
+def killed(machine: Machine, first: str) -> None:
+    """Kill it, and see that another one serves while a thread of it sleeps."""
+    machine.run(f"kill -KILL {first}")
+    until(lambda: machine.show("MainPID") not in (first, "0"), "another is started", 60)
+    machine.until_active()
+    assert "Z" in machine.says(f"ps -o stat= -p {first}"), "the first sleeps on"
+    until(lambda: machine.journal().count(REGISTERED) == 2, "the kubelet knows the new one")
+    assert f"pid {machine.show('MainPID')}" in machine.says(f"nodeagent --root {NODE} status")
+    until(lambda: health_at(machine, "127.0.0.1:9481") == "200", "its health is served")
+    machine.write(ADMIT, "")
+    assert until(lambda: machine.says(f"cat {ADMITTED}"), "the kubelet has asked it") == "Running"
+
+
+def test_a_service_that_is_killed_while_a_write_sleeps_is_started_anew(
+    served: Machine, tmp_path: Path
+) -> None:
+    with hanging(served, NUMBER, tmp_path / "frozen.img"):
+        first = started(served, RULE)
+        until(lambda: "D" in served.says(f"ps -L -o stat= -p {first}"), "its write sleeps")
+        killed(served, first)
+        assert "D" in served.says(f"ps -L -o stat= -p {first}")
+
+
+def test_a_service_that_is_killed_while_a_read_sleeps_is_started_anew_and_gives_devices(
+    served: Machine,
+) -> None:
+    with unanswered(served, f"{CARD}/enable") as ask:
+        first = started(served, "timing: {resync: 1s}\n")
+        assert ask("") == "hanging"
+        until(lambda: ask(first) != "0", "its read sleeps")
+        killed(served, first)
+        assert ask(first) != "0"
