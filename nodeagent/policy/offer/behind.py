@@ -2,11 +2,13 @@
 """What stands behind device nodes: whether that can be given to a container, and where it sits. Pure.
 
 A function that virtual machines are given is never a container's at the same time: the PCI address behind a
-node decides, whatever names the node.
+node decides, whatever names the node. The node of an IOMMU group is given with the group's devices alone: who
+holds those is asked for them, and for nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from nodeagent.model.host import Host, PciFunction
@@ -15,10 +17,14 @@ from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import groups
 from nodeagent.policy.offer.units import announced_numa
 
+_OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(?!vfio$).+)?)?")  # or a directory with such nodes in it
+
 
 def reason(nodes: Iterable[DevNode], host: Host) -> Reason | None:
     """Why a container cannot use one of the nodes; None if it can."""
     for node in nodes:
+        if _OF_GROUPS.fullmatch(node.real):
+            return _of_group(node)
         function = _function(node, host)
         if function is not None and groups.ready(function):
             return _for_machines(node, function)
@@ -29,6 +35,15 @@ def reason(nodes: Iterable[DevNode], host: Host) -> Reason | None:
                 "look which driver the card has: on vfio-pci it is for machines, and the node is a leftover",
             )
     return None
+
+
+def _of_group(node: DevNode) -> Reason:
+    leads = f" leads to {node.real}, which is" if node.target else " is"
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        f"{node.path}{leads} of IOMMU groups, which no two containers can use",
+        "offer their devices by a rule with pci or mdev",
+    )
 
 
 def _for_machines(node: DevNode, function: PciFunction) -> Reason:
