@@ -31,7 +31,7 @@ _INSIDE = re.compile(rf"/dev(/{_PART})+/?|/dev/")
 def _node_pattern(scalar: Scalar) -> str:
     text = scalar.text
     if _PATTERN.fullmatch(text) and not {".", ".."} & set(text.split("/")):
-        return text
+        return scalars.of_no_group(text)
     hint = "write the path, such as /dev/kvm; *, ? and [...] may stand in its last part: /dev/video*"
     raise Wrong(f'"{text}" is no path or pattern below /dev', hint)
 

@@ -198,9 +198,17 @@ def _node_path(scalar: Scalar) -> str:
     text = scalar.text
     if not _NODE.fullmatch(text) or {".", ".."} & set(text.split("/")):
         raise Wrong(f'"{text}" is no path below /dev', "write the full path, such as /dev/kvm")
-    if text.startswith(_VFIO) and text != f"{_VFIO}vfio":  # one process opens a group, and its number changes
-        what = f'"{text}" is of one IOMMU group, which no two containers can use'
-        raise Wrong(what, "offer its devices by a rule with pci or mdev")
+    return of_no_group(text)
+
+
+def of_no_group(text: str) -> str:
+    """The same path or pattern, unless it means nodes of IOMMU groups.
+
+    One process opens a group, and its number changes.
+    """
+    if text == _VFIO.rstrip("/") or (text.startswith(_VFIO) and text != f"{_VFIO}vfio"):
+        what = f'"{text}" is of IOMMU groups, which no two containers can use'
+        raise Wrong(what, "offer their devices by a rule with pci or mdev")
     return text
 
 

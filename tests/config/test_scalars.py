@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.config import scalars
+from nodeagent.config import direct, scalars
 from nodeagent.config.problems import Place, Wrong
 from nodeagent.config.reader.reading import Scalar
 from nodeagent.config.shapes import Word
@@ -65,15 +65,23 @@ def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
     ("text", "taken"),
     [
         ("/dev/vfio/vfio", True),
+        ("/dev/vfio", False),
         ("/dev/vfio/20", False),
         ("/dev/vfio/devices/vfio0", False),
         ("/dev/iommu", True),
     ],
 )
 def test_the_node_of_an_iommu_group_is_not_shared_out(text: str, taken: bool) -> None:
-    if taken:
-        assert read(scalars.NODE_PATH, text) == text
-        return
-    with pytest.raises(Wrong, match="one IOMMU group") as refused:
-        read(scalars.NODE_PATH, text)
-    assert "pci or mdev" in refused.value.hint
+    for word in (scalars.NODE_PATH, direct.NODE_PATTERN):
+        if taken:
+            assert read(word, text) == text
+            continue
+        with pytest.raises(Wrong, match="IOMMU groups") as refused:
+            read(word, text)
+        assert "pci or mdev" in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["/dev/vfio/*", "/dev/vfio/2[0-9]", "/dev/vfio/devices/vfio?"])
+def test_no_pattern_means_the_nodes_of_iommu_groups(text: str) -> None:
+    with pytest.raises(Wrong, match="IOMMU groups"):
+        read(direct.NODE_PATTERN, text)

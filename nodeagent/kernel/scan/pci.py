@@ -91,12 +91,18 @@ def as_known(root: Root, known: PciFunction) -> bool:
 
 
 def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
-    """All of it. What most functions lack is asked for by name: to list the directory takes longer."""
-    vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
-    numa_node, enable, power_state = rest
+    """All of it. What most functions lack is asked for by name: to list the directory takes longer.
+
+    By which driver it is bound comes before the count of opens: one that was read before a new driver came
+    would be taken for the lowest under that one, and the device for open for ever. The other way round it is
+    of a binding that never comes again.
+    """
     driver = _shared(at.link("driver"))
     has_vfio_dev = at.exists("vfio-dev")
     device_name = vfio_device(at) if has_vfio_dev else None
+    vfio_inode = None if device_name is None else at.inode_of(f"vfio-dev/{device_name}")
+    vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
+    numa_node, enable, power_state = rest
     sriov = at.exists("sriov_totalvfs")
     total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else [None] * len(_OF_PF)
     vfio, opens = _vfio_bound(driver, has_vfio_dev), _count(enable)
@@ -126,7 +132,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         autoprobe=_SWITCH.get(probed or ""),
         vfio=vfio,
         vfio_device=device_name,
-        vfio_inode=None if device_name is None else at.inode_of(f"vfio-dev/{device_name}"),
+        vfio_inode=vfio_inode,
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,

@@ -2,26 +2,37 @@
 """What stands behind device nodes: whether that can be given to a container, and where it sits. Pure.
 
 A function that virtual machines are given is never a container's at the same time: the PCI address behind a
-node decides, whatever names the node.
+node decides, whatever names the node. So it is with a USB device that a rule offers. The node of an IOMMU
+group is given with the group's devices alone: who holds those is asked for them, and for nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
+from nodeagent.model.desired import UsbRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.resource import Reason, ReasonCode
-from nodeagent.policy import groups
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import UsbDevice
+from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.units import announced_numa
 
+_OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(?!vfio$).+)?)?")  # or a directory with such nodes in it
 
-def reason(nodes: Iterable[DevNode], host: Host) -> Reason | None:
+
+def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
     """Why a container cannot use one of the nodes; None if it can."""
     for node in nodes:
-        function = _function(node, host)
+        if _OF_GROUPS.fullmatch(node.real):
+            return _of_group(node)
+        function = _function(node, snapshot.host)
         if function is not None and groups.ready(function):
             return _for_machines(node, function)
+        if (device := _offered_usb(node, snapshot)) is not None:
+            return _of_usb(node, *device)
         if node.vacant:
             return Reason(
                 ReasonCode.NODE_MISSING,
@@ -29,6 +40,35 @@ def reason(nodes: Iterable[DevNode], host: Host) -> Reason | None:
                 "look which driver the card has: on vfio-pci it is for machines, and the node is a leftover",
             )
     return None
+
+
+def _of_group(node: DevNode) -> Reason:
+    leads = f" leads to {node.real}, which is" if node.target else " is"
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        f"{node.path}{leads} of IOMMU groups, which no two containers can use",
+        "offer their devices by a rule with pci or mdev",
+    )
+
+
+def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
+    """The USB device of which this is a node, or that of a driver of it, and the rule that offers it."""
+    on_the_way = (node.parent or "").split("/")
+    for device in snapshot.host.usb.values():
+        if not device.hub and (node.real == device.node or device.name in on_the_way):
+            rules = (rule for rule in snapshot.desired.rules if isinstance(rule, UsbRule))
+            rule = next((rule for rule in rules if selectors.picks(rule, device)), None)
+            if rule is not None:
+                return device, rule
+    return None
+
+
+def _of_usb(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reason:
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        f"{node.path} is of the USB device {device.id}, which {rule.name} offers: no two pods can use it",
+        "leave it to that rule, or let its usb name other devices",
+    )
 
 
 def _for_machines(node: DevNode, function: PciFunction) -> Reason:

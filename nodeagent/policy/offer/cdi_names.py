@@ -29,7 +29,7 @@ def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
     """The resource of a rule; a Device is Healthy while its file is right and all that it names is there."""
     host = snapshot.host
     devices = (
-        Device(device_id(entry.name), _reason(entry, host), behind.numa(_nodes(entry, host), host))
+        Device(device_id(entry.name), _reason(entry, snapshot), behind.numa(_nodes(entry, host), host))
         for entry in _taken(rule, snapshot)
     )
     return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
@@ -70,7 +70,7 @@ def stamps(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> dict
 
 def touched(rule: CdiRule, before: Host, now: Host) -> bool:
     """True if something differs that the rule depends on."""
-    if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes:
+    if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes or before.usb is not now.usb:
         return True
     changed = now.changes_since(before).functions
     return bool(changed) and any(node.function in changed for node in now.dev_nodes.values())
@@ -114,8 +114,8 @@ def _nodes(entry: CdiEntry, host: Host) -> list[DevNode]:
     return [host.dev_nodes[path] for path in entry.device.nodes if path in host.dev_nodes]
 
 
-def _reason(entry: CdiEntry, host: Host) -> Reason | None:
-    file = entry.file
+def _reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:
+    file, host = entry.file, snapshot.host
     if file.fault:
         return Reason(
             ReasonCode.UNREADABLE,
@@ -128,7 +128,7 @@ def _reason(entry: CdiEntry, host: Host) -> Reason | None:
             f"{entry.name} is in {file.path} and in {', '.join(entry.rivals)}: runtimes take neither",
             "remove one of the files, or the name from it; those of /var/run/cdi go before those of /etc/cdi",
         )
-    return _missing(entry, host) or behind.reason(_nodes(entry, host), host)
+    return _missing(entry, host) or behind.reason(_nodes(entry, host), snapshot)
 
 
 def _missing(entry: CdiEntry, host: Host) -> Reason | None:

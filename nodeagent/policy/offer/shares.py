@@ -22,7 +22,7 @@ def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
     """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes can be given."""
     devices: list[Device] = []
     for unit in nodeunits.units(rule, snapshot):
-        reason, numa = _reason(unit, snapshot.host), behind.numa(unit.nodes, snapshot.host)
+        reason, numa = _reason(unit, snapshot), behind.numa(unit.nodes, snapshot.host)
         devices += [Device(each, reason, numa) for each in _ids(rule, unit)]
     return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
 
@@ -81,6 +81,8 @@ def sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tu
 
 def touched(rule: NodeRule, before: Host, now: Host) -> bool:
     """True if something differs that the rule depends on."""
+    if before.usb is not now.usb:
+        return True
     paths: set[str] = {*(before.nodes ^ now.nodes)}
     if before.dev_nodes is not now.dev_nodes:
         paths |= differing(before.dev_nodes, now.dev_nodes)
@@ -125,10 +127,10 @@ def _plain(node: DeviceNode) -> DeviceNode:
     return replace(node, inside="") if node.inside == node.path else node
 
 
-def _reason(unit: NodeUnit, host: Host) -> Reason | None:
+def _reason(unit: NodeUnit, snapshot: Snapshot) -> Reason | None:
     if unit.missing:
         return _missing(unit.missing)
-    return behind.reason(unit.nodes, host)
+    return behind.reason(unit.nodes, snapshot)
 
 
 def _missing(paths: tuple[str, ...]) -> Reason:

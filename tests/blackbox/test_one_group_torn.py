@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function that is bound anew while it is read: its count of opens and its binding are of one moment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.base import threads
+from tests.blackbox.boards import GPU, running, started, usb_boards, usb_lists
+from tests.blackbox.harness import Node, pod, until_health
+
+
+def hang(path: Path) -> str:
+    """Whoever reads the attribute waits until it is written; its text."""
+    text = path.read_text()
+    path.unlink()
+    os.mkfifo(path)
+    return text
+
+
+def answer(path: Path, writer: int, text: str) -> None:
+    """The reader goes on, and the attribute is an ordinary one again."""
+    path.unlink()
+    path.write_text(text)
+    os.write(writer, text.encode())
+    os.close(writer)
+
+
+@pytest.mark.parametrize("attribute", ["vendor", "numa_node", "power_state"])
+async def test_the_count_of_a_former_binding_is_not_taken_for_the_lowest_one_of_the_next(
+    node: Node, attribute: str
+) -> None:
+    """i915 leaves a count: what was read before it came says nothing of what vfio-pci has now."""
+    (board,) = boards = usb_boards(node, 1)
+    path = Path(node.host.functions.attribute(board.gpu, attribute))
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        node.host.bind(board.gpu, None)
+        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        text = hang(path)
+        writer = await threads.call(os.open, path, os.O_WRONLY)
+        node.host.bind(board.gpu, "i915")
+        node.host.bind(board.gpu, "vfio-pci")
+        node.host.write(board.gpu, "enable", "1")
+        answer(path, writer, text)
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+        running(await kubelet.admit(pod("new", {GPU: 1})))
