@@ -54,3 +54,8 @@ class Snapshot:
     def holder(self, device_id: str) -> Holder | None:
         """Who has it: what an Allocate has given since is newer than the kubelet's answer."""
         return self.reservations.given.get(device_id) or self.allocations.holder(device_id)
+
+    def getter(self, device_id: str) -> Holder | None:
+        """Who got it by its own id, by an Allocate or as the kubelet says: to them it stays listed."""
+        given = self.reservations.given.get(device_id)
+        return self.allocations.holders.get(device_id) if given is None or given.brought else given

@@ -32,7 +32,7 @@ def renewed(
     """
     came: dict[ResourceName, list[Device]] = {}
     for device_id in asked:
-        holder = snapshot.allocations.holders.get(device_id)
+        holder = snapshot.getter(device_id)
         if holder is not None and orphaned(device_id, holder):
             came.setdefault(holder.resource, []).append(device(device_id, holder, snapshot))
     result: dict[ResourceName, tuple[Device, ...]] = {}
@@ -78,10 +78,11 @@ def _direct(holder: Holder, snapshot: Snapshot) -> bool:
 
 
 def _gone(holder: Holder) -> Reason:
+    pod = holder if holder.named else "that pod"
     return Reason(
         ReasonCode.GONE,
         f"it is no longer on the host, and {holder} still has it",
-        f"stop {holder}; re-plug it or look at the kernel log if it should be there",
+        f"stop {pod}; re-plug it or look at the kernel log if it should be there",
     )
 
 

@@ -127,7 +127,8 @@ def _anew(before: Decision, snapshot: Snapshot) -> Decision:
     if before.snapshot.desired == snapshot.desired:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
-    held = {holder.resource for holder in snapshot.allocations.holders.values()}
+    holders = (*snapshot.allocations.holders.values(), *snapshot.reservations.given.values())
+    held = {holder.resource for holder in holders}
     kept = {name: resource for name, resource in before.resources.items() if name in held}
     return replace(begin, resources=kept)
 
@@ -194,9 +195,10 @@ def _orphans(before: Decision, now: Decision, changed: Changed, touched: Collect
         offer = now.offer_of(device_id)
         return offer is None or offer.match.resource != name
 
-    ids, holders = _asked(before, now, changed), now.snapshot.allocations.holders
+    ids = _asked(before, now, changed)
     if touched:
-        ids |= {device_id for device_id, holder in holders.items() if holder.resource in touched}
+        for holders in (now.snapshot.allocations.holders, now.snapshot.reservations.given):
+            ids |= {device_id for device_id, holder in holders.items() if holder.resource in touched}
     return orphans.renewed(before.orphans, now.snapshot, ids, orphaned) if ids else before.orphans
 
 
@@ -205,15 +207,15 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
 
     A group lets go of a function before that is gone: then no unit has it, and it is named by itself.
     """
-    holders = now.snapshot.allocations.holders
-    mostly = len(changed.rebuilt) + len(changed.judged) > len(holders)
+    holders, given = now.snapshot.allocations.holders, now.snapshot.reservations.given
+    mostly = len(changed.rebuilt) + len(changed.judged) > len(holders) + len(given)
     if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may have orphans of old
-        return changed.held.union(holders)
+        return changed.held.union(holders, given)
     old, new = before.snapshot.host, now.snapshot.host
     hosts = (new,) if old is new else (old, new)
     inside = (each for unit in changed.units for host in hosts for each in units.ids_in(unit, host))
     return changed.held.union(
-        each for each in chain(new.changes_since(old).devices, inside) if each in holders
+        each for each in chain(new.changes_since(old).devices, inside) if each in holders or each in given
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from nodeagent.model.allocation import Allocations, Knowledge, Reservations
+from nodeagent.model.allocation import Allocations, Knowledge, Reservations, unnamed
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
@@ -65,6 +65,35 @@ def test_a_device_that_goes_while_a_pod_holds_it_stays_until_its_release() -> No
     decision = turn.following(decision, snapshot(host(), holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.GONE}
     assert listed(turn.following(decision, snapshot(host()))) == {}
+
+
+def test_a_device_that_goes_before_the_kubelet_has_named_its_pod_stays_as_well() -> None:
+    given = reserved([A])
+    decision = turn.first(replace(snapshot(host(function(A))), reservations=given))
+    decision = turn.following(decision, replace(snapshot(host()), reservations=given))
+    assert listed(decision) == {A: ReasonCode.GONE}
+    (told,) = decision.resources[ResourceName(GPU)].devices
+    assert told.reason is not None
+    assert told.reason.hint.startswith("stop that pod; ")
+    decision = turn.following(decision, snapshot(host(), holders=holders(A)))
+    assert listed(decision) == {A: ReasonCode.GONE}
+    assert listed(turn.following(decision, snapshot(host()))) == {}
+
+
+def test_what_came_with_a_device_that_was_given_is_nobodys_own() -> None:
+    brought = replace(unnamed(ResourceName(GPU), None), brought=A)
+    given = Reservations(given={A: unnamed(ResourceName(GPU), None), B: brought})
+    decision = turn.first(replace(snapshot(host(function(A), function(B, 2))), reservations=given))
+    decision = turn.following(decision, replace(snapshot(host()), reservations=given))
+    assert listed(decision) == {A: ReasonCode.GONE}
+
+
+def test_a_resource_whose_rule_goes_right_after_an_allocate_keeps_what_was_given() -> None:
+    given = reserved([A])
+    decision = turn.first(replace(snapshot(host(function(A))), reservations=given))
+    other = snapshot(host(function(A)), Desired(Discovery(enabled=False)))
+    decision = turn.following(decision, replace(other, reservations=given))
+    assert listed(decision) == {A: ReasonCode.EXCLUDED}
 
 
 def test_a_held_device_that_its_group_lets_go_of_first_is_told_as_gone_when_it_is() -> None:

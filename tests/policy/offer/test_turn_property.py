@@ -280,7 +280,10 @@ def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[st
         for name, resource in decision.resources.items():
             ids = [device.id for device in resource.devices]
             assert len(set(ids)) == len(ids), name
-        for device_id, holder in decision.snapshot.allocations.holders.items():
+        snapshot = decision.snapshot
+        for device_id in {**snapshot.allocations.holders, **snapshot.reservations.given}:
+            holder = snapshot.getter(device_id)
+            assert holder is not None
             served = before.resources.get(holder.resource)
             if served is not None and served.device(device_id) is not None:
                 assert decision.resources[holder.resource].device(device_id) is not None
