@@ -158,9 +158,11 @@ def _told(sight: DaemonSight, document: Any) -> DaemonSight:
         status = plain.load(Status, document)
     except (TypeError, ValueError) as error:
         return sight._replace(answer=f"the daemon's answer cannot be read: {error}")
+    effective = status.process.capabilities
     return sight._replace(
         version=status.version,
         problems=len(status.problems),
         open_files=status.process.open_files,
         most_files=status.process.most_files,
+        owners=None if effective is None else standing.owners(effective),
     )

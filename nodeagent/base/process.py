@@ -16,7 +16,7 @@ _START, _THREADS = 19, 17  # fields of /proc/self/stat after the name, which may
 
 
 class Numbers(NamedTuple):
-    """``started``: seconds since 1970. Zero stands for what /proc does not tell."""
+    """``started``: seconds since 1970. Zero, or None, stands for what /proc does not tell."""
 
     started: float
     cpu_seconds: float
@@ -24,6 +24,7 @@ class Numbers(NamedTuple):
     open_files: int
     most_files: int
     threads: int
+    capabilities: int | None
 
 
 def numbers() -> Numbers:
@@ -37,7 +38,7 @@ def numbers() -> Numbers:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         files = len(os.listdir("/proc/self/fd")) - 1  # one of them lists the others
     except OSError:
-        return Numbers(0.0, used.ru_utime + used.ru_stime, 0, 0, most, 0)
+        return Numbers(0.0, used.ru_utime + used.ru_stime, 0, 0, most, 0, None)
     return Numbers(
         _started(int(fields[_START])),
         round(used.ru_utime + used.ru_stime, 3),
@@ -45,7 +46,18 @@ def numbers() -> Numbers:
         files,
         most,
         int(fields[_THREADS]),
+        capabilities(),
     )
+
+
+def capabilities() -> int | None:
+    """Those in effect, as a mask of bits (capabilities(7)); None if /proc does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line.split()[1] for line in lines if line.startswith("CapEff:")), None)
+    return None if found is None else int(found, 16)
 
 
 @cache

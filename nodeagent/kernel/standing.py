@@ -9,30 +9,31 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nodeagent.base import process
 from nodeagent.kernel.root import Root
 from nodeagent.model.surroundings import Standing
 
 _CAPABILITIES = {2: "CAP_DAC_READ_SEARCH", 19: "CAP_SYS_PTRACE"}  # include/uapi/linux/capability.h
+_CHOWN = 0
 _WHOLE = ["0", "0", "4294967295"]  # user_namespaces(7): the machine's own
 
 
 def read(root: Root, directories: tuple[str, ...]) -> Standing:
     """What may be done. ``directories``: host paths that are to be written to; one may be absent."""
-    effective = _effective()
+    effective = process.capabilities() or 0
     return Standing(
         root=os.geteuid() == 0,
         missing_capabilities=tuple(name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1),
         whole_users=_whole_users(),
         read_only=tuple(path for path in directories if _read_only(root.path(path))),
         inotify=_inotify(),
+        owners=owners(effective),
     )
 
 
-def _effective() -> int:
-    for line in _own("status").splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
+def owners(effective: int) -> bool:
+    """True if who has these capabilities may give a file to somebody else (CAP_CHOWN)."""
+    return bool(effective >> _CHOWN & 1)
 
 
 def _whole_users() -> bool | None:

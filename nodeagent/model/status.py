@@ -43,7 +43,10 @@ NO_DURATIONS = Durations()
 
 
 class ProcessStatus(NamedTuple):
-    """What the kernel says of the process itself; ``started`` in seconds since 1970."""
+    """What the kernel says of the process itself.
+
+    ``started``: in seconds since 1970. ``capabilities``: those in effect, as a mask of bits; None: not known.
+    """
 
     started: float = 0.0
     cpu_seconds: float = 0.0
@@ -51,6 +54,7 @@ class ProcessStatus(NamedTuple):
     open_files: int = 0
     most_files: int = 0
     threads: int = 0
+    capabilities: int | None = None
 
 
 class KubeletStatus(NamedTuple):

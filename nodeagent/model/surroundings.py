@@ -57,6 +57,7 @@ class Standing(NamedTuple):
     whole_users: bool | None = None  # the user namespace is the machine's own
     read_only: tuple[str, ...] = ()  # directories that are to be written to
     inotify: str | None = None  # why there is no instance for it
+    owners: bool = True  # it may give a file to another user
 
 
 class KubeletSight(NamedTuple):
@@ -84,6 +85,7 @@ class DaemonSight(NamedTuple):
     problems: int = 0
     open_files: int = 0
     most_files: int = 0
+    owners: bool | None = None  # it may give a file to another user; None: it does not tell
 
 
 class Versions(NamedTuple):

@@ -15,6 +15,7 @@ import pytest
 
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.usb import STICK
 from tests.blackbox.harness import T4, Node
 from tests.blackbox.test_advice import add_network
 from tests.blackbox.test_watches import NONE
@@ -89,6 +90,23 @@ async def test_a_host_that_is_ready_is_told_so(node: Node) -> None:
     assert "IR-PCI-MSI" in lines["interrupt remapping"]["seen"]
     assert done.returncode == 0
     assert "nothing is wrong" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a capability to lose")
+async def test_a_daemon_that_may_not_lend_usb_nodes_is_told_of_where_a_rule_needs_it(node: Node) -> None:
+    prepare(node)
+    node.add_gpus(1)
+    node.host.usb.plug("1-1", STICK)
+    rule = '{name: example.com/stick, usb: [{vendors: ["46f4"]}]}'
+    drop = ("setpriv", "--bounding-set=-chown", "--inh-caps=-chown")
+    async with node.kubelet(), node.daemon(under=drop):
+        assert "USB nodes" not in await checked(node, 0)
+        node.configure(f"resources:\n  - {rule}\n")
+        line = (await checked(node, 3))["USB nodes"]
+    assert "the daemon has no CAP_CHOWN" in line["seen"]
+    assert "usb: true" in line["toDo"]
+    async with node.kubelet(), node.daemon():
+        assert (await checked(node, 0))["USB nodes"]["verdict"] == "ok"
 
 
 async def test_an_iommu_that_intels_kernel_was_not_asked_for_is_a_word_to_add(tmp_path: Path) -> None:

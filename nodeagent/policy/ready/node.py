@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nodeagent.model.desired import UsbRule
 from nodeagent.model.readiness import ReadinessLine
 from nodeagent.model.surroundings import DaemonSight, Platform, Standing
 from nodeagent.policy.offer.nodes import CONTAINER_NODE
@@ -16,6 +17,11 @@ _AS_ROOT = "ask again as root"
 _FEW = 128  # the kernel's own limit of instances: root's programs on a node share it
 _OLDEST = (6, 1)  # the oldest kernel that this was tried on
 _VERSION = re.compile(r"(\d+)\.(\d+)")
+_UNIT = (
+    "systemctl edit nodeagent: CapabilityBoundingSet=CAP_CHOWN and SystemCallFilter=@chown in [Service]; "
+    "then restart it"
+)
+_POD = "in a pod: usb: true in the chart's values, or the manifests' component usb"
 _MORE = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
 
 
@@ -27,6 +33,8 @@ def permissions(evidence: Evidence) -> Iterator[ReadinessLine]:
     else:
         yield from _process(standing)
     yield _nodes(evidence)
+    if any(isinstance(rule, UsbRule) for rule in evidence.desired.rules):
+        yield _owners(standing, evidence.around.daemon)
 
 
 def _process(standing: Standing) -> Iterator[ReadinessLine]:
@@ -57,6 +65,21 @@ def _nodes(evidence: Evidence) -> ReadinessLine:
         return _MAY.unseen("/dev/vfio", "it comes with vfio-pci")
     to_do = "look for udev or container mounts that hide /dev/vfio"
     return _MAY.wrong("/dev/vfio", f"no {CONTAINER_NODE}, though vfio-pci is loaded", to_do)
+
+
+def _owners(standing: Standing | str, daemon: DaemonSight | str) -> ReadinessLine:
+    """Nodes of USB devices become QEMU's by the daemon; root's shell may more than its service."""
+    check = "USB nodes"
+    unit = not isinstance(daemon, str) and daemon.unit
+    if not isinstance(daemon, str) and daemon.owners is not None:
+        who, may = "the daemon", daemon.owners
+    elif not isinstance(standing, str) and standing.root and not standing.owners:
+        who, may = "this process", False
+    else:
+        return _MAY.unseen(check, "no daemon tells whether it may change their owner")
+    if may:
+        return _MAY.ok(check, f"{who} may change their owner")
+    return _MAY.wrong(check, f"{who} has no CAP_CHOWN: no USB device can be given", _UNIT if unit else _POD)
 
 
 def limits(evidence: Evidence) -> Iterator[ReadinessLine]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.desired import Desired, PciRule
+from nodeagent.model.desired import Desired, PciRule, UsbRule
 from nodeagent.model.readiness import Verdict
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.surroundings import Modules, Versions
@@ -22,6 +22,7 @@ NIC = function(driver="mlx5_vfio_pci", vfio=True)
 OTHER_DRIVER = replace(UNLOADED, functions={NIC.address: NIC})
 PARENT = replace(UNLOADED, mdev_parents={"mtty": ()})
 NO_KUBELET = KUBELET._replace(plugins_there=False, served=False, answer="nobody")
+USB, NO_CHOWN = Desired(rules=(UsbRule("a.b/c"),)), DAEMON._replace(owners=False)
 SILENT = DAEMON._replace(answer="no daemon answers")
 
 
@@ -87,6 +88,12 @@ def test_of_a_saved_host_only_what_is_in_it_is_judged() -> None:
             {"standing": STANDING._replace(missing_capabilities=("CAP_SYS_PTRACE",))},
             "pod",
         ),
+        ("USB nodes", Verdict.WRONG, {"desired": USB, "daemon": NO_CHOWN}, "SystemCallFilter=@chown"),
+        ("USB nodes", Verdict.WRONG, {"desired": USB, "daemon": NO_CHOWN._replace(unit=False)}, "in a pod"),
+        ("USB nodes", Verdict.WRONG, {"desired": USB, "standing": STANDING._replace(owners=False)}, "@chown"),
+        ("USB nodes", Verdict.UNSEEN, {"desired": USB}, ""),
+        ("USB nodes", Verdict.UNSEEN, {"desired": USB, "daemon": SAVED, "standing": SAVED}, ""),
+        ("USB nodes", Verdict.OK, {"desired": USB, "daemon": DAEMON._replace(owners=True)}, ""),
         ("user namespace", Verdict.NOTE, {"standing": STANDING._replace(whole_users=False)}, "hostUsers"),
         ("directories", Verdict.WRONG, {"standing": STANDING._replace(read_only=("/run/x",))}, "written to"),
         ("/dev/vfio", Verdict.WRONG, {"host": replace(WELL, nodes=frozenset())}, "/dev/vfio"),
@@ -116,6 +123,12 @@ def test_what_is_not_as_it_should_be_is_told_with_what_to_do(
     assert bool(advice) == bool(told.to_do)
     assert short(told.to_do)
     assert told.seen
+
+
+def test_without_a_usb_rule_nobody_asks_who_may_change_owners() -> None:
+    told = report.report(facts(daemon=NO_CHOWN, standing=STANDING._replace(owners=False)))
+    assert told.well
+    assert "USB nodes" not in by_check(told.lines)
 
 
 def test_versions_are_those_of_this_program_and_its_names() -> None:
