@@ -20,7 +20,7 @@ NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
-KUBEVIRT = METRICS.with_name("kubevirt.md")
+KUBEVIRT, USB = METRICS.with_name("kubevirt.md"), METRICS.with_name("usb.md")
 FOLLOWING = re.compile(r"^```\n# \S+/cluster.conf\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INI = re.compile(r"^```ini\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ON_THE_NODE = f"""[Service]
@@ -69,6 +69,26 @@ from nodeagent.sim.mdev_kernel import MdevKernel
 async def main():
     host = nodes.vgpu_node('{NODE}')
     async with cards.simulated(host, MdevKernel(nodes.vgpu_cards())), Kubelet('{NODE}'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+STICKS = f"""
+import anyio
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.usb import STICK
+async def main():
+    host = SimulatedHost('{NODE}')
+    for port in (1, 2):
+        host.usb.plug(f'1-{{port}}', STICK, port)
+    async with Kubelet('{NODE}') as kubelet:
+        for life in (1, 2):
+            lives = kubelet.statistics.accepted
+            await kubelet.until(lambda: len(lives('example.com/stick')) == life, 60.0)
+            await kubelet.until(lambda: kubelet.capacity('example.com/stick') == (2, 2), 60.0)
+            await kubelet.admit(Pod('ns', f'vm-{{life}}', [{{'example.com/stick': 1}}]))
         await anyio.sleep_forever()
 anyio.run(main)
 """
@@ -272,3 +292,28 @@ def test_the_drop_in_of_the_page_lets_the_daemon_follow_the_cluster(
     until(lambda: installed.run(f"test -e {record}", check=False).returncode == 0, "it is on disk")
     assert installed.says(f"stat -c %a {record}") == "600"
     installed.run("systemd-analyze verify --man=no nodeagent.service")
+
+
+def test_the_drop_in_of_the_page_lets_the_daemon_lend_usb_nodes(node: Machine) -> None:
+    def owners(path: str) -> list[str]:
+        return sorted(node.says(f"stat -c %u:%g {path}").split())
+
+    def may() -> str:
+        lines = json.loads(node.says(f"nodeagent --root {NODE} check -o json"))["lines"]
+        return str({line["check"]: line for line in lines}["USB nodes"]["verdict"])
+
+    usb, here = f"{NODE}/dev/bus/usb/001/*", "/dev/bus/usb/001/004"
+    kubelet(node, STICKS)
+    node.run(f"mkdir -p $(dirname {here}) && touch {here}")
+    rule = '{name: example.com/stick, usb: [{vendors: ["46f4"]}]}'
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", f"resources: [{rule}]\n")
+    node.write(f"{DROP_IN}/try.conf", f"[Service]\nExecStartPost=-/usr/bin/chown 107:107 {here}\n")
+    restart(node)
+    until(lambda: "gave 46f4:0001" in node.journal(), "a pod has one")
+    assert (owners(usb), owners(here), may()) == (["0:0", "0:0"], ["0:0"], "wrong")
+    (drop_in,) = INI.findall(USB.read_text())
+    node.write(f"{DROP_IN}/usb.conf", drop_in)
+    restart(node)
+    until(lambda: owners(usb) == ["0:0", "107:107"], "the other is lent to QEMU")
+    assert (owners(here), may()) == (["107:107"], "ok")
+    node.run("systemd-analyze verify --man=no nodeagent.service")
