@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.image.containers import ROOT
 
 CHART = ROOT / "packaging/helm/nodeagent"
 KUSTOMIZE = ROOT / "packaging/kustomize"
-OVERLAYS = ("base", "overlays/vgpu", "overlays/openshift", "overlays/openshift-vgpu")
+OVERLAYS = ("base", "overlays/vgpu", "overlays/usb", "overlays/openshift", "overlays/openshift-vgpu")
 
 Manifest = dict[str, Any]
 
@@ -34,6 +35,19 @@ def helm(kube_version: str = "1.36.0", **values: Any) -> list[Manifest]:
 def kustomize(overlay: str) -> list[Manifest]:
     """One of the overlays, or the base."""
     done = tools.run("kubectl", "kustomize", str(KUSTOMIZE / overlay))
+    assert done.returncode == 0, done.stderr
+    return _documents(done.stdout)
+
+
+def composed(folder: Path, overlay: str, *components: str) -> list[Manifest]:
+    """An overlay of somebody's own on top of one of ours, with further components."""
+    ours = Path(os.path.relpath(KUSTOMIZE, folder.resolve()))
+    wanted = {
+        "resources": [str(ours / overlay)],
+        "components": [str(ours / "components" / each) for each in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    done = tools.run("kubectl", "kustomize", str(folder))
     assert done.returncode == 0, done.stderr
     return _documents(done.stdout)
 

@@ -23,7 +23,11 @@ ALL = {
     "apiVersion": "nodeagent/v1",
     "mdevs": {"manage": True, "mdevctl": True},
     "kubelet": {"registration": "plugins-registry"},
-    "resources": [{"name": "example.com/gpu", "cdi": True, "pci": [{"vendors": ["10de"]}]}],
+    "resources": [
+        {"name": "example.com/gpu", "cdi": True, "pci": [{"vendors": ["10de"]}]},
+        {"name": "example.com/cuda", "cdiDevices": {"kind": "nvidia.com/gpu"}},
+        {"name": "example.com/stick", "usb": [{"vendors": ["46f4"]}]},
+    ],
 }
 CASES: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -82,6 +86,7 @@ def test_before_1_30_apparmor_is_switched_off_by_annotation(tmp_path: Path) -> N
     [
         ("base", {}),
         ("overlays/vgpu", {"config": VGPUS}),
+        ("overlays/usb", {"usb": True, "config": {"apiVersion": "nodeagent/v1", "resources": []}}),
         ("overlays/openshift", {"openshift": True}),
         ("overlays/openshift-vgpu", {"openshift": True, "config": VGPUS}),
     ],
@@ -123,20 +128,62 @@ def _bare(manifest: Manifest) -> Manifest:
 def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     made = manifests.kustomize(overlay)
     pod, container = manifests.pod(made), manifests.container(made)
-    changes = overlay.endswith("vgpu")
+    changes, usb = overlay.endswith("vgpu"), overlay.endswith("usb")
     security = container["securityContext"]
     assert security["privileged"] is security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"]["drop"] == ["ALL"]
-    assert security["capabilities"].get("add", []) == (["SYS_PTRACE", "DAC_READ_SEARCH"] if changes else [])
+    added = (["SYS_PTRACE", "DAC_READ_SEARCH"] if changes else []) + (["CHOWN"] if usb else [])
+    assert security["capabilities"].get("add", []) == added
     assert pod.get("hostPID", False) is changes
     assert not {"hostNetwork", "hostIPC"} & pod.keys()
     assert pod["automountServiceAccountToken"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
-    of_changes = {"/sys"} if changes else set()
+    more = ({"/sys"} if changes else set()) | ({"/dev/bus/usb"} if usb else set())
     always = {"/var/lib/kubelet/device-plugins", "/run/nodeagent", "/var/lib/nodeagent"}
-    assert writable == always | of_changes
+    assert writable == always | more
+
+
+def test_components_add_to_each_other(tmp_path: Path) -> None:
+    made = manifests.composed(tmp_path, "overlays/openshift-vgpu", "usb", "cdi-devices")
+    values: dict[str, Any] = {
+        "openshift": True,
+        "usb": True,
+        "changes": True,
+        "config": {"resources": DESCRIBED},
+    }
+    chart = manifests.helm(**values)
+    assert _ordered(manifests.pod(made)) == _ordered(manifests.pod(chart))
+    constraints = [manifests.one(each, "SecurityContextConstraints") for each in (made, chart)]
+    assert constraints[0]["allowedCapabilities"] == ["SYS_PTRACE", "DAC_READ_SEARCH", "CHOWN"]
+    assert _bare(constraints[0]) == _bare(constraints[1])
+    known = [each for each in made if each["kind"] not in FOREIGN]
+    assert manifests.valid(known, VERSIONS[0], tmp_path) == ""
+
+
+DESCRIBED = [{"name": "a.b/gpu", "cdiDevices": {"kind": "nvidia.com/gpu"}}]
+MADE = [{"name": "a.b/one", "cdi": True, "pci": [{"vendors": ["10de"]}]}]
+
+
+@pytest.mark.parametrize(
+    ("resources", "mounted"),
+    [
+        ([], {}),
+        (MADE, {"/var/run/cdi": "written"}),
+        (DESCRIBED, {"/var/run/cdi": "read", "/etc/cdi": "read"}),
+        ([*MADE, *DESCRIBED], {"/var/run/cdi": "written", "/etc/cdi": "read"}),
+    ],
+)
+def test_cdi_files_of_others_are_read_where_a_resource_is_of_what_they_describe(
+    resources: list[dict[str, Any]], mounted: dict[str, str]
+) -> None:
+    made = manifests.helm(config={"resources": resources})
+    mounts = manifests.container(made)["volumeMounts"]
+    found = {each["mountPath"]: "read" if each.get("readOnly") else "written" for each in mounts}
+    assert {path: how for path, how in found.items() if path.endswith("/cdi")} == mounted
+    paths = {each["hostPath"]["path"] for each in manifests.pod(made)["volumes"] if "hostPath" in each}
+    assert {path for path in paths if path.endswith("/cdi")} == set(mounted)
 
 
 USB = [{"name": "a.b/stick", "usb": [{"vendors": ["46f4"]}]}]
@@ -153,10 +200,8 @@ def test_owners_of_usb_nodes_can_be_changed_where_somebody_wishes_for_usb_device
     container = manifests.container(made)
     added = container["securityContext"]["capabilities"].get("add", [])
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
-    (run,) = (each for each in manifests.pod(made)["volumes"] if each["name"] == "run")
     assert added == (["CHOWN"] if wanted else [])
     assert ("/dev/bus/usb" in writable) is wanted
-    assert ("hostPath" in run) is wanted
     constraints = manifests.one(made, "SecurityContextConstraints")
     assert constraints["allowedCapabilities"] == added
 
@@ -271,4 +316,4 @@ def test_the_port_of_the_probes_is_the_one_that_is_served() -> None:
 def test_every_mount_has_a_line_in_the_documentation() -> None:
     page = (ROOT / "docs/kubernetes.md").read_text()
     paths = {each["mountPath"] for each in manifests.container(manifests.helm(config=ALL))["volumeMounts"]}
-    assert [path for path in sorted(paths) if not re.search(rf"\| `{re.escape(path)}`", page)] == []
+    assert [path for path in sorted(paths) if not re.search(rf"(?m)^\| `{re.escape(path)}` \|", page)] == []

@@ -87,9 +87,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* "true" if a resource of config is answered with CDI names, else "". */ -}}
 {{- define "nodeagent.cdi" -}}
+{{- $found := false -}}
 {{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
-{{- if .cdi -}}true{{- end -}}
+{{- if .cdi }}{{- $found = true -}}{{- end -}}
 {{- end -}}
+{{- if $found -}}true{{- end -}}
+{{- end -}}
+
+{{- /* "true" if a resource of config is of devices that CDI files of other tools describe, else "". */ -}}
+{{- define "nodeagent.cdiDevices" -}}
+{{- $found := false -}}
+{{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
+{{- if .cdiDevices }}{{- $found = true -}}{{- end -}}
+{{- end -}}
+{{- if $found -}}true{{- end -}}
 {{- end -}}
 
 {{- /* Fails where values contradict each other. */ -}}
