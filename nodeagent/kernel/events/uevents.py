@@ -40,6 +40,7 @@ _SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev"})
 _MODULES = frozenset({"drivers", "module", "class", "bus"})
 _MISC = frozenset({"vfio/vfio", "iommu"})
 _VFIO_DEVICE = re.compile(r"vfio\d+")
+_OF_USB = frozenset({"usb", "input"})  # a keyboard is the console's once its input device is there
 _USB_DEVICE = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
 _ASKED_FOR = "SYNTH_UUID"  # in events that somebody wrote into a file uevent: nothing has happened
 
@@ -86,8 +87,8 @@ def concerns(event: Uevent) -> bool:
 
 
 def usb_device(event: Uevent) -> str | None:
-    """The USB device that it is about, or about an interface of which; None for all else, as root hubs."""
-    if event.subsystem != "usb":
+    """The USB device that it is about, or about a part of which; None for all else, as root hubs."""
+    if event.subsystem not in _OF_USB:
         return None
     parts = event.devpath.split("/")[::-1]
     return next((part for part in parts if _USB_DEVICE.fullmatch(part)), None)

@@ -23,6 +23,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.uevents import Uevent, Verdict
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
 from tests.hearing import Heard
@@ -160,6 +161,28 @@ def test_the_key_is_the_innermost_device_of_the_path() -> None:
     assert uevents.key(Uevent("add", path, {"SUBSYSTEM": "vfio-dev"})) == A
     odd = Uevent("add", "/devices/virtual/x/vfio-dev/vfio7", {"SUBSYSTEM": "vfio-dev"})
     assert uevents.key(odd) == "vfio7"
+
+
+@pytest.mark.parametrize(
+    ("subsystem", "path", "named"),
+    [
+        ("usb", "/usb1/1-2", {"usb:1-2"}),
+        ("usb", "/usb1/1-2/1-2.1/1-2.1:1.0", {"usb:1-2.1"}),
+        ("input", "/usb1/1-2/1-2:1.0/0003:04F2:0402.0001/input/input5", {"usb:1-2"}),
+        ("input", "/platform/i8042/serio0/input/input0", set()),
+        ("block", "/usb1/1-2/1-2:1.0/host7/target7:0:0/7:0:0:0/block/sdb", set()),
+        ("usb", "/usb1", set()),
+    ],
+)
+def test_of_usb_devices_that_is_told_which_makes_one_or_its_use(
+    subsystem: str, path: str, named: set[str]
+) -> None:
+    event = Uevent("add", f"/devices/pci0000:00/0000:00:14.0{path}", {"SUBSYSTEM": subsystem})
+    for wished in (True, False):
+        wakes = Wakes()
+        wakes.take()
+        uevents.tell(event, wakes, usb=wished)
+        assert wakes.take() == (named if wished else set())
 
 
 @pytest.mark.parametrize(
