@@ -43,10 +43,7 @@ NO_DURATIONS = Durations()
 
 
 class ProcessStatus(NamedTuple):
-    """What the kernel says of the process itself.
-
-    ``started``: in seconds since 1970. ``capabilities``: those in effect, as a mask of bits; None: not known.
-    """
+    """What the kernel says of the process; ``started`` in seconds since 1970, ``capabilities`` as a mask."""
 
     started: float = 0.0
     cpu_seconds: float = 0.0

@@ -182,7 +182,7 @@ def test_of_usb_devices_that_is_told_which_makes_one_or_its_use(
         wakes = Wakes()
         wakes.take()
         uevents.tell(event, wakes, usb=wished)
-        assert wakes.take() == (named if wished else set())
+        assert wakes.take() == frozenset(named if wished else ())
 
 
 @pytest.mark.parametrize(
