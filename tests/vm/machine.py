@@ -65,7 +65,7 @@ _MACHINE = """-nodefaults -no-user-config -display none -no-reboot -rtc base=utc
 # On a busy machine the kernel's own test of its timer ends in a panic (arch/x86/kernel/apic/io_apic.c).
 _APPEND = """console=ttyS0 loglevel=6 panic=-1 quiet mitigations=off audit=0 random.trust_cpu=on
 no_timer_check"""
-_DISK, _SIZE = "disk", 16 << 20
+_DISK, _STICK, _SIZE = "disk", "stick", 16 << 20  # the second is plugged in by scenarios
 _DEVICES = """
 -device pcie-root-port,id=rp10,chassis=1,addr=0x10 -device e1000e,id=alone,bus=rp10
 -device pcie-root-port,id=rp11,chassis=2,addr=0x11 -device e1000e,id=plugged,bus=rp11
@@ -79,6 +79,7 @@ _DEVICES = """
 -device e1000e,bus=rp18,addr=0x0.0x1 -device pci-testdev,bus=rp18,addr=0x0.0x2
 -device pcie-root-port,id=rp19,chassis=10,addr=0x19
 -device nvme,serial=S3,drive=disk,bus=rp19,addr=0x0.0x0,multifunction=on -device e1000e,bus=rp19,addr=0x0.0x1
+-device qemu-xhci,id=xhci,addr=0x1a
 """
 
 
@@ -128,8 +129,9 @@ def boot(kernel: Kernel, drivers: Path, job: Path, setup: Setup = Setup()) -> Bo
         program=setup.program,
     )
     (job / "start").write_text(start)
-    with (job / _DISK).open("wb") as disk:
-        disk.truncate(_SIZE)
+    for name in (_DISK, _STICK):
+        with (job / name).open("wb") as disk:
+            disk.truncate(_SIZE)
     initrd = _initramfs(kernel, job / "initramfs")
     began = time.monotonic()
     with (job / "output.log").open("wb") as output:
@@ -158,6 +160,7 @@ def _command(kernel: Kernel, initrd: Path, job: Path, setup: Setup) -> list[str]
         *("-chardev", f"socket,id=inside,path={job}/monitor,reconnect=1", "-serial", "chardev:inside"),
         *(word for name, path, slot, readonly in shares for word in _share(name, path, slot, readonly)),
         *("-drive", f"if=none,id=disk,file={job}/{_DISK},format=raw"),
+        *("-blockdev", f"driver=raw,node-name=stick,file.driver=file,file.filename={job}/{_STICK}"),
         *_DEVICES.split(),
     ]
 

@@ -33,7 +33,8 @@ from tests.vm.guest.monitor import Monitor
 PATIENCE = 20.0  # seconds until a wait fails; the machine may be slow
 PROMISED = 1.0  # seconds from a change to the list at the kubelet
 MDEV_TYPES = {"single": "mtty-1", "dual": "mtty-2", "xga": "mdpy-xga", "hd": "mdpy-hd"}
-_RESOURCES = 6 + len(MDEV_TYPES)  # in the configuration below
+USB_VENDORS = {"stick": "46f4", "keys": "0627"}
+_RESOURCES = 6 + len(MDEV_TYPES) + len(USB_VENDORS)  # in the configuration below
 _CONFIGURATION = Path("/etc/nodeagent/config.yaml")
 _TOLD = 12  # of the lists and log lines that a failed test shows
 LOOK = 0.02  # seconds between two looks at what gives no event
@@ -100,6 +101,10 @@ class Node:
             *(
                 {"name": f"example.com/{key}", "mdev": [{"types": [kind]}]}
                 for key, kind in MDEV_TYPES.items()
+            ),
+            *(
+                {"name": f"example.com/{key}", "usb": [{"vendors": [vendor]}]}
+                for key, vendor in USB_VENDORS.items()
             ),
         ]
         settings = {

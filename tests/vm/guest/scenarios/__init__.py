@@ -17,6 +17,7 @@ from tests.vm.guest.scenarios import (
     passthrough,
     plugging,
     readiness,
+    usb,
     virtual,
 )
 
@@ -62,6 +63,9 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             mediated.room_that_others_take_meanwhile_is_no_failure_and_their_instances_stay,
             mediated.a_card_with_a_foreign_instance_is_left_as_it_is,
             mediated.a_parent_driver_that_is_loaded_again_gets_the_same_instances,
+            usb.a_stick_that_is_pulled_from_a_machine_stays_listed_and_comes_back_by_another_number,
+            usb.a_stick_that_was_mounted_a_moment_ago_is_refused_at_allocate,
+            usb.the_keyboard_of_the_console_is_the_hosts,
         ),
     ),
     (
@@ -91,6 +95,8 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             plugging.an_unplug_that_waits_for_the_holder_shows_as_going_away,
             virtual.virtual_functions_that_cannot_go_stop_no_scan,
             mediated.an_instance_that_is_removed_by_hand_while_open_is_made_again_once_it_is_closed,
+            usb.a_stick_is_qemus_until_its_pod_has_let_go,
+            usb.a_mounted_stick_is_the_hosts,
         ),
     ),
     (Mode.USERS, (binding.without_events_changes_are_found_by_asking,)),
