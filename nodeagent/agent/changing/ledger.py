@@ -179,13 +179,11 @@ class LedgerKeeper:
             own = {move.address: move.back or "" for move in action.moves}
             self._set_drivers({**self._snapshots.now.ledger.drivers, **own})
             await self.save()
-        if isinstance(action, SetNumVfs) and action.unprobed and await self._probed(action):
+        if isinstance(action, SetNumVfs) and action.unprobed:
+            if not await threads.call(vfs.probed, self._root, action.address):
+                return
             self._set_unprobed(self._snapshots.now.ledger.unprobed | {action.address})
             await self.save()
-
-    async def _probed(self, action: SetNumVfs) -> bool:
-        """True if drivers of the host would be asked about its VFs."""
-        return await threads.call(vfs.probed, self._root, action.address)
 
     def end(self, action: Action, *, made: bool) -> None:
         """After it: a VF that was cleared, or not set, has no type of ours; the file follows.
