@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test fuzz soak e2e vm monitoring-test packages binary packaging-test image image-test bench proto format \
+.PHONY: help demo test fuzz soak mishaps e2e vm monitoring-test packages binary packaging-test image image-test bench proto format \
     lock clean
 
 help:  ## list the targets
@@ -28,11 +28,15 @@ soak: $(DEV_STAMP)  ## kubelet restarts while all around changes and runs short,
 	$(BIN)/python -m compileall -q nodeagent
 	$(BIN)/python -m tests.soak --restarts $(RESTARTS) $(ARGS)
 
+mishaps: $(DEV_STAMP)  ## a daemon killed at each write of a binding of 64 functions, and each write failed
+	$(BIN)/python -m compileall -q nodeagent
+	$(BIN)/python -m tests.mishaps $(ARGS)
+
 e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run builds Kubernetes)
 	$(BIN)/python -m tests.e2e $(ARGS)
 
 vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches kernels)
-	$(BIN)/python -m tests.vm $(ARGS)
+	PYTHONPATH=packaging $(BIN)/python -m tests.vm $(ARGS)
 
 monitoring-test: $(DEV_STAMP)  ## metrics, alerts, dashboard and page in Prometheus and Chromium (Debian)
 	$(BIN)/python -m compileall -q nodeagent

@@ -16,7 +16,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.model import plain
 from nodeagent.model.request import Answer, Request
 
-Handle = Callable[[Request], Awaitable[Answer]]
+Handle = Callable[[Request, int], Awaitable[Answer]]
 
 
 class Desk:
@@ -27,19 +27,19 @@ class Desk:
         self.wanted = False
         self._snapshots = snapshots
 
-    async def ask(self, request: Request) -> Answer:
-        """The answer, as soon as there is somebody to give it."""
+    async def ask(self, request: Request, asker: int) -> Answer:
+        """The answer, as soon as there is somebody to give it; ``asker``: the process that asks."""
         self.wanted = True
         self._snapshots.ring()  # for who loads that side
         while (handle := self.staffed.get()) is None:
             await self.staffed.newer(self.staffed.version)
-        return await handle(request)
+        return await handle(request, asker)
 
-    async def reply(self, question: bytes) -> dict[str, Any]:
+    async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
         """The plain data of the answer to the plain data of a request."""
         try:
             request = plain.load(Request, json.loads(question))
         except (TypeError, ValueError, RecursionError) as error:
             what = f"the daemon cannot read the request: {error}"
             return plain.dump(Answer(error=what, hint="is the daemon of another version? restart it"))
-        return plain.dump(await self.ask(request))
+        return plain.dump(await self.ask(request, asker))

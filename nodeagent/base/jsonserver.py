@@ -44,8 +44,10 @@ async def serve(path: str, take: Callable[[], T], document: Callable[[T], object
     await _serve(path, reply, more)
 
 
-async def answer(path: str, reply: Callable[[bytes], Awaitable[object]], more: str) -> None:
+async def answer(path: str, reply: Callable[[bytes, int], Awaitable[object]], more: str) -> None:
     """Serve until cancelled: a question comes whole, to its end, and the document of the reply goes back.
+
+    ``reply`` gets the question, and the number of the process that asks.
 
     What is too long, or does not end in time, gets no answer; nor does who has gone meanwhile.
 
@@ -54,7 +56,8 @@ async def answer(path: str, reply: Callable[[bytes], Awaitable[object]], more: s
 
     async def to_question(stream: SocketStream) -> None:
         if (question := await _received(stream)) is not None:
-            await _send(stream, json.dumps(await reply(question)).encode())
+            asker = sockets.asker(stream.extra(SocketAttribute.raw_socket))
+            await _send(stream, json.dumps(await reply(question, asker)).encode())
 
     await _serve(path, to_question, more)
 

@@ -235,20 +235,8 @@ HOST_READ_BACK = Event(
     "reading {what} works again",
     ("device", "pci_address"),
 )
-NO_IOMMU = Event(
-    "no-iommu",
-    "edb49fca2fd14e42b8c20a33d5d7ad88",
-    logging.WARNING,
-    "{text}",
-    ("hint",),
-)
-NO_VFIO = Event(
-    "no-vfio",
-    "ce4e5f45647f4f51b4d8ce0ef27b9901",
-    logging.WARNING,
-    "{text}",
-    ("hint",),
-)
+NO_IOMMU = Event("no-iommu", "edb49fca2fd14e42b8c20a33d5d7ad88", logging.WARNING, "{text}", ("hint",))
+NO_VFIO = Event("no-vfio", "ce4e5f45647f4f51b4d8ce0ef27b9901", logging.WARNING, "{text}", ("hint",))
 NOTE = Event("note", "4c0d7e59a1b24a0f9d6be3f2871c5a08", logging.INFO, "{text}", ("hint",))
 AER_WARNING = Event(
     "aer-warning",
@@ -259,6 +247,19 @@ AER_WARNING = Event(
 )
 CDI_FAILED = Event(
     "cdi-failed", "812ce234d1c74a0f8479d6beefd9c925", logging.ERROR, "{resource}: {error}", ("path", "hint")
+)
+REQUEST_ACCEPTED = Event(
+    "request-accepted",
+    "bbebf1ac0520b5ef741ea8e1b66a31b0",
+    logging.INFO,
+    "process {process} has asked to {asking} {device}, and it is begun",
+)
+REQUEST_REFUSED = Event(
+    "request-refused",
+    "c577ea8886719a975e702c1449ebfe56",
+    logging.WARNING,
+    "process {process} has asked to {asking} {what}, and is refused: {error}",
+    ("device", "hint"),
 )
 ACTION_DONE = Event(
     "action-done", "5d33e3dcd33b4c7e9e4d528580208e9e", logging.INFO, "done: {action}: {why}", _ACTION

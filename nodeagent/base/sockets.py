@@ -167,6 +167,11 @@ def _credentials(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
+def asker(sock: socket.socket) -> int:
+    """The pid of whoever has connected; 0 if it is not of our pid namespace."""
+    return _credentials(sock)[0]
+
+
 def is_trusted(sock: socket.socket) -> bool:
     """True if root or our own user is on the other end."""
     return _credentials(sock)[1] in (0, os.geteuid())

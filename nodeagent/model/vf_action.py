@@ -50,7 +50,7 @@ class _OfVfs:
 class SetNumVfs(_OfVfs):
     """Make ``count`` VFs, or remove them all (0); the kernel knows 0 → n and n → 0 only.
 
-    ``unprobed``: first ``sriov_drivers_autoprobe`` is switched off, so that no driver of the host gets them.
+    ``unprobed``: ``sriov_drivers_autoprobe`` is off before that, so that no driver of the host gets them.
     """
 
     unprobed: bool = False

@@ -195,7 +195,8 @@ async def test_a_peer_that_leaves_at_once_does_no_harm(tmp_path: Path) -> None:
 async def test_a_question_gets_its_own_answer_and_what_is_too_long_none(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
 
-    async def reply(question: bytes) -> object:
+    async def reply(question: bytes, asker: int) -> object:
+        assert asker == os.getpid()
         return {"asked": question.decode()}
 
     async with anyio.create_task_group() as tasks:

@@ -152,36 +152,6 @@ async def test_a_group_in_which_somebody_interferes_with_one_write_back_is_bound
         await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
 
 
-def ended(daemon: Daemon, drivers: SimulatedDrivers, groups: list[list[str]], wanted: str) -> bool:
-    return not daemon.alive or all_are(drivers, groups, wanted)
-
-
-STRIDE = 17  # writes of each daemon: no multiple of those of a function or a group
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("done", [False, True])
-async def test_sixty_four_functions_get_there_and_back_by_daemons_that_are_killed_one_after_the_other(
-    node: Node, done: bool
-) -> None:
-    groups = add_groups(node)
-    async with simulated(node.host, *everything(groups)) as drivers, node.kubelet():
-        for settings, wanted in (RESOURCE + RULE, "wished"), (RESOURCE, "before"):
-            node.configure(settings)
-            killed = 0
-            while not all_are(drivers, groups, wanted):
-                async with node.daemon(ready=False) as daemon:
-                    drivers.around = killing(daemon, len(drivers.writes) + STRIDE, done)
-                    await eventually(partial(ended, daemon, drivers, groups, wanted))
-                    killed += not daemon.alive
-                assert killed < GROUPS * FUNCTIONS
-            assert killed > 3
-            async with node.daemon():
-                told = await node.until_told(lambda told: not told["changes"]["underWay"])
-                assert (told["changes"]["failing"], told["changes"]["writes"]) == ([], 0)
-                assert all_are(drivers, groups, wanted)
-
-
 def killing(daemon: Daemon, at: int, done: bool) -> Callable[[int, bool], None]:
     """Kill the daemon at that write, before it has its effect or after."""
 
@@ -190,42 +160,3 @@ def killing(daemon: Daemon, at: int, done: bool) -> Callable[[int, bool], None]:
             daemon.send(signal.SIGKILL)
 
     return around
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("done", [False, True])
-@pytest.mark.parametrize("number", range(1, 7))
-async def test_a_daemon_that_is_killed_at_any_write_leaves_to_the_next_one_what_that_can_end(
-    node: Node, number: int, done: bool
-) -> None:
-    groups = add_groups(node, 1, 2)
-    node.configure(RESOURCE + RULE)
-    async with simulated(node.host, *groups[0]) as drivers, node.kubelet() as kubelet:
-        async with node.daemon(ready=False) as daemon:
-            drivers.around = killing(daemon, number, done)
-            assert await daemon.process.wait() == -signal.SIGKILL
-        async with node.daemon() as daemon:
-            await eventually(lambda: states(drivers, groups) == ["wished"], PATIENCE)
-            await kubelet.until_listed(CARDS, 2, PATIENCE)
-            drivers.around = killing(daemon, len(drivers.writes) + number, done)
-            node.configure(RESOURCE)
-            assert await daemon.process.wait() == -signal.SIGKILL
-        async with node.daemon():
-            await eventually(lambda: states(drivers, groups) == ["before"], PATIENCE)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", range(1, 7))
-async def test_what_a_killed_daemon_had_begun_is_taken_back_where_the_rule_has_gone(
-    node: Node, number: int
-) -> None:
-    groups = add_groups(node, 1, 2)
-    node.configure(RESOURCE + RULE)
-    async with simulated(node.host, *groups[0]) as drivers, node.kubelet():
-        async with node.daemon(ready=False) as daemon:
-            drivers.around = killing(daemon, number, True)
-            assert await daemon.process.wait() == -signal.SIGKILL
-        node.configure(RESOURCE)
-        async with node.daemon():
-            await eventually(lambda: states(drivers, groups) == ["before"], PATIENCE)
-            await eventually(lambda: not node.has("/run/nodeagent/drivers.json"), PATIENCE)

@@ -160,6 +160,31 @@ async def test_nobody_but_root_is_answered(node: Node) -> None:
         assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
 
 
+@pytest.mark.timeout(60)
+async def test_the_log_says_who_has_asked_for_what_and_what_was_refused(node: Node) -> None:
+    add_card(node)
+    node.host.add_function(
+        "0000:5e:00.0", vendor="8086", device="10d3", pci_class="020000", driver="vfio-pci", group=20
+    )
+    async with simulated(node.host, GPU, AUDIO), node.kubelet(), node.daemon() as daemon:
+        assert (await node.command("bind", GPU, "--dry-run")).returncode == 0
+        async with begun(node, "bind", GPU) as process:
+            assert await process.wait() == 0
+        accepted = await daemon.logged("request-accepted")
+        assert (accepted["process"], accepted["asking"]) == (str(process.pid), "bind")
+        assert accepted["device"] == [GPU, AUDIO]
+        async with begun(node, "release", "5e:00.0") as process:
+            assert await process.wait() == 3
+        refused = await daemon.logged("request-refused")
+        assert (refused["process"], refused["asking"]) == (str(process.pid), "release")
+        assert (refused["what"], refused["device"]) == ("0000:5e:00.0", ["0000:5e:00.0"])
+        assert "nodeagent has not bound it" in refused["error"]
+        await node.command("bind", "0000:99:00.0")
+        refused = await daemon.logged("request-refused", count=2)
+        assert "no function of this host is 0000:99:00.0" in refused["error"]
+        assert len(daemon.lines("request-accepted")) == 1
+
+
 @pytest.mark.parametrize("question", [b"", b"{", b'{"asking": "burn", "names": []}', b'{"asking": "bind"}'])
 async def test_what_is_no_request_is_answered_so_and_changes_nothing(node: Node, question: bytes) -> None:
     add_card(node)

@@ -93,6 +93,22 @@ async def main():
 anyio.run(main)
 """
 
+DRIVERS = f"""
+import anyio
+from pathlib import Path
+from nodeagent.sim.drivers import simulated
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+async def main():
+    host = SimulatedHost(Path('{NODE}'))
+    both = ['0000:3b:00.0', '0000:3b:00.1']
+    for each in both:
+        host.add_function(each, vendor='8086', device='10d3', pci_class='020000', driver='e1000e', group=1)
+    async with simulated(host, *both), Kubelet('{NODE}'):
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
 
 def kubelet(machine: Machine, script: str, root: str = NODE) -> None:
     """Run a script with the code of the packages as the service ``kubelet``, until its socket is there."""
@@ -143,6 +159,7 @@ def test_the_sandbox_lets_through_what_the_daemon_needs_and_nothing_else(
     }
 
 
+ASKED = "journalctl --sync; journalctl -q NODEAGENT_EVENT=request-accepted"
 HEALTH = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9481/healthz\").status)'"
 
 
@@ -215,6 +232,33 @@ def test_the_journal_has_fields_to_search_by_and_explains_what_it_says(node: Mac
     assert record["NODEAGENT_GROUP"] == "14"
     assert record["_SYSTEMD_UNIT"] == "nodeagent.service"
     assert "nodeagent explain 0000:d8:00.0" in node.says(f"journalctl -q -x {wanted}")
+
+
+def test_a_sandboxed_daemon_binds_what_root_asks_for_by_hand_and_answers_nobody_else(node: Machine) -> None:
+    def driver(address: str) -> str:
+        return node.says(f"basename $(readlink {NODE}/sys/bus/pci/devices/{address}/driver)")
+
+    kubelet(node, DRIVERS)
+    restart(node)
+    socket = f"{NODE}/run/nodeagent/status.sock.requests"
+    assert node.says(f"stat -c '%a %U' {socket}") == "600 root"
+    verb = f"nodeagent --root {NODE} bind 3b:00.0"
+    refused = node.run(f"setpriv --reuid=65534 --regid=65534 --clear-groups {verb}", check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"only root may ask for that, at {socket}" in refused.stderr
+    said = node.run(verb)
+    assert "done: bind 0000:3b:00.0, 0000:3b:00.1 to vfio-pci" in said.stdout
+    assert said.stderr == "", "the daemon has done it"
+    assert (driver("0000:3b:00.0"), driver("0000:3b:00.1")) == ("vfio-pci", "vfio-pci")
+    node.run("systemctl restart nodeagent")
+    assert driver("0000:3b:00.1") == "vfio-pci"
+    assert "done: give back" in node.run(f"nodeagent --root {NODE} release 3b:00.1").stdout
+    assert (driver("0000:3b:00.0"), driver("0000:3b:00.1")) == ("e1000e", "e1000e")
+    asked = [json.loads(each) for each in node.says(f"{ASKED} -o json").splitlines()]
+    assert [each["NODEAGENT_ASKING"] for each in asked] == ["bind", "release"]
+    assert all(int(each["NODEAGENT_PROCESS"]) for each in asked), (
+        "the service is in the PID namespace of the host"
+    )
 
 
 def test_the_executable_serves_a_host_without_python(empty: Machine, binary: Path) -> None:

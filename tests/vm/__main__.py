@@ -21,9 +21,12 @@ from tests.vm.kernels import Missing
 _HERE = Path(__file__).parent
 _PROGRAMS = (
     *("qemu-system-x86_64", "cpio", "gzip", "modprobe", "depmod", "zstd", "setpriv", "unshare"),
-    *("timeout", "nice", "apt-get", "dpkg-deb", "gcc", "make", "xz"),
+    *("timeout", "nice", "apt-get", "dpkg-deb", "gcc", "make", "xz", "mke2fs", "mmdebstrap"),
 )
-_PACKAGES = "qemu-system-x86, busybox-static, cpio, kmod, zstd, util-linux, gcc, make and xz-utils"
+_PACKAGES = (
+    "qemu-system-x86, busybox-static, cpio, kmod, zstd, util-linux, gcc, make, xz-utils, e2fsprogs "
+    "and mmdebstrap"
+)
 
 
 def main(arguments: list[str]) -> int:

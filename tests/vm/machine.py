@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,13 @@ sync
 exec /busybox poweroff -f
 """
 
+# A system on a disk of its own has this machine's files below /host.
+_BESIDE = """export PYTHONPATH=/host{checkout}:/host{libraries}
+python3 -m {program} /job/results >/dev/ttyS1 2>&1
+echo $? >/job/code
+"""
+_PLACES = {"checkout": CHECKOUT, "libraries": Path(sysconfig.get_path("purelib")).resolve()}
+
 # The IOMMU must come before all other devices; the shares have fixed slots so that they shift nothing.
 _MACHINE = """-nodefaults -no-user-config -display none -no-reboot -rtc base=utc -accel tcg
 -machine q35 -cpu max -smp 1 -m 1024"""
@@ -85,11 +93,16 @@ _DEVICES = """
 
 @dataclass(frozen=True)
 class Setup:
-    """What the guest runs, and what a boot may differ in: words for its kernel, the emulated IOMMU."""
+    """What the guest runs, and what a boot may differ in: words for its kernel, the emulated IOMMU.
+
+    ``initramfs`` is one that somebody else has made, of a system on ``disk``. It runs ``/job/start`` itself.
+    """
 
     program: str = "tests.vm.guest"
     words: str = "intel_iommu=on"
     iommu: str = "-device intel-iommu,intremap=on,caching-mode=on"
+    initramfs: Path | None = None
+    disk: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -128,11 +141,13 @@ def boot(kernel: Kernel, drivers: Path, job: Path, setup: Setup = Setup()) -> Bo
         only=shlex.quote(" ".join(ONLY)),
         program=setup.program,
     )
-    (job / "start").write_text(start)
+    (job / "start").write_text(
+        start if setup.disk is None else _BESIDE.format(program=setup.program, **_PLACES)
+    )
     for name in (_DISK, _STICK):
         with (job / name).open("wb") as disk:
             disk.truncate(_SIZE)
-    initrd = _initramfs(kernel, job / "initramfs")
+    initrd = setup.initramfs or _initramfs(kernel, job / "initramfs")
     began = time.monotonic()
     with (job / "output.log").open("wb") as output:
         subprocess.run(
@@ -162,7 +177,15 @@ def _command(kernel: Kernel, initrd: Path, job: Path, setup: Setup) -> list[str]
         *("-drive", f"if=none,id=disk,file={job}/{_DISK},format=raw"),
         *("-blockdev", f"driver=raw,node-name=stick,file.driver=file,file.filename={job}/{_STICK}"),
         *_DEVICES.split(),
+        *_system(setup.disk),
     ]
+
+
+def _system(disk: Path | None) -> list[str]:
+    if disk is None:
+        return []
+    drive = f"if=none,id=system,file={disk},format=raw,cache=unsafe"
+    return ["-drive", drive, "-device", "virtio-blk-pci,drive=system,addr=0xb"]
 
 
 def _share(name: str, path: Path, slot: int, readonly: bool) -> list[str]:

@@ -16,10 +16,10 @@ PROGRAM = "tests.vm.guest.ready"
 KIND = "release"
 
 
-def told(job: Path, words: str, **other: str) -> dict[str, Any]:
+def told(job: Path, words: str, iommu: str = Setup.iommu) -> dict[str, Any]:
     """What came of a boot of that kind."""
     kernel = kernels.kernel(KIND)
-    boot = machine.boot(kernel, samples.build(KIND), job, Setup(PROGRAM, words, **other))
+    boot = machine.boot(kernel, samples.build(KIND), job, Setup(PROGRAM, words, iommu))
     assert boot.ended_by_itself, boot.tails()
     found: dict[str, Any] = json.loads((job / "results/ready.json").read_text())
     return found

@@ -22,7 +22,7 @@ from nodeagent.agent.desk import Desk
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base import threads
+from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, NodeagentError
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import uses
@@ -80,6 +80,34 @@ class Looking(NamedTuple):
         return {}
 
 
+def _tell_begun(request: Request, due: Sequence[Judgement], asker: int) -> None:
+    """Log what is accepted, before anything of it is written."""
+    for each in due:
+        log.event(
+            log.REQUEST_ACCEPTED,
+            process=str(asker),
+            asking=request.asking.value,
+            device=each.result.functions,
+        )
+
+
+def _tell_refused(request: Request, answer: Answer, asker: int) -> None:
+    """Log what is refused, by whatever it is; who only wants to know has not been refused anything."""
+    refused = [(each.functions, each.refusals) for each in answer.results if each.became is Became.REFUSED]
+    if answer.error:
+        refused.append(((), {answer.error: answer.hint}))
+    for functions, refusals in refused if not request.dry_run else ():
+        log.event(
+            log.REQUEST_REFUSED,
+            process=str(asker),
+            asking=request.asking.value,
+            what=", ".join(functions or request.names),
+            error="; ".join(refusals),
+            device=functions,
+            hint=next(iter(refusals.values()), None),
+        )
+
+
 def _held(judgements: Sequence[Judgement]) -> frozenset[str]:
     return frozenset(each for judgement in judgements for each in judgement.held)
 
@@ -108,15 +136,18 @@ class Clerk:
         finally:
             desk.staffed.set(None)
 
-    async def handle(self, request: Request) -> Answer:
+    async def handle(self, request: Request, asker: int = 0) -> Answer:
         """What becomes of a request; where a write does not end, what has become of it by then."""
         try:
             judgements = await self._looking.judged(request)
             due = () if request.dry_run else tuple(each for each in judgements if each.due)
+            _tell_begun(request, due, asker)
             results = await self._made(due) if due else {}
+            answer = Answer(tuple(results.get(each.result.functions, each.result) for each in judgements))
         except NodeagentError as error:
-            return Answer(error=error.what, hint=error.hint)
-        return Answer(tuple(results.get(each.result.functions, each.result) for each in judgements))
+            answer = Answer(error=error.what, hint=error.hint)
+        _tell_refused(request, answer, asker)
+        return answer
 
     async def _made(self, due: Sequence[Judgement]) -> Mapping[tuple[str, ...], Result]:
         """The results of these by their functions. :raises KernelRefused: if it cannot be put on record."""

@@ -26,6 +26,7 @@ from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel import identity
+from nodeagent.kernel.apply import vfs
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.action import Action, BindDrivers, ClearVgpuType, RestoreDrivers, SetVgpuType
@@ -163,7 +164,7 @@ class LedgerKeeper:
     async def begin(self, action: Action) -> None:
         """Before an action: a vGPU type is on disk before it is set, a driver before it is taken away.
 
-        So is a PF before its switch is changed.
+        So is a PF before its switch is changed; as it is now, since the last scan may be old.
 
         :raises KernelRefused: if that cannot be written; then the action must not be taken.
         """
@@ -179,6 +180,8 @@ class LedgerKeeper:
             self._set_drivers({**self._snapshots.now.ledger.drivers, **own})
             await self.save()
         if isinstance(action, SetNumVfs) and action.unprobed:
+            if not await threads.call(vfs.probed, self._root, action.address):
+                return
             self._set_unprobed(self._snapshots.now.ledger.unprobed | {action.address})
             await self.save()
 

@@ -45,6 +45,11 @@ def set_number(root: Root, action: SetNumVfs, patience: float) -> None:
         raise _switched_back(root, address, error, patience) from error
 
 
+def probed(root: Root, address: str) -> bool:
+    """True if drivers of the host are asked about new VFs of a function now, and that can be changed."""
+    return root.text(f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}") == _ON
+
+
 def restore_autoprobe(root: Root, action: RestoreAutoprobe, patience: float) -> None:
     """Drivers of the host are asked about VFs again; nothing is written if they are.
 

@@ -68,7 +68,7 @@ def _action(rule: SriovRule, function: PciFunction, desired: Desired) -> SetNumV
     count = 0 if function.vfs else rule.num_vfs
     if _by_tool(function):
         return RunSriovManage(function.address, count, function.vfs)
-    unprobed = count > 0 and function.autoprobe is True and _unprobed(rule, function, desired)
+    unprobed = count > 0 and function.autoprobe is not None and _unprobed(rule, function, desired)
     return SetNumVfs(function.address, count, function.vfs, function.vfio, unprobed)
 
 

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from nodeagent.agent.changing import ledger
+from nodeagent.agent.changing.ledger import LedgerKeeper
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import sealed
 from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel.root import Root
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.vf_action import SetNumVfs
 from tests import exhausted
 
 RECORD = Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
@@ -81,3 +86,16 @@ def test_a_record_that_cannot_be_opened_now_is_no_empty_one(tmp_path: Path) -> N
     ledger.write(path, Ledger({"0000:3b:00.4": "557"}))
     with exhausted.no_descriptors(), pytest.raises(KernelRefused):
         ledger.read(path)
+
+
+@pytest.mark.parametrize(("now", "ours"), [("1", True), ("0", False)])
+async def test_a_switch_is_ours_if_it_is_on_in_the_moment_of_the_write_whatever_was_seen_before(
+    tmp_path: Path, now: str, ours: bool
+) -> None:
+    address = "0000:3b:00.0"
+    switch = tmp_path / f"sys/bus/pci/devices/{address}/sriov_drivers_autoprobe"
+    switch.parent.mkdir(parents=True)
+    switch.write_text(f"{now}\n")
+    snapshots = Snapshots(Snapshot())
+    await LedgerKeeper(Root(tmp_path), snapshots).begin(SetNumVfs(address, 2, unprobed=True))
+    assert (address in snapshots.now.ledger.unprobed) is ours

@@ -107,8 +107,8 @@ def planned(here: Host, desired: Desired, ledger: Ledger = NOTHING) -> Plan:
     return sriov.plan(replace(known, desired=desired))
 
 
-@pytest.mark.parametrize(("autoprobe", "unprobed"), [(True, True), (False, False), (None, False)])
-def test_the_switch_is_changed_only_where_it_is_on(autoprobe: bool | None, unprobed: bool) -> None:
+@pytest.mark.parametrize(("autoprobe", "unprobed"), [(True, True), (False, True), (None, False)])
+def test_the_switch_is_to_be_off_wherever_there_is_one(autoprobe: bool | None, unprobed: bool) -> None:
     (step,) = planned(host(physical(autoprobe=autoprobe)), Desired(sriov=(BY_RULE,))).steps
     assert step.action == SetNumVfs(PF, 9, unprobed=unprobed)
 
@@ -132,7 +132,7 @@ def test_the_switch_goes_back_when_nobody_wants_it_off_and_only_where_it_was_our
     back = planned(here, Desired(sriov=(RULE,)), ours).steps
     assert [each.action for each in back] == [RestoreAutoprobe(PF), SetNumVfs(PF, 9)]
     assert [each.action for each in planned(here, Desired(sriov=(BY_RULE,)), ours).steps] == [
-        SetNumVfs(PF, 9)
+        SetNumVfs(PF, 9, unprobed=True)
     ]
     assert planned(here, Desired()) == Plan()
 

@@ -141,6 +141,10 @@ class Node:
         await self.stop_daemon()
         self.configure()
         await self._mend()
+        await self.start_daemon(mode)
+
+    async def start_daemon(self, mode: Mode) -> None:
+        """One that finds all as it is; returns when its lists are at the kubelet."""
         prefix, resync = mode.value
         command = [*prefix, sys.executable, "-m", "nodeagent", "run", "--timing-resync", resync]
         registered = len(self.kubelet.statistics.registrations)

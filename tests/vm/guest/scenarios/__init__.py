@@ -10,6 +10,7 @@ from tests.vm.guest.node import Mode, Node
 from tests.vm.guest.scenarios import (
     binding,
     bursts,
+    byhand,
     errors,
     groups,
     holders,
@@ -91,6 +92,10 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             passthrough.a_virtual_machine_that_runs_keeps_what_no_rule_wants_any_more,
             passthrough.an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_else,
             passthrough.virtual_functions_for_vfio_are_never_on_the_hosts_driver,
+            byhand.a_daemon_binds_and_gives_back_what_it_is_asked_for_by_hand,
+            byhand.a_daemon_binds_the_group_of_what_a_name_fits,
+            byhand.a_hand_is_refused_a_group_with_a_mounted_disk,
+            byhand.a_verb_binds_and_gives_back_without_a_daemon,
             holders.an_unbind_that_waits_for_the_holder_shows_as_going_away,
             plugging.an_unplug_that_waits_for_the_holder_shows_as_going_away,
             virtual.virtual_functions_that_cannot_go_stop_no_scan,
