@@ -33,8 +33,8 @@ class Admission:
     ) -> None:
         """``before``: whom the kubelet named when it was asked last, for whatever reason.
 
-        ``begun``: the uids of the pods that it had begun to start by now; None: not known. ``done``: whom it
-        named at an Allocate of another admission: theirs was over by then, as one follows the other.
+        ``begun``: the uids of the pods that it had begun to start by now; None: not known. ``done``: whose
+        admission was over before this one, as the other one's ``done`` tells.
         """
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
@@ -70,6 +70,17 @@ class Admission:
         if self._begun is None or not self.given:
             return False
         return self.given <= checkpoint.begun(self._begun)
+
+    def done(self, pods: Pods | None, checkpoint: Checkpoint) -> frozenset[str]:
+        """Of whom the kubelet named at this one's last Allocate, those whose admission was over by the next.
+
+        One follows the other. But a container that is started asks at any time: then the pod that was being
+        admitted may be at it yet, which is one of those that could ask. It is not where one shows what was
+        given, or has begun to start with it.
+        """
+        named = frozenset(self.pods or ())
+        known = self.begun(checkpoint) or self.names.issubset(owners_of(pods or {}, self.given))
+        return named if known else named - self.names
 
     def entered(self, checkpoint: Checkpoint) -> frozenset[Possession]:
         """What pods have whose admission is over; one that has ended may be entered with the same."""
@@ -148,7 +159,7 @@ class Admissions:
         if pods is not None and again and not self.now.begun(checkpoint):
             self.now.named(pods)
             return self.now
-        identity, done = f"admission {next(self._numbers)}", self.now.pods or ()
+        identity, done = f"admission {next(self._numbers)}", self.now.done(pods, checkpoint)
         other = Admission(identity, pods, self._named, checkpoint.admitted, done)
         return other.whoever() if again else other
 

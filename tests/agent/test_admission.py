@@ -102,6 +102,9 @@ def test_the_one_name_that_has_come_since_the_last_answer_is_the_pod_s() -> None
     nobody_else = {"ns/old": old, "ns/p": frozenset[Possession]()}
     assert admissions.asker(nobody_else).name is None, "whose admission is over is not known"
     admissions.begin(admissions.asker({"ns/old": old}), 10.0)
+    assert admissions.asker(nobody_else).name is None, "it got nothing, so it may not be the one that asked"
+    admissions.gave(old, 0.0)
+    admissions.named(nobody_else)
     assert admissions.asker(nobody_else).name == "ns/p", "it shows nothing yet"
 
 
