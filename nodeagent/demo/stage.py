@@ -71,6 +71,17 @@ class Stage:
         )
         return f"{device['what']}\n{device['hint']}".strip()
 
+    async def named(self, device_id: str, pod: str) -> None:
+        """Wait until the daemon knows from the kubelet that this pod has the device."""
+        await self._said(
+            lambda document: [
+                holder
+                for holder in (document["holders"].get(device_id),)
+                if holder is not None and holder["pod"] == pod
+            ],
+            f"{pod} is not said to have {device_id}",
+        )
+
     async def change(self, state: str, card: str) -> Document:
         """Wait until the daemon tells of a change in this state ("waiting", "failing") on a card."""
         return await self._said(

@@ -31,8 +31,9 @@ def renewed(
     ``orphaned`` says whether the resource of a holder is served, but would not list the id.
     """
     came: dict[ResourceName, list[Device]] = {}
+    given, holders = snapshot.reservations.given, snapshot.allocations.holders
     for device_id in asked:
-        holder = snapshot.getter(device_id)
+        holder = snapshot.getter(device_id) if device_id in given else holders.get(device_id)
         if holder is not None and orphaned(device_id, holder):
             came.setdefault(holder.resource, []).append(device(device_id, holder, snapshot))
     result: dict[ResourceName, tuple[Device, ...]] = {}
