@@ -71,5 +71,13 @@ async def test_without_a_rule_nothing_of_usb_is_loaded_read_or_watched(
 
 def _watched(pid: int) -> set[int]:
     """The inodes that the process watches by inotify."""
-    infos = Path(f"/proc/{pid}/fdinfo").iterdir()
-    return {int(found, 16) for info in infos for found in re.findall(r"ino:([0-9a-f]+)", info.read_text())}
+    infos = (_text(info) for info in Path(f"/proc/{pid}/fdinfo").iterdir())
+    return {int(found, 16) for info in infos for found in re.findall(r"ino:([0-9a-f]+)", info)}
+
+
+def _text(info: Path) -> str:
+    """What is told of one descriptor; nothing if that was closed meanwhile."""
+    try:
+        return info.read_text()
+    except FileNotFoundError:
+        return ""
