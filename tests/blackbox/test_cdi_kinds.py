@@ -286,16 +286,5 @@ async def test_a_node_without_such_rules_pays_nothing(gpus: Node, wanted: bool) 
         assert loaded.intersection(LATE) == (
             set(LATE) - {"nodeagent.policy.offer.shares"} if wanted else set()
         )
-        assert (_inode(gpus.root / "etc/cdi") in _watched(daemon.pid)) is wanted
-        assert (_inode(gpus.root / "dev") in _watched(daemon.pid)) is True, "/dev/iommu is waited for"
-
-
-def _inode(path: Path) -> str:
-    return f"{path.stat().st_ino:x}"
-
-
-def _watched(pid: int) -> set[str]:
-    """The inodes that a process watches."""
-    files = (each.read_text() for each in Path(f"/proc/{pid}/fdinfo").iterdir())
-    lines = (line for text in files for line in text.splitlines() if line.startswith("inotify "))
-    return {line.partition(" ino:")[2].split()[0] for line in lines}
+        assert ((gpus.root / "etc/cdi").stat().st_ino in daemon.watched()) is wanted
+        assert ((gpus.root / "dev").stat().st_ino in daemon.watched()) is True, "/dev/iommu is waited for"

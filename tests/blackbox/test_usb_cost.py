@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
 import pytest
 
@@ -60,24 +58,10 @@ async def test_without_a_rule_nothing_of_usb_is_loaded_read_or_watched(
         if wished:
             await kubelet.until_listed("example.com/stick", 1)
         node.host.usb.plug("1-2", STICK)
-        watched = _watched(daemon.pid)
+        watched = daemon.watched()
         usb = {os.stat(node.host.path(path)).st_ino for path in ("/sys/bus/usb/devices", "/dev/bus")}
         assert bool(watched & usb) is wished
         assert await daemon.end() == 0
     loaded = set(modules.read_text().split())
     assert (loaded & ONLY_FOR_USB) == (ONLY_FOR_USB if wished else set())
     assert bool(reads.read_text()) is wished, reads.read_text()
-
-
-def _watched(pid: int) -> set[int]:
-    """The inodes that the process watches by inotify."""
-    infos = (_text(info) for info in Path(f"/proc/{pid}/fdinfo").iterdir())
-    return {int(found, 16) for info in infos for found in re.findall(r"ino:([0-9a-f]+)", info)}
-
-
-def _text(info: Path) -> str:
-    """What is told of one descriptor; nothing if that was closed meanwhile."""
-    try:
-        return info.read_text()
-    except FileNotFoundError:
-        return ""
