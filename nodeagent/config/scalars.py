@@ -28,7 +28,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
 _NODE = re.compile(r"/dev(/[A-Za-z0-9_.:@+-]+)+")
-_VFIO = "/dev/vfio/"
+_OF_GROUPS = re.compile(r"/dev/vfio(/|/([\d*?\[]|noiommu|devices).*)?")  # as the kernel names them
 _DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
@@ -204,9 +204,9 @@ def _node_path(scalar: Scalar) -> str:
 def of_no_group(text: str) -> str:
     """The same path or pattern, unless it means nodes of IOMMU groups.
 
-    One process opens a group, and its number changes.
+    One process opens a group, and its number changes. What a pattern matches is judged when it is there.
     """
-    if text == _VFIO.rstrip("/") or (text.startswith(_VFIO) and text != f"{_VFIO}vfio"):
+    if _OF_GROUPS.fullmatch(text):
         what = f'"{text}" is of IOMMU groups, which no two containers can use'
         raise Wrong(what, "offer their devices by a rule with pci or mdev")
     return text

@@ -65,7 +65,9 @@ def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
     ("text", "taken"),
     [
         ("/dev/vfio/vfio", True),
+        ("/dev/vfio/renderD128", True),
         ("/dev/vfio", False),
+        ("/dev/vfio/noiommu-3", False),
         ("/dev/vfio/20", False),
         ("/dev/vfio/devices/vfio0", False),
         ("/dev/iommu", True),

@@ -20,7 +20,8 @@ from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.units import announced_numa
 
-_OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(?!vfio$).+)?)?")  # or a directory with such nodes in it
+# as the kernel names them (drivers/vfio/group.c and vfio_main.c), or a directory with such nodes in it
+_OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(noiommu-)?\d+|/devices(/.+)?)?)?")
 
 
 def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
