@@ -6,6 +6,7 @@ from __future__ import annotations
 from nodeagent.demo.acting import Act, Step
 from nodeagent.demo.stage import CONFIG, CONFIG_PATH, GPU, TESLA, USB
 from nodeagent.sim.kubelet import devices
+from nodeagent.sim.kubelet.state import Pod
 
 REBOUND = "0000:86:00.0"
 _BLOCKED, _BLOCKER = "0000:d8:00.0", "0000:d8:01.0"
@@ -64,10 +65,18 @@ def _healthy(act: Act, gpu: str) -> bool:
     return gpu in table.healthy[GPU]
 
 
+async def _named(act: Act, gpu: str, pod: Pod) -> None:
+    """Wait until the daemon knows from the kubelet that this pod has it."""
+    await act.stage.said(
+        lambda document: [each for each in (document["holders"].get(gpu, {}),) if each.get("pod") == pod.key],
+        f"{pod.key} is not said to have {gpu}",
+    )
+
+
 async def _off_the_bus(act: Act) -> None:
     pod = await act.admit("virt-launcher-blue", GPU, 1)
     (gpu,) = pod.result.ids[GPU]
-    await act.stage.named(gpu, pod.key)
+    await _named(act, gpu, pod)
     act.screen.do(f"the whole card of {gpu} leaves the machine")
     for number in range(4):
         act.host.unplug(f"{gpu[:-1]}{number}")

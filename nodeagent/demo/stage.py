@@ -65,33 +65,22 @@ class Stage:
 
     async def reason(self, device_id: str, code: str) -> str:
         """Wait until the daemon gives this Reason for the device; what it says, and what it advises."""
-        device = await self._said(
+        device = await self.said(
             lambda document: _unhealthy(document, device_id, code),
             f"{device_id} is not said to be Unhealthy by {code}",
         )
         return f"{device['what']}\n{device['hint']}".strip()
 
-    async def named(self, device_id: str, pod: str) -> None:
-        """Wait until the daemon knows from the kubelet that this pod has the device."""
-        await self._said(
-            lambda document: [
-                holder
-                for holder in (document["holders"].get(device_id),)
-                if holder is not None and holder["pod"] == pod
-            ],
-            f"{pod} is not said to have {device_id}",
-        )
-
     async def change(self, state: str, card: str) -> Document:
         """Wait until the daemon tells of a change in this state ("waiting", "failing") on a card."""
-        return await self._said(
+        return await self.said(
             lambda document: [change for change in document["changes"][state] if change["card"] == card],
             f"nothing is told to be {state} on {card}",
         )
 
     async def page(self) -> str:
         """Where the daemon serves its page, as soon as it does."""
-        served = await self._said(
+        served = await self.said(
             lambda document: [http] if "address" in (http := document.get("http", {})) else [],
             "no page is served",
         )
@@ -99,7 +88,7 @@ class Stage:
 
     async def hears(self, *, answers: bool) -> None:
         """Wait until the daemon says that the cluster answers it, or that it does not."""
-        await self._said(
+        await self.said(
             lambda document: [
                 cluster
                 for cluster in (document.get("cluster", {}),)
@@ -108,7 +97,7 @@ class Stage:
             f"the cluster is not said {'' if answers else 'not '}to answer",
         )
 
-    async def _said(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
+    async def said(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
         """The first of what is selected from the daemon's status, as soon as there is one."""
         end = time.monotonic() + self.patience
         while time.monotonic() < end:

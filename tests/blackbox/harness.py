@@ -114,12 +114,6 @@ class Daemon:
             inotify=targets.count("anon_inode:inotify"),
         )
 
-    def watched(self) -> set[int]:
-        """The inodes that it watches by inotify."""
-        infos = (_told(info) for info in Path(f"/proc/{self.pid}/fdinfo").iterdir())
-        lines = (line for text in infos for line in text.splitlines() if line.startswith("inotify "))
-        return {int(line.partition(" ino:")[2].split()[0], 16) for line in lines}
-
     async def listen(self) -> None:
         """Read the log until the process ends."""
         assert self.process.stderr is not None
@@ -137,6 +131,13 @@ def _sleeps(task: Path) -> int:
     """How often a thread has waited for something."""
     lines = (task / "status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def watched(daemon: Daemon) -> set[int]:
+    """The inodes that it watches by inotify."""
+    infos = (_told(info) for info in Path(f"/proc/{daemon.pid}/fdinfo").iterdir())
+    lines = (line for text in infos for line in text.splitlines() if line.startswith("inotify "))
+    return {int(line.partition(" ino:")[2].split()[0], 16) for line in lines}
 
 
 def _told(info: Path) -> str:

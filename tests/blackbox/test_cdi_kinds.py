@@ -14,7 +14,17 @@ from grpclib.exceptions import GRPCError
 from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox import silentfs
-from tests.blackbox.harness import PATIENCE, T4, Node, allocate, eventually, health, pod, until_health
+from tests.blackbox.harness import (
+    PATIENCE,
+    T4,
+    Node,
+    allocate,
+    eventually,
+    health,
+    pod,
+    until_health,
+    watched,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
@@ -286,5 +296,5 @@ async def test_a_node_without_such_rules_pays_nothing(gpus: Node, wanted: bool) 
         assert loaded.intersection(LATE) == (
             set(LATE) - {"nodeagent.policy.offer.shares"} if wanted else set()
         )
-        assert ((gpus.root / "etc/cdi").stat().st_ino in daemon.watched()) is wanted
-        assert ((gpus.root / "dev").stat().st_ino in daemon.watched()) is True, "/dev/iommu is waited for"
+        assert ((gpus.root / "etc/cdi").stat().st_ino in watched(daemon)) is wanted
+        assert ((gpus.root / "dev").stat().st_ino in watched(daemon)) is True, "/dev/iommu is waited for"

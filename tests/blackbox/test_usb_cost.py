@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nodeagent.sim.usb import STICK
-from tests.blackbox.harness import T4, Node
+from tests.blackbox.harness import T4, Node, watched
 
 RULE = 'resources:\n  - {name: example.com/stick, usb: [{vendors: ["46f4"]}]}\n'
 ONLY_FOR_USB = {
@@ -58,9 +58,9 @@ async def test_without_a_rule_nothing_of_usb_is_loaded_read_or_watched(
         if wished:
             await kubelet.until_listed("example.com/stick", 1)
         node.host.usb.plug("1-2", STICK)
-        watched = daemon.watched()
+        inodes = watched(daemon)
         usb = {os.stat(node.host.path(path)).st_ino for path in ("/sys/bus/usb/devices", "/dev/bus")}
-        assert bool(watched & usb) is wished
+        assert bool(inodes & usb) is wished
         assert await daemon.end() == 0
     loaded = set(modules.read_text().split())
     assert (loaded & ONLY_FOR_USB) == (ONLY_FOR_USB if wished else set())
