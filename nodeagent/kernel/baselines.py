@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import anyio
+
 from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root, looked
@@ -20,6 +22,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 
 PATH = "/run/nodeagent/baselines.json"
+PATIENCE = 0.5  # seconds for the record to be written, which is in memory on most hosts
 _HINT = "without it a restart forgets what is closed, where it cannot see the processes of the host"
 
 
@@ -109,15 +112,18 @@ def updated(record: Record, host: Host, addresses: Iterable[PciAddress]) -> Reco
 
 
 class Baselines:
-    """Keeps the record of a daemon. What cannot be written is tried again after the next scan."""
+    """Keeps the record of a daemon. What cannot be written is told once, and tried again."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
         self._record: Record | None = None
+        self._writing: threads.Call[None] | None = None  # the last one, which may hang
         self._unwritten = False
 
     async def kept(self, host: Host, before: Host) -> Host:
         """The host with the lowest counts of all daemons, which are on record before anybody acts on it.
+
+        A file system that does not answer is waited for, but not long.
 
         :raises KernelRefused: if nothing can be read at present.
         """
@@ -129,18 +135,25 @@ class Baselines:
         host = restored(host, self._record, changed)
         record = updated(self._record, host, changed)
         if self._unwritten or record != self._record:
-            await self._write(record)
+            await self._keep(record)
         self._record = record
         return host
 
-    async def _write(self, record: Record) -> None:
-        """Told once."""
-        document: dict[str, Any] = dict(record.items())
+    async def _keep(self, record: Record) -> None:
+        error: KernelRefused | None = None
         try:
-            await threads.call(sealed.write, self._root.path(PATH), document, _HINT)
-        except KernelRefused as error:
-            if not self._unwritten:
-                log.event(log.BASELINES_UNRECORDED, error=error.what, hint=error.hint)
-            self._unwritten = True
-        else:
-            self._unwritten = False
+            await self._write(record)
+        except KernelRefused as refused:
+            error = refused
+        if error is not None and not self._unwritten:
+            log.event(log.BASELINES_UNRECORDED, error=error.what, hint=error.hint)
+        self._unwritten = error is not None
+
+    async def _write(self, record: Record) -> None:
+        """At most one write hangs. :raises KernelRefused: if it cannot be written, or not in time."""
+        path, document = self._root.path(PATH), dict[str, Any](record.items())
+        if self._writing is None or self._writing.ended:
+            self._writing = threads.start(sealed.write, path, document, _HINT)
+            with anyio.move_on_after(PATIENCE):
+                return await self._writing.result()
+        raise KernelRefused(f"{path} cannot be written: the file system does not answer", _HINT, path=path)

@@ -18,6 +18,7 @@ from nodeagent.sim import cards, files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests import freezing
 from tests.blackbox.boards import (
     COUNTS,
     GPU,
@@ -33,7 +34,7 @@ from tests.blackbox.boards import (
     usb_lists,
     what,
 )
-from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod, until_health
 from tests.blackbox.test_one_group_open import LET_GO, NOT_ISOLATED, forgotten, waits_until_closed
 
 MDEVS = "nvidia.com/GRID_T4-8A"
@@ -296,3 +297,27 @@ async def test_while_another_mdev_is_free_none_is_preferred_that_a_pod_had_a_mom
         new = [await kubelet.admit(pod(name, {MDEVS: 1})) for name in ("one", "two")]
         running(*new)
         assert all(device not in each.result.ids[MDEVS] for each in new)
+
+
+@pytest.mark.skipif(not freezing.possible(), reason="file systems that hang take root and loop devices")
+async def test_a_record_of_counts_that_hangs_holds_up_nobody(
+    node: Node, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (board, other) = boards = usb_boards(node, 2)
+    record = node.root / COUNTS
+    record.parent.mkdir(parents=True)
+    with freezing.frozen(tmp_path_factory.mktemp("frozen")) as disk:
+        disk.take(record.parent)
+        async with started(node, listed=usb_lists(boards)) as (daemon, kubelet):
+            with disk.hanging():
+                node.host.bind(other.usb, "xhci_hcd")
+                await until_health(kubelet, GPU, other.gpu, "Unhealthy")
+                line = await daemon.logged("baselines-unrecorded")
+                assert "does not answer" in line["message"]
+                running(await kubelet.admit(pod("vm", {GPU: 1})))
+                node.host.bind(other.usb, "vfio-pci")
+                await until_health(kubelet, GPU, other.gpu, "Healthy")
+            node.host.bind(other.usb, "xhci_hcd")
+            await eventually(lambda: other.usb not in record.read_text())
+            assert board.gpu in record.read_text()
+            assert len(daemon.lines("baselines-unrecorded")) == 1
