@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Word
-from nodeagent.model import ids
+from nodeagent.model import ids, nodes
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
 _NODE = re.compile(r"/dev(/[A-Za-z0-9_.:@+-]+)+")
-_OF_GROUPS = re.compile(r"/dev/vfio(/|/([\d*?\[]|noiommu|devices).*)?")  # as the kernel names them
 _DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
@@ -206,7 +205,7 @@ def of_no_group(text: str) -> str:
 
     One process opens a group, and its number changes. What a pattern matches is judged when it is there.
     """
-    if _OF_GROUPS.fullmatch(text):
+    if nodes.of_groups(text):
         what = f'"{text}" is of IOMMU groups, which no two containers can use'
         raise Wrong(what, "offer their devices by a rule with pci or mdev")
     return text

@@ -6,12 +6,16 @@ Known of the nodes that rules or CDI files name, and of no others. A path withou
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from nodeagent.model.ids import PciAddress
 
 WILD = frozenset("*?[")
+# as the kernel names them (drivers/vfio/group.c and vfio_main.c), or a directory with such nodes in it
+_OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(noiommu-)?\d+|/devices(/.+)?)?)?/?")
+_ANY = re.compile(r"[*?]|\[[^]]*\]")
 
 
 class DevNode(NamedTuple):
@@ -33,6 +37,11 @@ class DevNode(NamedTuple):
     def real(self) -> str:
         """The path of the node itself."""
         return self.target or self.path
+
+
+def of_groups(path: str) -> bool:
+    """True if the path, or what a pattern clearly means, is a node of IOMMU groups: one process opens one."""
+    return _OF_GROUPS.fullmatch(_ANY.sub("0", path)) is not None
 
 
 def is_pattern(path: str) -> bool:

@@ -8,26 +8,22 @@ group is given with the group's devices alone: who holds those is asked for them
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from nodeagent.model.desired import UsbRule
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.nodes import DevNode
+from nodeagent.model.nodes import DevNode, of_groups
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.units import announced_numa
 
-# as the kernel names them (drivers/vfio/group.c and vfio_main.c), or a directory with such nodes in it
-_OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(noiommu-)?\d+|/devices(/.+)?)?)?")
-
 
 def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
     """Why a container cannot use one of the nodes; None if it can."""
     for node in nodes:
-        if _OF_GROUPS.fullmatch(node.real):
+        if of_groups(node.real):
             return _of_group(node)
         function = _function(node, snapshot.host)
         if function is not None and groups.ready(function):
