@@ -16,7 +16,7 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
-from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, allocate, health
+from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, allocate, health, until_health
 
 GPU, USB, LONE = "example.com/gpu", "example.com/usb", "example.com/lone"
 LONE_AT = "0000:08:00.0"
@@ -145,6 +145,24 @@ async def end(node: Node, kubelet: Kubelet, *pods: Pod) -> None:
         kubelet.delete(pod)
     await node.until_told(lambda told: not told["holders"])
     await until_all_healthy(kubelet, *kubelet.state.table.devices)
+
+
+async def stays_taken(kubelet: Kubelet, board: Board, quiet: Pod) -> None:
+    """The sibling of what a plain init container got stays so when a pod without devices has ended."""
+    await until_health(kubelet, USB, board.usb, "Unhealthy")
+    kubelet.delete(quiet)
+    kubelet.state.table.save()
+    await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
+    assert (await kubelet.admit(Pod("ns", "late", [{USB: 1}]))).phase == "Failed"
+
+
+async def given_by_a_daemon(node: Node, kubelet: Kubelet, boards: Sequence[Board]) -> Pod:
+    """A pod that got a GPU from a daemon that is no more."""
+    async with node.daemon():
+        await all_listed(kubelet, usb_lists(boards))
+        old = await kubelet.admit(Pod("ns", "old", [{GPU: 1}]))
+        running(old)
+    return old
 
 
 def lose_counts(node: Node) -> None:

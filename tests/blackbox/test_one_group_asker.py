@@ -28,6 +28,7 @@ from tests.blackbox.boards import (
     running,
     started,
     stays,
+    stays_taken,
     usb_boards,
     usb_lists,
 )
@@ -126,11 +127,7 @@ async def test_what_an_init_container_got_after_its_pod_s_sidecar_stays_held_whe
             await kubelet.until(lambda: "n0" in kubelet.state.allocating, PATIENCE)
             kubelet.state.table.save()  # has the kubelet asked
         running(vm)
-        await until_health(kubelet, USB, board.usb, "Unhealthy")
-        kubelet.delete(quiet)
-        kubelet.state.table.save()
-        await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
-        assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
+        await stays_taken(kubelet, board, quiet)
 
 
 async def test_a_name_that_comes_again_is_another_pod(node: Node) -> None:

@@ -20,11 +20,11 @@ from tests.blackbox.boards import (
     all_listed,
     running,
     started,
-    stays,
+    stays_taken,
     usb_boards,
     usb_lists,
 )
-from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, pod
 
 RDMA = "vendor.example/rdma"
 
@@ -55,8 +55,4 @@ async def test_what_an_init_container_got_stays_held_though_a_container_was_star
             if asked:
                 kubelet.state.table.save()  # has the kubelet asked
         running(vm)
-        await until_health(kubelet, USB, board.usb, "Unhealthy")
-        kubelet.delete(quiet)
-        kubelet.state.table.save()
-        await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
-        assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
+        await stays_taken(kubelet, board, quiet)

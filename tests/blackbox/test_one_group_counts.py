@@ -25,6 +25,7 @@ from tests.blackbox.boards import (
     USB,
     Board,
     all_listed,
+    given_by_a_daemon,
     lose_counts,
     named,
     running,
@@ -172,10 +173,7 @@ async def test_what_an_old_container_has_open_is_waited_for_by_a_later_daemon_ho
     """Nobody in /proc explains the count, and its pod was forgotten while no daemon was there."""
     (board,) = boards = usb_boards(node, 1)
     async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-            old = await kubelet.admit(pod("old", {GPU: 1}))
-            running(old)
+        old = await given_by_a_daemon(node, kubelet, boards)
         node.host.hold(board.gpu)
         if known:
             async with node.daemon():

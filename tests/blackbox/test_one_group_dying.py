@@ -11,7 +11,15 @@ count that was there before any daemon may be a former driver's.
 from __future__ import annotations
 
 from nodeagent.sim import files
-from tests.blackbox.boards import GPU, all_listed, lose_counts, running, started, usb_boards, usb_lists
+from tests.blackbox.boards import (
+    GPU,
+    all_listed,
+    given_by_a_daemon,
+    lose_counts,
+    started,
+    usb_boards,
+    usb_lists,
+)
 from tests.blackbox.harness import Node, pod
 from tests.blackbox.test_one_group_open import forgotten, waits_until_closed
 
@@ -29,11 +37,8 @@ async def test_what_was_open_before_the_daemon_came_is_waited_for_when_its_pod_i
 ) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-            old = await kubelet.admit(pod("old", {GPU: 1}))
-            running(old)
-            node.host.hold(board.gpu)
+        old = await given_by_a_daemon(node, kubelet, boards)
+        node.host.hold(board.gpu)
         lose_counts(node)
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)

@@ -24,16 +24,6 @@ from tests.conftest import Said
 ONE, TWO, THREE = (PciAddress(nodes.address(number)) for number in range(3))
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path, 3)
-
-
-@pytest.fixture
-def root(host: SimulatedHost) -> Root:
-    return Root(host.directory)
-
-
 async def scanned(root: Root) -> Host:
     """What a daemon that has just started sees."""
     return await ScanRunner(root, Wakes(), deadline=1.0).scan(None, Host(), (), {})

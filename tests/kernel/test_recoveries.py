@@ -20,16 +20,6 @@ ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
 VERDICTS = {ONE: Recovery.FAILED, TWO: Recovery.RUNNING}
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path, 3)
-
-
-@pytest.fixture
-def root(host: SimulatedHost) -> Root:
-    return Root(host.directory)
-
-
 def test_what_was_saved_is_loaded(root: Root) -> None:
     recoveries.save(root, VERDICTS)
     assert recoveries.load(root) == VERDICTS
