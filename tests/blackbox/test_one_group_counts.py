@@ -315,6 +315,7 @@ async def test_a_record_of_counts_that_hangs_holds_up_nobody(
                 running(await kubelet.admit(pod("vm", {GPU: 1})))
                 node.host.bind(other.usb, "vfio-pci")
                 await until_health(kubelet, GPU, other.gpu, "Healthy")
+                assert len(disk.sleepers(daemon.pid)) == 1
             node.host.bind(other.usb, "xhci_hcd")
             await eventually(lambda: other.usb not in record.read_text())
             assert board.gpu in record.read_text()
