@@ -17,7 +17,7 @@ demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet,
 
 test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
 	$(BIN)/python -m compileall -q nodeagent
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m tests.lots $(ARGS)
 
 SECONDS_OF_FUZZ ?= 300
 fuzz: $(DEV_STAMP)  ## damaged inputs of all kinds, SECONDS_OF_FUZZ=300

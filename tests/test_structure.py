@@ -23,12 +23,19 @@ import pytest
 from packaging.requirements import Requirement
 
 from nodeagent.base import log
-from tests.structure.sources import ALL, PRODUCT, ROOT, Function, functions, modules, named, tree
+from tests.structure.sources import ALL, PRODUCT, ROOT, Function, forget, functions, modules, named, tree
 
 TOOLS = Path(sys.executable).parent
 PURE = ("model", "policy")
 IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint"}
 PATCHES = {"setattr", "setitem", "delattr", "delitem"}  # of pytest's monkeypatch; the environment may be set
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """As in ``tests/structure``: kept for the tests here alone."""
+    yield
+    forget()
 
 
 def length(function: Function) -> int:

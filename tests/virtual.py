@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
-import time
 from collections.abc import Sequence
 
 import looptime
 import pytest
 
 from nodeagent.base import threads
+from tests.pulse import Longest, Standstill
 
 END = 3600.0  # seconds after which a test that waits for ever is ended
 THREADS = 0.01  # seconds of each look for events that a thread may take; many come before a jump
@@ -26,7 +26,7 @@ THREADS = 0.01  # seconds of each look for events that a thread may take; many c
 class Patient(selectors.DefaultSelector):
     """Gives threads at work a moment: the loop looks for events many times before its clock jumps.
 
-    Knows how long the loop has turned without a look, at the longest: real seconds.
+    Knows for how long the loop did not look: real seconds, which a clock that jumps does not tell.
     """
 
     def __init__(self) -> None:
@@ -35,16 +35,19 @@ class Patient(selectors.DefaultSelector):
 
     def begin(self) -> None:
         """Forget the turns before."""
-        self.longest = 0.0
-        self._looked = time.monotonic()
+        self._turns = Longest()
 
     def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
         """What can be read or written, by then or at once."""
-        self.longest = max(self.longest, time.monotonic() - self._looked)
+        self._turns.end()
         try:
             return super().select(THREADS if timeout == 0 and _at_work() else timeout)
         finally:
-            self._looked = time.monotonic()
+            self._turns.begin()
+
+    def stop(self) -> Standstill:
+        """The longest of the turns; the present one is as good as over."""
+        return self._turns.found
 
 
 def _at_work() -> bool:

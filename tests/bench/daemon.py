@@ -9,20 +9,19 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests import places
 
 
 @contextlib.contextmanager
 def simulated(functions: int, resources: int) -> Iterator[SimulatedHost]:
     """A host of single-function groups in memory-backed storage, removed at the end."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="nodeagent-bench-", dir=base) as directory:
+    with places.in_memory("nodeagent-bench-") as directory:
         host = nodes.many(directory, functions, resources)
         yield host
 

@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, TESLA, USB, Stage
 from nodeagent.render.table import Paint
+from tests import fetching
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = [
@@ -161,8 +161,7 @@ def test_with_a_page_it_says_where_from_its_first_step_on_and_stays(tmp_path: Pa
     with _playing(tmp_path, "--page") as process:
         addresses = {_read_until(process, "in a browser").split()[1] for _ in range(2)}
         (address,) = addresses
-        with urllib.request.urlopen(address) as answer:
-            assert answer.read().startswith(b"<!doctype html>")
+        assert fetching.body(address).startswith("<!doctype html>")
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
     assert list(tmp_path.iterdir()) == []

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import signal
 import time
-import urllib.request
 from pathlib import Path
 
+from tests import fetching
 from tests.e2e import processes, waiting
 from tests.e2e.certificates import Certificates
 from tests.e2e.namespace import Namespace
@@ -72,8 +72,7 @@ class Kubelet:
         if not self.running:
             raise RuntimeError("the kubelet has ended: " + (self._process.tail() if self._process else ""))
         url = f"http://127.0.0.1:{self._health}/healthz"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
+        return fetching.body(url, 5.0) == "ok"
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop it with a signal; pods go on."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make fuzz``: rounds of damaged inputs, one target after the other, until the time is over.
+"""``make fuzz``: rounds of damaged inputs, one target after the other, until the time is over or all were.
 
 The seed is printed first. What was not borne is told with the one command that does it again, alone and
 shrunk, and ends in exit code 1. What is listed in ``known`` is told and counted, but is no failure.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import secrets
 import sys
 import time
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="damaged inputs")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(everything))
     parser.add_argument("--seconds", type=float, default=NIGHTLY, help=f"how long ({NIGHTLY:.0f})")
+    parser.add_argument("--rounds", type=int, default=None, help="of each target, however long that takes")
     parser.add_argument("--seed", type=int, default=None, help="of all inputs; printed in any case")
     parser.add_argument("--round", type=int, default=None, help="only this round, and shrink what fails")
     chosen = parser.parse_args(arguments)
@@ -41,7 +43,8 @@ def main(arguments: list[str]) -> int:
     wanted = [everything[name] for name in chosen.targets or everything]
     met: Counter[str] = Counter()
     if chosen.round is None:
-        failures = _rounds(wanted, seed, chosen.seconds, met)
+        seconds = chosen.seconds if chosen.rounds is None else math.inf
+        failures = _rounds(wanted, seed, (seconds, chosen.rounds or math.inf), met)
     else:
         found = [round_of(target, seed, chosen.round, met, shrink=True) for target in wanted]
         failures = [failure for failure in found if failure is not None]
@@ -49,14 +52,17 @@ def main(arguments: list[str]) -> int:
     return bool(failures)
 
 
-def _rounds(wanted: Sequence[Target], seed: int, seconds: float, met: Counter[str]) -> list[Failure]:
-    """All that failed until the time was over."""
+def _rounds(
+    wanted: Sequence[Target], seed: int, limits: tuple[float, float], met: Counter[str]
+) -> list[Failure]:
+    """All that failed until the seconds were over, or each target had its rounds."""
+    seconds, most = limits
     failures: list[Failure] = []
     spent: dict[str, list[float]] = {target.name: [] for target in wanted}
     failed: Counter[str] = Counter()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        left = [target for target in wanted if failed[target.name] < ENOUGH]
+        left = [each for each in wanted if failed[each.name] < ENOUGH and len(spent[each.name]) < most]
         if not left:
             break
         target = min(left, key=lambda each: sum(spent[each.name]))  # all have the same time

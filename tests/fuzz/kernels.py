@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.sim import nodes
+from tests import places
 from tests.fuzz import judging, mutations
 from tests.fuzz.running import Target
 from tests.looking import Looks
@@ -103,7 +103,7 @@ _CHANGES = st.lists(st.tuples(st.integers(0, 1 << 20), st.sampled_from(_WAYS), _
 
 def _looked_at(given: tuple[bool, Sequence[tuple[int, str, bytes, str]]]) -> None:
     split, changes = given
-    with TemporaryDirectory(prefix="nodeagent-fuzz-", dir=_memory()) as directory:
+    with places.in_memory("nodeagent-fuzz-") as directory:
         (nodes.vgpu_node if split else nodes.demo_node)(directory)
         looks = Looks(Root(directory))
         before = looks.full()
@@ -116,10 +116,6 @@ def _looked_at(given: tuple[bool, Sequence[tuple[int, str, bytes, str]]]) -> Non
         except KernelRefused:
             return
     judging.decided(whole)
-
-
-def _memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _tree(directory: Path) -> list[Path]:

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
+from tests import fetching
 from tests.blackbox.harness import NOBODY, PATIENCE, T4, Node, eventually
 from tests.image import containers
 from tests.image.containers import CLOSED, Container, Image
@@ -67,8 +67,7 @@ def serving(image: Image, node: Node, port: int) -> Iterator[Container]:
 
 
 def ask(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        return str(answer.read().decode())
+    return fetching.body(f"http://127.0.0.1:{port}{path}", 5.0)
 
 
 def process(container: Container) -> dict[str, str]:

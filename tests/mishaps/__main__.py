@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import os
 import random
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
 import anyio
 
+from tests import places
 from tests.blackbox.harness import Node
 from tests.mishaps import points, story
 from tests.mishaps.points import BACK, FORTH
@@ -57,10 +55,9 @@ async def _all(rng: random.Random, kills: int | None, failures: int | None) -> N
 
 
 async def _on_a_node(what: str, happen: Callable[[Story], Awaitable[str]]) -> None:
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nodeagent-mishaps-", dir=base) as directory:
-        async with story.told(Node(Path(directory))) as told:
+    with places.in_memory("nodeagent-mishaps-") as directory:
+        async with story.told(Node(directory)) as told:
             done = await happen(told)
             print(f"{what:20}{done}, {told.lives} lives, {time.monotonic() - began:.0f} s", flush=True)
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import secrets
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import anyio
 
+from tests import places
 from tests.soak.running import Soak
 from tests.soak.world import Broken
 
@@ -34,9 +32,8 @@ def main(arguments: list[str]) -> int:
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
     print(f"seed                {seed}", flush=True)
     logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the stand-in, whose peers are killed
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="nodeagent-soak-", dir=base) as directory:
-        return _run(Soak(Path(directory), seed, chosen.restarts), seed, chosen.restarts)
+    with places.in_memory("nodeagent-soak-") as directory:
+        return _run(Soak(directory, seed, chosen.restarts), seed, chosen.restarts)
 
 
 def _run(soak: Soak, seed: int, wanted: int) -> int:

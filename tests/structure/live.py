@@ -11,7 +11,6 @@ import ast
 import builtins
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,13 +71,13 @@ def all_live() -> Iterator[tuple[str, Class]]:
                 yield f"{sources.named(path)}:{node.name}", described
 
 
-@cache
+@sources.kept
 def _public() -> Mapping[str, ast.ClassDef]:
     found = (node for path in sources.PRODUCT for node in sources.classes(path))
     return {node.name: node for node in found if node.name[0] != "_"}
 
 
-@cache
+@sources.kept
 def _by_name(heir: Path) -> Mapping[str, ast.ClassDef]:
     """The classes that a class of this module may inherit from: all public ones, and its neighbours."""
     return {**_public(), **{node.name: node for node in sources.classes(heir)}}

@@ -17,7 +17,7 @@ _RECIPE = re.compile(
 )
 _TIERS = {found["tier"]: found["path"] for found in _RECIPE.finditer((_ROOT / "Makefile").read_text())}
 
-_PROGRAMS = {"bench", "fuzz", "mishaps", "soak"}  # have no tests of pytest, but run by themselves
+_PROGRAMS = {"bench", "fuzz", "lots", "mishaps", "soak"}  # have no tests of pytest, but run by themselves
 
 
 def test_the_makefile_has_the_real_tiers() -> None:
