@@ -73,10 +73,10 @@ class Notifier:
             return False
         address = self._address
         target = b"\0" + address[1:].encode() if address.startswith("@") else address.encode()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.setblocking(False)
                 sock.sendto(message, target)
-            except OSError:
-                return False
+        except OSError:
+            return False
         return True

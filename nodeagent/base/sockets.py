@@ -52,15 +52,15 @@ class SocketFile:
     @classmethod
     def bind(cls, directory: Path, name: str) -> SocketFile:
         """Make the file; nobody listens yet. :raises OSError: if it cannot be made."""
-        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
+        with contextlib.ExitStack() as undo:
+            fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, fd)
+            sock = undo.enter_context(
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            )
             sock.bind(_through(fd, name))
             identity = _identity(os.stat(name, dir_fd=fd, follow_symlinks=False))
-        except OSError:
-            sock.close()
-            os.close(fd)
-            raise
+            undo.pop_all()
         return cls(fd, name, sock, identity)
 
     def restrict(self) -> None:

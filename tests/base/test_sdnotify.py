@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base.sdnotify import Notifier
+from tests.limits import free_descriptors
 
 
 @pytest.fixture
@@ -50,6 +51,13 @@ def test_without_systemd_every_call_does_nothing(environ: dict[str, str]) -> Non
 
 def test_a_systemd_that_is_gone_is_no_error(tmp_path: Path) -> None:
     assert not Notifier(str(tmp_path / "absent")).ready()
+
+
+def test_without_a_free_descriptor_nothing_is_said_and_nothing_fails(systemd: socket.socket) -> None:
+    notify = notifier(systemd)
+    with free_descriptors(0):
+        assert not notify.stopping()
+    assert notify.stopping()
 
 
 def test_a_full_socket_never_blocks(systemd: socket.socket) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from nodeagent.base import sockets
+from tests.limits import free_descriptors
 
 LISTEN = """
 import socket, sys
@@ -33,6 +37,15 @@ def served_elsewhere(path: Path) -> Iterator[None]:
         assert process.stdout.readline() == b"listens\n"
         yield
         process.stdin.close()
+
+
+def test_a_socket_that_cannot_be_made_costs_no_descriptor(tmp_path: Path) -> None:
+    with free_descriptors(1):
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many open files"):
+                sockets.SocketFile.bind(tmp_path, "x.sock")
+        os.close(os.open(tmp_path, os.O_RDONLY))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_is_alone_clears_all_sockets_but_its_own_and_no_other_file(tmp_path: Path) -> None:

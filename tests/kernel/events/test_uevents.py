@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import resource
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +25,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
 from tests.hearing import Heard
+from tests.limits import free_descriptors
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "machines" / "uevents").glob("*.json"))
 A = PciAddress("0000:01:00.0")
@@ -280,15 +279,8 @@ def test_the_buffer_is_large_even_beyond_the_limit_of_the_machine() -> None:
 
 
 def test_without_descriptors_the_socket_is_an_error_of_ours() -> None:
-    free = os.dup(0)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        with pytest.raises(KernelRefused) as caught:
-            uevents.open_socket()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with free_descriptors(0), pytest.raises(KernelRefused) as caught:
+        uevents.open_socket()
     assert caught.value.errno == errno.EMFILE
 
 
