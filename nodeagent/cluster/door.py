@@ -9,6 +9,7 @@ calls (``CoreV1Api``) do not work then; plain paths and dicts do. Nobody else im
 from __future__ import annotations
 
 import importlib.util
+import ssl
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -51,11 +52,11 @@ def kubernetes() -> Kubernetes:
     models = _bare(f"{_CLIENT}.models", ())
     root = _bare(_ROOT, places)
     vars(root)["client"], vars(client)["models"] = client, models
-    with _stand_ins():
+    with _stand_ins(), _nobody_trusted():
         configuration = import_module(f"{_CLIENT}.configuration").Configuration
         vars(client)["Configuration"] = configuration  # readers of credentials take both from there
         vars(client)["ApiClient"] = import_module(f"{_CLIENT}.api_client").ApiClient
-    http = import_module("aiohttp")
+        http = import_module("aiohttp")
     return Kubernetes(
         client=vars(client)["ApiClient"],
         configuration=configuration,
@@ -85,6 +86,22 @@ def _stand_ins() -> Iterator[None]:
     finally:
         for name in absent:
             del sys.modules[name]
+
+
+@contextmanager
+def _nobody_trusted() -> Iterator[None]:
+    """For the time of the import no TLS context reads whom the host trusts.
+
+    aiohttp 3.14 makes two as it is imported, which took 2.1 MiB. They are for connections without a context
+    of their own; every client of kubernetes_asyncio has one, made with the client. What took the first all
+    the same would refuse every server; the second, for callers that want no check, checks none either way.
+    """
+    usual = ssl.SSLContext.set_default_verify_paths
+    setattr(ssl.SSLContext, usual.__name__, lambda _: None)
+    try:
+        yield
+    finally:
+        setattr(ssl.SSLContext, usual.__name__, usual)
 
 
 def _places() -> tuple[str, ...]:

@@ -15,6 +15,20 @@ assert door.kubernetes() is kubernetes
 kubernetes.client, kubernetes.config.load_incluster_config, kubernetes.config.load_kube_config
 print(json.dumps([*sys.modules]))
 """
+TRUSTED = """
+import asyncio, ssl
+read = []
+usual = ssl.SSLContext.set_default_verify_paths
+def set_default_verify_paths(self): read.append(self); usual(self)
+ssl.SSLContext.set_default_verify_paths = set_default_verify_paths
+from nodeagent.cluster import door
+kubernetes = door.kubernetes()
+print(len(read))
+async def make():
+    await kubernetes.client(kubernetes.configuration()).close()
+asyncio.run(make())
+print(len(read), read[0].verify_mode.name, read[0].check_hostname)
+"""
 PAST_IT = """
 import kubernetes_asyncio.client.exceptions
 from nodeagent.cluster import door
@@ -40,6 +54,10 @@ def test_the_narrow_import_loads_few_modules_and_no_models() -> None:
     assert "kubernetes_asyncio.client.api_client" in names
     assert len(names) <= 20
     assert [name for name in names if ".models.v1_" in name or ".client.api." in name] == []
+
+
+def test_whom_the_host_trusts_is_read_for_a_client_that_was_told_nobody_and_not_by_the_import() -> None:
+    assert run(TRUSTED).stdout.splitlines() == ["0", "1 CERT_REQUIRED True"]
 
 
 def test_an_import_past_the_door_is_an_error() -> None:
