@@ -19,6 +19,11 @@ def bounded(text: str) -> str:
     return text if more <= 0 else f"{text[: LONGEST - _END]}... ({more} more characters) ...{text[-_END:]}"
 
 
+def on_one_line(text: str) -> str:
+    """The text, with what cannot be printed written as Python does it."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 class NodeagentError(Exception):
     """Base of all errors of this program: ``what`` happened and, for a person, what to do (``hint``)."""
 
@@ -35,11 +40,11 @@ class NodeagentError(Exception):
 class ConfigError(NodeagentError):
     """Raised when what the operator wrote cannot be meant: a wrong key, type, selector, name or path.
 
-    What was written may be of any length, and stands in both lines.
+    What was written may be of any length and have line ends in it, and stands in both lines.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(bounded(what), bounded(hint))
+        super().__init__(on_one_line(bounded(what)), on_one_line(bounded(hint)))
 
 
 class KernelRefused(NodeagentError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from nodeagent.base.errors import on_one_line
 from nodeagent.model.configuration import Finding
 
 LONGEST = 317  # characters: 253 of a domain, "/" and 63 of a name; types and labels are shorter
@@ -41,8 +42,7 @@ def shown(value: Any) -> str:
     if not isinstance(value, str):
         return _WORDS.get(type(value), "something else")
     cut = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
-    escaped = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
-    return f'"{escaped}"' + (f" ({len(value)} characters)" if cut is not value else "")
+    return f'"{on_one_line(cut)}"' + (f" ({len(value)} characters)" if cut is not value else "")
 
 
 def table(value: Any) -> dict[Any, Any]:

@@ -24,6 +24,11 @@ def test_of_what_is_very_long_a_person_sees_how_it_begins_and_ends() -> None:
     assert f"({len(what) - errors.LONGEST} more characters)" in error.what
 
 
+def test_what_cannot_be_printed_breaks_no_line() -> None:
+    error = errors.ConfigError('config.yaml:6: "0\n000:86\x1b[0m" matches nothing', "write é, not \t")
+    assert error.lines() == 'config.yaml:6: "0\\n000:86\\x1b[0m" matches nothing\nwrite é, not \\t'
+
+
 def test_without_a_hint_there_is_one_line() -> None:
     assert errors.Refused("gone").lines() == "gone"
 
