@@ -33,9 +33,10 @@ _NO_ANSWER = "the directory does not answer"
 class Reader:
     """Reads both directories as often as it is asked to; a directory that hangs is read by nobody else."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, known: Mapping[str, CdiFile]) -> None:
+        """``known``: what was read before; a file that is wrong by now keeps the devices that it had."""
         self._root = root
-        self._known: dict[str, CdiFile] = {}
+        self._known = dict(known)
         self._hanging: dict[int, threads.Call[dict[str, CdiFile]]] = {}
         self.answers = Latest(0)  # rung when a directory that hung has answered
         self.answered: frozenset[str] = frozenset()  # the directories that were read the last time
@@ -82,7 +83,7 @@ class CdiSpecs:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reader = Reader(core.root)
+        self._reader = Reader(core.root, core.wakes.specs)
         self._watched: set[str] = set()
         self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
@@ -147,7 +148,7 @@ def components(core: Core) -> list[CdiSpecs]:
 
 async def first(root: Root, desired: Desired) -> Mapping[str, CdiFile]:
     """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
-    return await Reader(root).read(desired.cdi_kinds)
+    return await Reader(root, {}).read(desired.cdi_kinds)
 
 
 def unchanged(root: Root, stamps: Mapping[str, tuple[int, ...]]) -> bool:
