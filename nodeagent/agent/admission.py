@@ -112,9 +112,9 @@ class Admission:
 
     def owned(self, asked: Collection[str]) -> frozenset[str]:
         """The ids that are surely this pod's: what it asks for and got, and what it shows beside that."""
-        mine = frozenset(device_id for _, device_id in self.given)
-        shown = (frozenset(each for _, each in possessions) for possessions in (self.pods or {}).values())
-        return mine.union(asked, *(ids for ids in shown if not ids.isdisjoint(mine)))
+        pods = self.pods or {}
+        shown = self.given.union(*(pods[owner] for owner in owners_of(pods, self.given)))
+        return frozenset(asked).union(device_id for _, device_id in shown)
 
     def gave(self, possessions: Iterable[Possession]) -> None:
         """An Allocate has given these to the pod."""

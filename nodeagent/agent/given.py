@@ -117,7 +117,7 @@ class GivenIds:
         What came with an id is never named: it goes with that.
         """
         shown = _showing(self._given, answer)
-        names, entered = _names(self._given, shown), file.possessions
+        names, entered = _names(self._given, shown), file.of(self._given.keys())
         kept: dict[str, _Given] = {}
         for device_id, before in self._given.items():
             if before.holder.brought or _possession(device_id, before.holder) in shown:

@@ -88,7 +88,8 @@ class Known:
             holder = allocations.holders.get(entry.device_id)
             if holder is None or holder.resource != entry.resource:
                 continue
-            groups[entry.device_id] = groups.get(entry.device_id, frozenset()) | entry.answer.groups
+            known = groups.get(entry.device_id)
+            groups[entry.device_id] = known | entry.answer.groups if known else entry.answer.groups
             for host_device in entry.answer.host_devices:
                 if host_device not in allocations.holders:
                     brought[host_device] = replace(holder, brought=entry.device_id)
@@ -112,7 +113,7 @@ class Known:
         # what the kubelet has struck from its checkpoint has let go, too
         before = {(entry.resource, entry.device_id) for entry in self._unnamed}
         if checkpoint.written is not None:
-            self._named |= before - checkpoint.possessions
+            self._named |= before - checkpoint.of({entry.device_id for entry in self._unnamed})
         self._unnamed = unnamed_entries
         self.hinted = frozenset((entry.resource, entry.device_id) for entry in unnamed_entries)
         self._first = self._first or (checkpoint.written,)
@@ -129,6 +130,8 @@ class Known:
 
 def _with_hints(holders: dict[str, Holder], checkpoint: Checkpoint, hints: list[Entry]) -> dict[str, Holder]:
     """The holders with those of the hints added; another device of a pod may tell its name."""
+    if not hints:
+        return holders
     names = {entry.uid: holders[entry.device_id] for entry in checkpoint.entries if _names(holders, entry)}
     for entry in hints:
         holders.setdefault(entry.device_id, _of_entry(entry, names.get(entry.uid)))
@@ -137,7 +140,7 @@ def _with_hints(holders: dict[str, Holder], checkpoint: Checkpoint, hints: list[
 
 def _names(holders: Mapping[str, Holder], entry: Entry) -> bool:
     holder = holders.get(entry.device_id)
-    return holder is not None and holder.named and holder.resource == entry.resource
+    return holder is not None and holder.resource == entry.resource and holder.named
 
 
 def _of_entry(entry: Entry, named: Holder | None) -> Holder:

@@ -24,19 +24,21 @@ from nodeagent.kubelet.podresources import Birth, PodReader, VirtHandler
 from nodeagent.model.allocation import PodList
 from nodeagent.model.shares import DirectoryShare
 
+IDLE = 1.0  # seconds: an Allocate follows a preference, and another Allocate, sooner than that
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
 
 
 class PodResources:
     """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
 
-    def __init__(self, path: str, proc: str, plugins: str, snapshots: Snapshots) -> None:
+    def __init__(self, path: str, proc: str, plugins: str, snapshots: Snapshots, idle: float) -> None:
+        """``idle``: seconds until a connection is closed that nobody uses."""
         self._path = path
         self._proc = proc
         self._birth: Birth | None = None
         self._snapshots = snapshots
         self._virt_handler = VirtHandler(plugins)
-        self._reader = PodReader(path, self._virt_handler)
+        self._reader = PodReader(path, self._virt_handler, idle=idle)
         pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
         self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
 
@@ -47,6 +49,10 @@ class PodResources:
         """
         self._virt_handler.learn(rule.name for rule in self._snapshots.now.desired.foreign.values())
         return await self._reader.pods()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._reader.close()
 
     def checkpoint(self) -> Checkpoint:
         """What the checkpoint says. Blocks on a file."""
@@ -71,6 +77,7 @@ class KubeletSide:
     directory: SocketDir
     registry: SocketDir | None
     registrar: Registrar
+    pod_resources: PodResources
     holders: Holders
     cdi: CdiFiles
     plugins: DevicePlugins
@@ -94,7 +101,8 @@ class KubeletSide:
             directory.open()
 
     def close(self) -> None:
-        """Give the directories back."""
+        """Give the directories back, and ask nobody any more."""
+        self.pod_resources.close()
         for directory in self.directories:
             directory.close()
 
@@ -109,12 +117,8 @@ def build(core: Core) -> KubeletSide:
         registry = SocketDir(path, core.watcher, exclusive=False)
     registrar = Registrar(directory.kubelet_path)
     socket = root.path(settings.kubelet.pod_resources)
-    inquiry = Inquiry(
-        PodResources(socket, root.path("/proc"), directory.path, core.snapshots),
-        core.snapshots,
-        core.reservations,
-        core.observer,
-    )
+    pod_resources = PodResources(socket, root.path("/proc"), directory.path, core.snapshots, IDLE)
+    inquiry = Inquiry(pod_resources, core.snapshots, core.reservations, core.observer)
     holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
     closing = Closing(root, core.wakes, core.observer, core.offering, core.reservations.forgotten)
@@ -123,7 +127,7 @@ def build(core: Core) -> KubeletSide:
     granting = Granting(core.offering, core.reservations, asking, closing, core.provisions, core.settings)
     way = _way(directory, registry, registrar)
     plugins = DevicePlugins(core.offering, granting, holders, cdi, core.supervisor, way)
-    return KubeletSide(directory, registry, registrar, holders, cdi, plugins)
+    return KubeletSide(directory, registry, registrar, pod_resources, holders, cdi, plugins)
 
 
 def _way(directory: SocketDir, registry: SocketDir | None, registrar: Registrar) -> Way:

@@ -61,10 +61,11 @@ class Checkpoint(NamedTuple):
         """
         return self.after >= then + APART
 
-    @property
-    def possessions(self) -> frozenset[Possession]:
-        """What pods have, whoever they are."""
-        return frozenset((entry.resource, entry.device_id) for entry in self.entries)
+    def of(self, ids: Collection[str]) -> frozenset[Possession]:
+        """What pods have of these ids, whoever they are."""
+        if not ids:
+            return frozenset()
+        return frozenset((each.resource, each.device_id) for each in self.entries if each.device_id in ids)
 
     @property
     def settled(self) -> frozenset[Possession]:

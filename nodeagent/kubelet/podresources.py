@@ -26,8 +26,9 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.slices import Slices
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import wire
-from nodeagent.kubelet.grpc.channel import SocketChannel, open_channel
-from nodeagent.model.allocation import Holder, PodList, Possession
+from nodeagent.kubelet.grpc.channel import SocketChannel
+from nodeagent.kubelet.grpc.kept import KeptChannel
+from nodeagent.model.allocation import Holder, PodList, Pods, Possession
 from nodeagent.model.ids import ResourceName
 
 LIST_LIMIT = 5.0  # seconds
@@ -36,6 +37,7 @@ LIST = "/v1.PodResourcesLister/List"
 _PODS = 1  # the field of ListPodResourcesResponse
 _PIECE = 4096  # bytes of a pod that are read in one go; most have less
 _PART = 500  # devices that are taken in one go
+_LOOK = 64  # pods between two looks at the clock
 _CODEC = wire.Codec()
 
 
@@ -108,17 +110,16 @@ _Held = tuple[str, Holder]
 class _Pod(NamedTuple):
     """One pod of an answer."""
 
-    namespace: str
-    name: str
+    name: str  # with its namespace
     devices: tuple[_Held, ...]
     shown: frozenset[Possession]
 
 
 class _List(NamedTuple):
-    """What was told of these pods: by name, and which of their resources have groups for their ids."""
+    """One answer: its pods, by what was said of them, and what was made of it."""
 
-    pods: Sequence[_Pod] = ()
-    served: Mapping[str, bool] = {}  # only what has numbers for ids
+    known: Mapping[bytes, _Pod] = {}
+    served: Mapping[str, bool] = {}  # which resources have groups for ids; only what has numbers for ids
     told: PodList = PodList({}, {})
 
 
@@ -129,12 +130,14 @@ class PodReader:
     is the same the objects are the same, too: for whoever compares much that is a tenth of the time.
     """
 
-    def __init__(self, path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT) -> None:
-        """``limit``: seconds for an answer."""
+    def __init__(
+        self, path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT, idle: float = 0.0
+    ) -> None:
+        """``limit``: seconds for an answer; ``idle``: until the connection is closed that nobody uses."""
         self._path = path
+        self._kubelet = KeptChannel(path, idle)
         self._virt_handler = virt_handler
         self._limit = limit
-        self._known: dict[bytes, _Pod] = {}  # those of the last answer, by what it said of them
         self._last = _List()
 
     async def pods(self) -> PodList:
@@ -143,42 +146,77 @@ class PodReader:
         :raises KubeletUnavailable: without an answer in time.
         """
         try:
-            async with open_channel(self._path) as channel:
+            async with self._kubelet.channel() as channel:
                 return await self._pod_list(await _answer(channel, self._limit))
         except KubeletUnavailable as error:
             raise KubeletUnavailable(f"{self._path}: {error.what}") from error
 
-    async def _pod_list(self, answer: bytes) -> PodList:
-        """By the names of pods: they come in no order, and of two with one id the same is to be told."""
-        slices = Slices()
-        before = {_full_name(pod): pod for pod in self._known.values()}
-        read: dict[bytes, _Pod] = {}
-        for message in wire.messages(answer, _PODS):
-            read[message] = self._known.get(message) or await _pod(message, before, slices)
-            await slices.rest()
-        self._known = read
-        return await self._listed(sorted(read.values(), key=_full_name), slices)
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self._kubelet.close()
 
-    async def _listed(self, pods: list[_Pod], slices: Slices) -> PodList:
-        """Who holds what by these pods: what was told last, if that is the same."""
-        last = self._last
-        same = len(pods) == len(last.pods) and all(map(is_, pods, last.pods))
-        if same and all(self._virt_handler.serves(name) is was for name, was in last.served.items()):
-            return last.told
-        served: dict[str, bool] = {}  # one look at files for all ids of a resource
-        holders: dict[str, Holder] = {}
+    async def _pod_list(self, answer: bytes) -> PodList:
+        """Who holds what by this answer.
+
+        Questions overlap, and are given up half-way: each starts from a whole list, and leaves a whole one.
+        """
+        slices, last = Slices(), self._last
+        by_name: dict[str, _Pod] = {}
+        read: dict[bytes, _Pod] = {}
+        new: dict[bytes, _Pod] = {}
+        for number, message in enumerate(wire.messages(answer, _PODS)):
+            pod = last.known.get(message)
+            if pod is None:
+                by_name = by_name or {each.name: each for each in last.known.values()}
+                pod = new[message] = await _pod(message, by_name, slices)
+            read[message] = pod
+            if number % _LOOK == 0:
+                await slices.rest()
+        now = self._last = await self._listed(last, read, new, slices)
+        return now.told
+
+    async def _listed(
+        self, last: _List, read: Mapping[bytes, _Pod], new: Mapping[bytes, _Pod], slices: Slices
+    ) -> _List:
+        """What these pods have: as it was told last, if that is the same.
+
+        By what is said of each: they come in no order, and of two with one id the same is to be told.
+        """
+        gone = [last.known[message] for message in last.known.keys() - read.keys()]
+        as_served = all(self._virt_handler.serves(name) is was for name, was in last.served.items())
+        if as_served and not new and not gone:
+            return last
+        pods = [read[message] for message in sorted(read)]
+        await slices.rest()
+        added = {device_id for pod in new.values() for device_id, _ in pod.devices}
+        if as_served and not any(pod.devices for pod in gone) and added.isdisjoint(last.told.holders):
+            served, holders = dict(last.served), dict(last.told.holders)
+            await self._add([new[message] for message in sorted(new)], served, holders, slices)
+        else:
+            served, holders = {}, {}
+            await self._add(pods, served, holders, slices)
+        return _List(read, served, PodList(holders, _by_name(pods)))
+
+    async def _add(
+        self, pods: Sequence[_Pod], served: dict[str, bool], holders: dict[str, Holder], slices: Slices
+    ) -> None:
+        """What these have; ``served`` spares looks at files: one is enough for all ids of a resource."""
         for pod in pods:
             for part in _parts(pod.devices):
                 numbers = {holder.resource for each, holder in part if each.isdecimal()}
                 served |= {each: self._virt_handler.serves(each) for each in numbers - served.keys()}
                 holders.update(each for each in part if not each[0].isdecimal() or served[each[1].resource])
                 await slices.rest()
-        self._last = _List(pods, served, PodList(holders, {_full_name(pod): pod.shown for pod in pods}))
-        return self._last.told
 
 
-def _full_name(pod: _Pod) -> str:
-    return f"{pod.namespace}/{pod.name}"
+def _by_name(pods: Sequence[_Pod]) -> Pods:
+    """What each shows; of two with one name, both."""
+    shown = {pod.name: pod.shown for pod in pods}
+    if len(shown) < len(pods):
+        for pod in pods:
+            if not pod.shown <= shown[pod.name]:
+                shown[pod.name] |= pod.shown
+    return shown
 
 
 async def _answer(channel: SocketChannel, limit: float) -> bytes:
@@ -204,7 +242,8 @@ async def _pod(message: bytes, known: Mapping[str, _Pod], slices: Slices) -> _Po
         named.append(piece)
         name, namespace = name or piece.name, namespace or piece.namespace
         await slices.rest()
-    before = known.get(f"{namespace}/{name}") or _Pod(namespace, name, (), frozenset())
+    full_name = f"{namespace}/{name}"
+    before = known.get(full_name) or _Pod(full_name, (), frozenset())
     devices: list[_Held] = []
     holder_of = functools.cache(functools.partial(Holder, namespace, name))  # one for all that is alike
     for piece in chain(named, pieces):
@@ -224,7 +263,7 @@ async def _with(before: _Pod, devices: Sequence[_Held], slices: Slices) -> _Pod:
     for part in _parts(devices):
         shown.update((holder.resource, device_id) for device_id, holder in part)
         await slices.rest()
-    return _Pod(before.namespace, before.name, tuple(devices), frozenset(shown))
+    return _Pod(before.name, tuple(devices), frozenset(shown))
 
 
 def _parts(devices: Sequence[_Held]) -> Iterator[Sequence[_Held]]:

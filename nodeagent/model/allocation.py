@@ -57,6 +57,11 @@ Pods = Mapping[str, frozenset[Possession]]
 """``namespace/name`` of each pod that the kubelet names → what it shows of it, of all device plugins."""
 
 
+def possessions(pods: Pods) -> frozenset[Possession]:
+    """What all of them show."""
+    return frozenset[Possession]().union(*pods.values())
+
+
 class PodList(NamedTuple):
     """One answer of the kubelet to who holds what; ``pods`` has those without devices, too."""
 

@@ -93,6 +93,7 @@ class Agent:
             "",
             str(kubelet.paths.plugins),
             self.snapshots,
+            0.0,
         )
         self.inquiry = Inquiry(source, self.snapshots, self.reservations, self.eyes.observer)
         self.holders = Holders(

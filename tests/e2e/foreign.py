@@ -12,7 +12,7 @@ import anyio.from_thread
 from grpclib.exceptions import GRPCError
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.kubelet.grpc.server import SocketServer
 from tests.sim import plugin
 
@@ -67,7 +67,7 @@ async def _served(
     server = SocketServer(directory, endpoint, [served])
     await server.start()
     try:
-        async with channel.open_channel(str(directory / "kubelet.sock")) as peer:
+        async with open_channel(str(directory / "kubelet.sock")) as peer:
             request = v1beta1.RegisterRequest("v1beta1", endpoint, resource)
             await v1beta1.RegistrationStub(peer).register(request, timeout=20)
         yield served

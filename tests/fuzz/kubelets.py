@@ -188,11 +188,11 @@ def _read(content: bytes) -> None:
         path.write_text(json.dumps(_checkpoint()))
         file = checkpoint.CheckpointFile(str(path), directory)
         before = file.read()
-        assert before.possessions
+        assert before.entries
         aside.write_bytes(content)
         aside.rename(path)
         after, resources = file.read(), checkpoint.known_resources(str(path))
-        assert after.settled | after.begun() <= after.possessions
+        assert after.settled | after.begun() <= {(each.resource, each.device_id) for each in after.entries}
         try:
             json.loads(content)
         except (ValueError, RecursionError):

@@ -13,7 +13,8 @@ from grpclib.const import Cardinality, Handler
 
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import channel, server
+from nodeagent.kubelet.grpc import server
+from nodeagent.kubelet.grpc.channel import open_channel
 
 LIST = "/v1beta1.DevicePlugin/ListAndWatch"
 HELLO = bytes(v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="a", health="Healthy")]))
@@ -71,5 +72,5 @@ async def within(seconds: float, wait: Callable[[], Awaitable[Any]]) -> Any:
 
 async def options(path: Path) -> v1beta1.DevicePluginOptions:
     """The answer to GetDevicePluginOptions."""
-    async with channel.open_channel(path) as peer:
+    async with open_channel(path) as peer:
         return await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)

@@ -182,7 +182,7 @@ def test_what_a_pod_has_that_is_still_being_admitted_is_not_settled(tmp_path: Pa
     assert checkpoint.read().settled == {(R, "a")}, "pods cannot be seen"
     pods.mkdir()
     assert checkpoint.read().settled == set()
-    assert checkpoint.read().possessions == {(R, "a")}
+    assert checkpoint.read().of({"a", "b"}) == {(R, "a")}
     (pods / "u").mkdir()
     assert checkpoint.read().settled == {(R, "a")}
 

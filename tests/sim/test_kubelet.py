@@ -23,7 +23,7 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc import channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.sim.kubelet.clients import is_extended_resource_name
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -215,7 +215,7 @@ async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
         kubelet.faults.set("hang-register")
         with pytest.raises(KubeletUnavailable, match="no answer in time"):
-            async with channel.open_channel(kubelet.socket) as peer:
+            async with open_channel(kubelet.socket) as peer:
                 request = v1beta1.RegisterRequest("v1beta1", "dev.sock", RESOURCE)
                 await v1beta1.RegistrationStub(peer).register(request, timeout=0.1)
 
@@ -257,7 +257,7 @@ async def test_until_gives_up_in_time(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def lister(kubelet: Kubelet) -> AsyncIterator[v1.PodResourcesListerStub]:
-    async with channel.open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
+    async with open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
         yield v1.PodResourcesListerStub(peer, timeout=5)
 
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc import channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.sim.kubelet import devices
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
@@ -29,7 +29,7 @@ def _pod(name: str = "vm", *limits: dict[str, int], **more: Any) -> Pod:
 
 async def _named(kubelet: Kubelet) -> dict[str, set[str]]:
     """Each pod that List names, with the ids that it shows."""
-    async with channel.open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
+    async with open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
         answer = await v1.PodResourcesListerStub(peer, timeout=5).list(v1.ListPodResourcesRequest())
     return {
         pod.name: {name for one in pod.containers for entry in one.devices for name in entry.device_ids}

@@ -163,25 +163,38 @@ class SocketChannel(Channel):
             raise ConnectionAbortedError(errno.ECONNABORTED, "the channel was closed")
 
 
-@contextlib.asynccontextmanager
-async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
-    """A connected channel, closed at the end.
+@contextlib.contextmanager
+def as_unavailable() -> Iterator[None]:
+    """Connecting, and calls.
 
     :raises KubeletUnavailable: with the foreign error as its cause, for all that can go wrong on
-        the way and for all gRPC errors, timeouts and unreadable answers of the calls made inside.
+        the way and for all gRPC errors, timeouts and unreadable answers.
     :raises KubeletAway: if nobody listens.
     """
-    channel = SocketChannel(path, config=SMALL)
     try:
-        await channel.__connect__()
-        yield channel
+        yield
     except FOREIGN_ERRORS as error:
         away = isinstance(error, FileNotFoundError | ConnectionRefusedError)
         raise (KubeletAway if away else KubeletUnavailable)(describe(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
+    """A connected channel, closed at the end. Raises as ``as_unavailable`` does, in the calls as well."""
+    channel = SocketChannel(path, config=SMALL)
+    try:
+        with as_unavailable():
+            await channel.__connect__()
+            yield channel
     finally:
-        channel.close()
-        with CancelScope(shield=True):
-            await anyio.lowlevel.checkpoint()  # asyncio closes the socket in the next turn
+        await closed(channel)
+
+
+async def closed(channel: SocketChannel) -> None:
+    """Close it, and its socket: asyncio does that in the next turn."""
+    channel.close()
+    with CancelScope(shield=True):
+        await anyio.lowlevel.checkpoint()
 
 
 def describe(error: BaseException) -> str:

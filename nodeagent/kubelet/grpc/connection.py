@@ -25,7 +25,7 @@ from grpclib.config import Configuration
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import Connection as H2Connection
-from grpclib.protocol import H2Protocol, Stream
+from grpclib.protocol import EventsProcessor, H2Protocol, Stream
 
 from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
@@ -86,6 +86,20 @@ class WholeMessages(Stream):
     """
 
     _in_body = False
+
+    async def send_request(
+        self, headers: list[tuple[str, str]], end_stream: bool = False, *, _processor: EventsProcessor
+    ) -> Callable[[], None]:
+        """Begin a call. Where the peer bears so many only, it waits for its turn, but not without a peer.
+
+        grpclib 0.4.9 ends those that have a number when the connection is lost, and lets the others wait.
+        """
+        waiting = -id(self)
+        _processor.streams[waiting] = self
+        try:
+            return await super().send_request(headers, end_stream, _processor=_processor)
+        finally:
+            del _processor.streams[waiting]
 
     async def recv_data(self, size: int) -> bytes:
         """The next bytes; none where the messages end. :raises GRPCError: for a message that is none."""

@@ -98,14 +98,19 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
     """The tag of each field, and where its value begins and ends."""
-    at = 0
-    while at < len(data):
+    at, size = 0, len(data)
+    while at < size:
         try:
-            tag, at = _number(data, at)
-            begin, at = _extent(data, at, tag & 7)
+            tag = data[at]
+            if tag & 0x87 == _LENGTH and data[at + 1] < 0x80:  # nearly all: no number is longer than a byte
+                begin = at + 2
+                at = begin + data[at + 1]
+            else:
+                tag, at = _number(data, at)
+                begin, at = _extent(data, at, tag & 7)
         except (ValueError, IndexError, KeyError) as error:
             raise Unreadable(f"messages that cannot be read: {error}") from error
-        if at > len(data) or tag >> 3 == 0:
+        if at > size or tag >> 3 == 0:
             raise Unreadable("messages that cannot be read: only a part of a field")
         yield tag, begin, at
 

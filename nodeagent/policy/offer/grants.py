@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods
+from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress
@@ -92,8 +92,10 @@ def check_free(
 
     :raises Refused: with whoever has one of them.
     """
+    shown_ids = {device_id for _, device_id in possessions(pods)}
     for device_id in device_ids:
-        named = (pod for pod, shown in pods.items() if any(each == device_id for _, each in shown))
+        showing = pods.items() if device_id in shown_ids else ()
+        named = (pod for pod, shown in showing if any(each == device_id for _, each in shown))
         others = (pod for pod in named if askers - {pod})
         holder = next(others, given.get(device_id))
         if holder is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodeagent.model.allocation import Pods, Possession
+from nodeagent.model.allocation import Pods, Possession, possessions
 from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
@@ -57,7 +57,7 @@ def unaccounted(
     After a force deletion the kubelet gives a device away while the old container still has it open.
     """
     snapshot = decision.snapshot
-    shown = frozenset(_shown(snapshot, pods))
+    shown = possessions(pods)
     for device_id in device_ids:
         offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
         if offer is None or host_device is None:
@@ -65,22 +65,23 @@ def unaccounted(
         unit = units.unit_of(host_device)
         alone = resource.isolation is Isolation.NONE
         accounting = offer.host_devices if alone else units.ids_in(unit, snapshot.host)
-        if shown.isdisjoint(accounting):
+        if not _shown(accounting, shown, snapshot):
             members = units.unit_at(unit, snapshot).devices
             yield from (each for each in members if not alone or each.id in offer.host_devices)
 
 
-def _shown(snapshot: Snapshot, pods: Pods) -> Iterator[str]:
-    """The ids that pods show, and what came with them.
+def _shown(ids: Iterable[str], shown: frozenset[Possession], snapshot: Snapshot) -> bool:
+    """True if one of the ids is shown, or came with what is.
 
     A number is a group only where it holds one, else a share of another plugin.
     """
-    allocations = snapshot.allocations
-    possessions = frozenset[Possession]().union(*pods.values())
-    for resource, device_id in possessions:
+    allocations, shown_ids = snapshot.allocations, {device_id for _, device_id in shown}
+    for device_id in ids:
         holder = allocations.holders.get(device_id)
-        if not device_id.isdecimal() or (holder is not None and holder.resource == resource):
-            yield device_id
-    for device_id, holder in allocations.brought.items():
-        if (holder.resource, holder.brought) in possessions:
-            yield device_id
+        of_holder = holder is not None and (holder.resource, device_id) in shown
+        if of_holder or (device_id in shown_ids and not device_id.isdecimal()):
+            return True
+        bringer = allocations.brought.get(device_id)
+        if bringer is not None and (bringer.resource, bringer.brought) in shown:
+            return True
+    return False

@@ -96,7 +96,9 @@ class DeviceTable:
 
     def count_again(self) -> None:
         """Only what is held is not free: what is being given just now is forgotten, as the real one does."""
-        self.allocated = {each.resource: self.in_use(each.resource) for each in self.held}
+        self.allocated = {}
+        for held in self.held:
+            self.allocated.setdefault(held.resource, set()).update(held.ids)
 
     def in_use(self, resource: str) -> set[str]:
         """Ids that some container holds."""

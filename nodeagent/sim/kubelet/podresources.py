@@ -8,7 +8,7 @@ knows is in ``sources``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import anyio
 from grpclib.const import Status
@@ -17,6 +17,7 @@ from grpclib.exceptions import GRPCError
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.sim.kubelet import sources
 from nodeagent.sim.kubelet.admission import Admission
+from nodeagent.sim.kubelet.devices import Held
 from nodeagent.sim.kubelet.state import Pod, State
 
 
@@ -31,7 +32,8 @@ class PodResources(v1.PodResourcesListerBase):
         """All active pods of the sources that have been read."""
         await self._faults()
         self._admission.free_devices_of_gone_pods()
-        return v1.ListPodResourcesResponse([self._pod(pod) for pod in sources.named(self._state)])
+        held = self._held()
+        return v1.ListPodResourcesResponse([self._pod(pod, held) for pod in sources.named(self._state)])
 
     async def get_allocatable_resources(
         self, message: v1.AllocatableResourcesRequest
@@ -54,14 +56,21 @@ class PodResources(v1.PodResourcesListerBase):
         if pod is None:
             text = f"pod {message.pod_name} in namespace {message.pod_namespace} not found"
             raise GRPCError(Status.UNKNOWN, text)
-        return v1.GetPodResourcesResponse(self._pod(pod))
+        return v1.GetPodResourcesResponse(self._pod(pod, self._held()))
 
     async def _faults(self) -> None:
         if self._state.faults.get("pod-resources-exhausted"):
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "rejected by rate limit")
         await anyio.sleep(self._state.faults.get("pod-resources-delay") or 0)
 
-    def _pod(self, pod: Pod) -> v1.PodResources:
+    def _held(self) -> Mapping[tuple[str, str], Sequence[Held]]:
+        """What each container has, by the uid of its pod and its name."""
+        held: dict[tuple[str, str], list[Held]] = {}
+        for each in self._state.table.held:
+            held.setdefault((each.pod_uid, each.container), []).append(each)
+        return held
+
+    def _pod(self, pod: Pod, held: Mapping[tuple[str, str], Sequence[Held]]) -> v1.PodResources:
         names = [f"sidecar{index}" for index in range(len(pod.sidecars))]
         names += [f"c{index}" for index in range(len(pod.containers))]
         containers = [
@@ -69,9 +78,8 @@ class PodResources(v1.PodResourcesListerBase):
                 name,
                 [
                     entry
-                    for held in self._state.table.held
-                    if (held.pod_uid, held.container) == (pod.uid, name)
-                    for entry in self._devices(held.resource, held.ids)
+                    for each in held.get((pod.uid, name), ())
+                    for entry in self._devices(each.resource, each.ids)
                 ],
             )
             for name in names

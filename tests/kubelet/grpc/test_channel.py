@@ -15,6 +15,7 @@ import pytest
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import channel
+from nodeagent.kubelet.grpc.channel import open_channel
 from tests.kubelet.serving import options, serving, within
 
 GOAWAY = bytes.fromhex("000000040000000000 0000080700000000000000000000000000")  # after empty SETTINGS
@@ -24,7 +25,7 @@ async def test_a_call_that_times_out_leaves_cancel_scopes_in_order(tmp_path: Pat
     async with serving(tmp_path) as (served, _):
         with anyio.CancelScope() as scope:
             with pytest.raises(KubeletUnavailable, match="no answer in time"):
-                async with channel.open_channel(served.path) as peer:
+                async with open_channel(served.path) as peer:
                     stub = v1beta1.DevicePluginStub(peer)
                     await stub.allocate(v1beta1.AllocateRequest(), timeout=0.05)
             scope.cancel()
@@ -39,7 +40,7 @@ async def test_a_lost_connection_leaves_its_task_uncancelled(tmp_path: Path, las
 
     async def call() -> None:
         with pytest.raises(KubeletUnavailable):
-            async with channel.open_channel(tmp_path / "p.sock") as peer:
+            async with open_channel(tmp_path / "p.sock") as peer:
                 await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
         counts.append(_cancellations())
 
@@ -93,7 +94,7 @@ async def test_a_cancellation_that_is_not_grpclibs_stays_counted(tmp_path: Path)
         async def call() -> None:
             calling.append(asyncio.current_task())
             try:
-                async with channel.open_channel(served.path) as peer:
+                async with open_channel(served.path) as peer:
                     await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
             finally:
                 counts.append(_cancellations())
@@ -120,7 +121,7 @@ async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path
             await options(tmp_path / "deaf.sock")
         bound.listen()
         with pytest.raises(KubeletUnavailable, match="no answer in time") as caught:
-            async with channel.open_channel(tmp_path / "deaf.sock") as peer:
+            async with open_channel(tmp_path / "deaf.sock") as peer:
                 await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=0.05)
         assert not isinstance(caught.value, channel.KubeletAway)
 

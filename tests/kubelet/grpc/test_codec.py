@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.podresources import v1
@@ -92,3 +94,42 @@ def test_the_pieces_of_a_message_are_messages_and_together_they_are_the_message(
 def test_bytes_that_do_not_fall_into_messages_are_one_kind_of_error(data: bytes) -> None:
     with pytest.raises(wire.Unreadable, match="messages that cannot be read"):
         list(wire.messages(data, 1))
+
+
+PODS = [
+    v1.PodResources("p" * long, "ns", [v1.ContainerResources("c", [v1.ContainerDevices("r", ["d" * long])])])
+    for long in (1, 60, 127, 128, 200)
+]
+ANSWER = bytes(v1.ListPodResourcesResponse(PODS))
+
+
+@settings(max_examples=1000, deadline=None, database=None)
+@given(
+    st.binary(max_size=8) | st.just(ANSWER),
+    st.lists(st.tuples(st.integers(0, 300) | st.integers(0, len(ANSWER)), st.integers(0, 255)), max_size=3),
+    st.integers(0, len(ANSWER)) | st.just(len(ANSWER)),
+)
+def test_damaged_bytes_say_the_same_pod_by_pod_as_in_one_go(
+    data: bytes, damages: list[tuple[int, int]], cut: int
+) -> None:
+    damaged = bytearray(data)
+    for at, byte in damages:
+        damaged[at : at + 1] = bytes((byte,))
+    data = bytes(damaged[:cut])
+    assert pod_by_pod(data) == in_one_go(data)
+
+
+def pod_by_pod(data: bytes) -> list[v1.PodResources] | None:
+    """The pods; None for bytes that cannot be read."""
+    try:
+        return [wire.Codec().decode(each, v1.PodResources) for each in wire.messages(data, 1)]
+    except wire.Unreadable:
+        return None
+
+
+def in_one_go(data: bytes) -> list[v1.PodResources] | None:
+    try:
+        answer: v1.ListPodResourcesResponse = wire.Codec().decode(data, v1.ListPodResourcesResponse)
+    except wire.Unreadable:
+        return None
+    return answer.pod_resources

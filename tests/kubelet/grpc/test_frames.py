@@ -16,7 +16,8 @@ from h2.connection import H2Connection
 
 from nodeagent.base.errors import LONGEST, KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import channel, server
+from nodeagent.kubelet.grpc import server
+from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.kubelet.grpc.connection import LARGEST
 from tests.kubelet.grpc.frames import ALTSVC, UNKNOWN, answering, framed, peer
 from tests.kubelet.serving import Plugin, options, serving
@@ -107,7 +108,7 @@ async def test_a_refusal_has_no_more_words_than_a_person_reads(tmp_path: Path) -
     await served.start()
     try:
         with pytest.raises(KubeletUnavailable) as refused:
-            async with channel.open_channel(served.path) as client:
+            async with open_channel(served.path) as client:
                 await v1beta1.DevicePluginStub(client).allocate(v1beta1.AllocateRequest(), timeout=5)
         assert refused.value.what.startswith("FAILED_PRECONDITION: üüü")
         assert len(refused.value.what) < LONGEST + 100

@@ -26,6 +26,7 @@ from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import channel, server
+from nodeagent.kubelet.grpc.channel import open_channel
 from tests import virtual
 from tests.kubelet.serving import HELLO, LIST, Plugin, options, serving, within
 
@@ -47,7 +48,7 @@ async def test_a_long_prefix_does_not_matter(tmp_path: Path) -> None:
 
 
 async def test_stop_lets_a_running_call_finish(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
+    async with serving(tmp_path) as (served, plugin), open_channel(served.path) as peer:
         answers: list[v1beta1.AllocateResponse] = []
 
         async def call() -> None:
@@ -69,7 +70,7 @@ async def test_a_call_that_outlives_the_grace_is_told_so(tmp_path: Path) -> None
 
         async def call() -> None:
             try:
-                async with channel.open_channel(served.path) as peer:
+                async with open_channel(served.path) as peer:
                     await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
             except KubeletUnavailable as error:
                 raised.append(error)
@@ -82,7 +83,7 @@ async def test_a_call_that_outlives_the_grace_is_told_so(tmp_path: Path) -> None
 
 
 async def test_new_calls_on_an_old_connection_are_refused_while_stopping(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
+    async with serving(tmp_path) as (served, plugin), open_channel(served.path) as peer:
         stub = v1beta1.DevicePluginStub(peer)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stub.allocate, v1beta1.AllocateRequest())
@@ -97,7 +98,7 @@ async def test_new_calls_on_an_old_connection_are_refused_while_stopping(tmp_pat
 
 @virtual.TIME
 async def test_stop_ends_a_stream_cleanly_and_closes_the_connection(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (served, plugin), channel.open_channel(served.path) as peer:
+    async with serving(tmp_path) as (served, plugin), open_channel(served.path) as peer:
         seen: list[v1beta1.ListAndWatchResponse] = []
 
         async def read() -> None:
@@ -128,7 +129,7 @@ async def test_stop_works_for_a_cancelled_caller_and_twice(tmp_path: Path) -> No
 
 async def test_a_handler_learns_that_its_peer_has_gone_and_cleans_up_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, plugin):
-        async with channel.open_channel(served.path) as peer:
+        async with open_channel(served.path) as peer:
             stream = v1beta1.DevicePluginStub(peer).list_and_watch()
             assert await within(5, stream.__anext__)
             await stream.aclose()  # type: ignore[attr-defined]  # an async generator, typed as iterator
