@@ -47,7 +47,7 @@ class Asking:
         depends = bool(settling) and not self._inquiry.error
         depends = depends or grants.contended(resource, device_ids, decision)
         admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
-        behind = grants.behind(resource, device_ids, self._offering.decision)
+        behind = (*device_ids, *grants.behind(resource, device_ids, self._offering.decision))
         given = self._reservations.given
         for others, wait in ((given.beside, 0.0), (given.missed, LATER)):
             if admission.pods is None or others(admission).keys().isdisjoint(behind):

@@ -53,10 +53,17 @@ class Closing:
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Read again all that decides about these devices, and decide.
 
+        What was not known to be behind them before is read next: a device may be in another group by now.
+
         :raises KernelRefused: if what has changed could not be read.
         """
-        await self._observer.recheck(grants.behind(resource, device_ids, self._offering.decision))
-        self._offering.one_turn()
+        known: frozenset[str] | None = None
+        behind = grants.behind(resource, device_ids, self._offering.decision)
+        while known is None or not known.issuperset(behind):
+            await self._observer.recheck(behind)
+            self._offering.one_turn()
+            known = frozenset(behind)
+            behind = grants.behind(resource, device_ids, self._offering.decision)
 
     async def described(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Wait until what the CDI files of these devices say is what was read of them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handing out: recheck, see who asks, decide, see that it answers, CDI, grant, reserve.
+"""Handing out: see who asks, recheck, decide, see that it answers, CDI, grant, reserve.
 
 The one way to a container's devices. Knows no protocol of the kubelet: whoever speaks one asks here, and
 sends what comes back. Whether the pod that asks may take more of a group is known from the kubelet's
@@ -79,15 +79,14 @@ class Granting:
     async def _granted(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         began = anyio.current_time()
         grants.check_listed(self.resource(name), device_ids)
-        await self._closing.recheck(self.resource(name), device_ids)
-        if self.resource(name).kind is Kind.CDI:
-            await self._closing.described(self.resource(name), device_ids)
-        if self.resource(name).direct:
-            return grants.grant(self.resource(name), device_ids, self._offering.decision)
+        if grants.shared(self.resource(name), self._offering.decision):
+            return await self._share(name, device_ids)
         admission = await self._asking.who(self.resource(name), device_ids)
         self._offering.one_turn()
         self._asking.check_free(self.resource(name), device_ids, admission, began)
         await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, began + PATIENCE)
+        if self.resource(name).kind is Kind.CDI:
+            await self._closing.described(self.resource(name), device_ids)
         self._admit(admission)
         grants.check_given(self.resource(name), device_ids)
         await self._closing.answering(device_ids)
@@ -100,6 +99,11 @@ class Granting:
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
         return grant
+
+    async def _share(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
+        """Shares of nodes: nobody has to let go of them first, and it does not matter who asks."""
+        await self._closing.recheck(self.resource(name), device_ids)
+        return grants.grant(self.resource(name), device_ids, self._offering.decision)
 
     async def prefer(
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int

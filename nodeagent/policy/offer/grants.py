@@ -244,6 +244,12 @@ def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 
+def shared(resource: Resource, decision: Decision) -> bool:
+    """True if its devices are shares of nodes: it does not matter which one a container has."""
+    rule = direct_rule(resource, decision)
+    return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
+
+
 def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decision) -> Grant:
     """What a container gets of a resource whose devices are no HostDevices, healthy or not.
 
