@@ -15,6 +15,7 @@ import anyio
 
 from nodeagent.agent import loans_record
 from nodeagent.agent.core import Core
+from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
@@ -35,7 +36,7 @@ POLL = 0.2  # seconds: closing raises no event
 
 def components(core: Core) -> Sequence[Component]:
     """The one component, which sees to USB nodes from now on."""
-    lending = Lending(core.root, core.snapshots, core.offering)
+    lending = Lending(core.root, core.snapshots, core.offering, core.reservations.forgotten)
     core.provisions.serve_usb(lending)
     return (lending,)
 
@@ -45,11 +46,12 @@ class Lending:
 
     name = "USB loans"
 
-    def __init__(self, root: Root, snapshots: Snapshots, offering: Offering) -> None:
+    def __init__(self, root: Root, snapshots: Snapshots, offering: Offering, forgotten: Forgotten) -> None:
         self._root = root
         self._path = root.path(loans_record.PATH)
         self._snapshots = snapshots
         self._offering = offering
+        self._forgotten = forgotten
         self._lock = anyio.Lock()
         self._known = False  # what an earlier daemon has lent
 
@@ -99,13 +101,19 @@ class Lending:
         await threads.call(_give, self._root, tuple(fresh.values()))
 
     async def _closed(self, devices: Sequence[UsbDevice]) -> None:
-        """Wait until no process has them open: a container may outlive its pod by seconds."""
+        """Wait until no process has them open: a container may outlive its pod by seconds.
+
+        Where not every process is seen, whoever had one until a moment ago counts as one that has it open.
+        """
         end = anyio.current_time() + PATIENCE
-        while opened := await threads.call(_opened, self._root, devices):
+        while opened := await threads.call(_opened, self._root, devices, doubted=self._doubted(devices)):
             if anyio.current_time() > end:
                 hint = "the container of a pod that was deleted by force may still run: look for its process"
                 raise KernelRefused(opened, hint)
             await anyio.sleep(POLL)
+
+    def _doubted(self, devices: Sequence[UsbDevice]) -> bool:
+        return any(self._forgotten.has(each, anyio.current_time()) for each in devices)
 
     async def _give_back(self) -> None:
         snapshot = self._snapshots.now
@@ -159,11 +167,17 @@ def _looked(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str
     return fresh
 
 
-def _opened(root: Root, devices: Sequence[UsbDevice]) -> str | None:
-    """Which of them a process has open, or one of its disks; None if nothing is seen to be."""
+def _opened(root: Root, devices: Sequence[UsbDevice], *, doubted: bool) -> str | None:
+    """Which of them a process has open, or one of its disks; None if nothing is seen to be.
+
+    If they are ``doubted`` they count as open where that cannot be seen.
+    """
     nodes = {each.id: "{}:{}".format(*owner.number(each.place)) for each in devices}
-    for device_id, holder in in_use.characters_open(root, nodes)[0].items():
+    holders, whole = in_use.characters_open(root, nodes)
+    for device_id, holder in holders.items():
         return f"{device_id}: open by {holder}"
+    if doubted and nodes and not whole:
+        return f"{next(iter(nodes))}: who had it until a moment ago may have it open yet"
     for each in devices:
         for use in usb_uses.opened(root, each).found if each.driver else ():
             return f"{each.id}: in use by the host ({use})"

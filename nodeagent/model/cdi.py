@@ -12,11 +12,20 @@ from typing import NamedTuple
 
 
 class CdiDevice(NamedTuple):
-    """One device of a file. ``nodes`` have to exist; ``edits`` is the same for those that change the same."""
+    """One device of a file. ``nodes`` have to exist; ``edits`` is the same for those that change the same.
+
+    ``numbered`` nodes need not: the file has their numbers, by which runtimes make them.
+    """
 
     name: str
     nodes: tuple[str, ...] = ()
     edits: str = ""
+    numbered: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of its nodes."""
+        return (*self.nodes, *self.numbered)
 
 
 class CdiFile(NamedTuple):
@@ -54,8 +63,8 @@ def entries(files: Mapping[str, CdiFile]) -> dict[str, CdiEntry]:
 
 
 def nodes(files: Mapping[str, CdiFile]) -> tuple[str, ...]:
-    """The nodes that have to exist; only places of device nodes are looked at."""
-    named = (path for file in files.values() for device in file.devices for path in device.nodes)
+    """The nodes of all devices; only places of device nodes are looked at."""
+    named = (path for file in files.values() for device in file.devices for path in device.paths)
     return tuple(path for path in dict.fromkeys(named) if looked_at(path))
 
 

@@ -38,6 +38,10 @@ class DevNode(NamedTuple):
         """The path of the node itself."""
         return self.target or self.path
 
+    def covers(self, path: str) -> bool:
+        """True if this is the node of that path, or a directory with it: runtimes give all that is in one."""
+        return path == self.real or path.startswith(f"{self.real.rstrip('/')}/")
+
 
 def of_groups(path: str) -> bool:
     """True if the path, or what a pattern clearly means, is a node of IOMMU groups: one process opens one."""

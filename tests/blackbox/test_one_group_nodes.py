@@ -67,6 +67,8 @@ async def test_the_node_of_a_group_is_given_with_its_devices_alone(node: Node, r
         BY_NODE % "path: /dev/bus/usb/001/004",
         BY_NODE % 'paths: ["/dev/bus/usb/001/*"], perPath: true',
         BY_NODE % 'paths: ["/dev/ttyUSB*"]',
+        BY_NODE % "path: /dev/bus/usb/001",
+        BY_NODE % "path: /dev/bus",
         BY_CDI,
     ],
 )

@@ -26,6 +26,7 @@ from tests.blackbox.boards import (
     RULES,
     all_listed,
     named,
+    next_gets,
     running,
     started,
     usb_boards,
@@ -73,12 +74,7 @@ async def test_a_device_that_the_kubelet_has_forgotten_while_it_was_given_is_not
         third = await kubelet.admit(pod("third", {LONE: 1}))
         assert FREE in third.message, "a refusal makes the kubelet count again"
         kubelet.delete(vm)
-        following = await kubelet.admit(pod("next", {LONE: 1}))
-        if following.phase == "Failed" and has == "init container":
-            # nobody shows what that has: the kubelet's file tells, and the refusal has it written
-            await node.until_told(lambda told: LONE_AT not in told["holders"])
-            following = await kubelet.admit(pod("after", {LONE: 1}))
-        running(following)
+        await next_gets(node, kubelet, LONE, LONE_AT, shown=has == "container")
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["pods", "no pods"])

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from nodeagent.sim import files
+from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
 from tests.blackbox.harness import T4, Node, watched
 
@@ -52,11 +54,14 @@ async def test_without_a_rule_nothing_of_usb_is_loaded_read_or_watched(
     node.host.usb.plug("1-1", STICK)
     if wished:
         node.configure(RULE)
+        files.directory(node.host.path("/proc/4711/fd"))  # all processes are seen
     paths = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     async with node.kubelet() as kubelet, node.daemon(environ={"PYTHONPATH": paths}) as daemon:
         await kubelet.until_listed(T4, 1)
         if wished:
             await kubelet.until_listed("example.com/stick", 1)
+            pod = Pod("default", "vm", [{"example.com/stick": 1}])
+            await kubelet.admit(pod)  # all that lends is loaded by then, whether it may be lent or not
         node.host.usb.plug("1-2", STICK)
         inodes = watched(daemon)
         usb = {os.stat(node.host.path(path)).st_ino for path in ("/sys/bus/usb/devices", "/dev/bus")}

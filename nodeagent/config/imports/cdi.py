@@ -34,6 +34,10 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[01]\.\d+\.\d+")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*|0x[0-9a-fA-F]+|0o?[0-7]+|(\d+\.\d*|\.\d+)([eE][-+]?\d+)?)")
 _SWITCHES = {"true": True, "false": False}
+_SLASHES = re.compile(r"/(\.?/)+")  # /dev//x and /dev/./x are /dev/x
+
+_Named = tuple[str, bool]
+"""The path of a node, and whether the file gives its numbers."""
 
 
 class Directory:
@@ -128,7 +132,7 @@ class _Walk:
         self._names: set[str] = set()
         self._left = _NODES
 
-    def device(self, entry: Any, place: str, common: tuple[str, ...]) -> CdiDevice:
+    def device(self, entry: Any, place: str, common: tuple[_Named, ...]) -> CdiDevice:
         """:raises Wrong: if it is none, or has the name of another."""
         device = _table(entry, place)
         name = _text(device, "name", place)
@@ -137,17 +141,20 @@ class _Walk:
         if name in self._names:
             raise Wrong(f'{place}: a second device "{name}"', "")
         self._names.add(name)
-        nodes = self.nodes(device, place)
+        found = dict.fromkeys((*common, *self.nodes(device, place)))
         edits = json.dumps(device.get("containerEdits"), sort_keys=True)
         return CdiDevice(
-            name, tuple(dict.fromkeys((*common, *nodes))), hashlib.sha256(edits.encode()).hexdigest()[:12]
+            name,
+            tuple(path for path, numbered in found if not numbered),
+            hashlib.sha256(edits.encode()).hexdigest()[:12],
+            tuple(path for path, numbered in found if numbered),
         )
 
-    def nodes(self, holder: Mapping[str, Any], place: str) -> tuple[str, ...]:
-        """The nodes of the host that have to exist: not those whose numbers are given."""
+    def nodes(self, holder: Mapping[str, Any], place: str) -> tuple[_Named, ...]:
+        """The nodes of the host, and whether their numbers are given: those need not exist."""
         where = f"{place}.containerEdits" if place else "containerEdits"
         edits = _table(holder.get("containerEdits") or {}, where)
-        found: list[str] = []
+        found: list[_Named] = []
         for number, entry in enumerate(_list(edits, "deviceNodes", where)):
             self._left -= 1
             if self._left < 0:
@@ -155,8 +162,8 @@ class _Walk:
             at = f"{where}.deviceNodes[{number}]"
             node = _table(entry, at)
             path = _text(node, "path", at)
-            if not (node.get("type") and node.get("major")):
-                found.append(str(node.get("hostPath") or path))
+            numbered = bool(node.get("type") and node.get("major"))
+            found.append((_SLASHES.sub("/", str(node.get("hostPath") or path)), numbered))
         return tuple(found)
 
 

@@ -22,6 +22,7 @@ from nodeagent.model.nodes import DevNode, fits, is_pattern
 DEV = "/dev"
 LASTING = ("by-id", "by-path")  # directories of links that udev makes, the better one first
 CLASSES = {"ttyUSB": "serial", "ttyACM": "serial", "video": "v4l"}  # names in /dev → where their links are
+_VFIO = {"vfio": "/dev/vfio", "vfio-dev": "/dev/vfio/devices"}  # directories in sysfs → of their nodes
 _LINKS = 40  # as many as the kernel follows
 _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
@@ -111,9 +112,22 @@ class Reading:
         if listed and stat.S_ISDIR(status.st_mode):
             return None
         parent, function, vacant = self._behind(status)
+        real = self._of_group(status) or real
         target = "" if real == path else real
         alias = self._alias(real, parent) if listed else ""
         return DevNode(path, target, alias, parent, function, vacant)
+
+    def _of_group(self, status: os.stat_result) -> str | None:
+        """The kernel's own node of an IOMMU group, or of a VFIO device, that has this number.
+
+        A node that somebody has made under another name is the same one.
+        """
+        if not stat.S_ISCHR(status.st_mode):
+            return None
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        *_, kind, name = ("", "", *(self._root.target(f"/sys/dev/char/{number}") or "").split("/"))
+        directory = _VFIO.get(kind)
+        return directory and f"{directory}/{name}"
 
     def _behind(self, status: os.stat_result) -> tuple[str | None, PciAddress | None, bool]:
         """The device of this number, the PCI function that it is on, and whether there is none at all."""

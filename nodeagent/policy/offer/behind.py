@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.desired import UsbRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.nodes import DevNode, of_groups
@@ -17,6 +18,7 @@ from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, selectors
+from nodeagent.policy.offer.checks import holding
 from nodeagent.policy.offer.units import announced_numa
 
 
@@ -30,6 +32,8 @@ def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
             return _for_machines(node, function)
         if (device := _offered_usb(node, snapshot)) is not None:
             return _of_usb(node, *device)
+        if (lent := _lent(node, snapshot)) is not None:
+            return lent
         if node.vacant:
             return Reason(
                 ReasonCode.NODE_MISSING,
@@ -50,13 +54,30 @@ def _of_group(node: DevNode) -> Reason:
 
 def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
     """The USB device of which this is a node, or that of a driver of it, and the rule that offers it."""
+    for device in usb(node, snapshot.host):
+        rules = (rule for rule in snapshot.desired.rules if isinstance(rule, UsbRule))
+        rule = next((rule for rule in rules if selectors.picks(rule, device)), None)
+        if rule is not None:
+            return device, rule
+    return None
+
+
+def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
+    """The USB devices of which this is a node, or that of a driver of them."""
     on_the_way = (node.parent or "").split("/")
-    for device in snapshot.host.usb.values():
-        if not device.hub and (node.real == device.node or device.name in on_the_way):
-            rules = (rule for rule in snapshot.desired.rules if isinstance(rule, UsbRule))
-            rule = next((rule for rule in rules if selectors.picks(rule, device)), None)
-            if rule is not None:
-                return device, rule
+    for device in host.usb.values():
+        if not device.hub and (node.covers(device.node) or device.name in on_the_way):
+            yield device
+
+
+def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:
+    """Why the node cannot be used while a pod has the USB device, by a rule that may be gone since."""
+    for head, loans in snapshot.loans.items():
+        for loan in loans:
+            if node.covers(loan.node):
+                holder = snapshot.holder(head) or UNNAMED
+                what = f"{node.path} is of the USB device {loan.id}, which {holder} has"
+                return Reason(ReasonCode.GROUP_HELD, what, holding.WITH_ITS_POD)
     return None
 
 

@@ -57,7 +57,7 @@ def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tup
     """What decides about these devices: the nodes that their files name, and the functions behind them."""
     known, host = _by_id(rule, snapshot), snapshot.host
     chosen = [known[each] for each in device_ids if each in known]
-    paths = (path for entry in chosen for path in entry.device.nodes if cdi.looked_at(path))
+    paths = (path for entry in chosen for path in entry.device.paths if cdi.looked_at(path))
     functions = (each.address for entry in chosen for each in behind.functions(_nodes(entry, host), host))
     return tuple(dict.fromkeys((*paths, *functions)))
 
@@ -78,7 +78,7 @@ def touched(rule: CdiRule, before: Host, now: Host) -> bool:
 
 def names(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
     """True if one of the devices that the rule takes has the node of that path."""
-    return any(path in entry.device.nodes for entry in _taken(rule, snapshot))
+    return any(path in entry.device.paths for entry in _taken(rule, snapshot))
 
 
 def _by_id(rule: CdiRule, snapshot: Snapshot) -> dict[str, CdiEntry]:
@@ -96,7 +96,7 @@ def _taken(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
     for entry in snapshot.host.cdi_entries.values():
         if not _asks(rule, entry) or any(_asks(each, entry) for each in earlier):
             continue
-        if entry.device.nodes and entry.device.edits in seen:
+        if entry.device.paths and entry.device.edits in seen:
             continue
         seen.add(entry.device.edits)
         yield entry
@@ -111,7 +111,7 @@ def _asks(rule: CdiRule, entry: CdiEntry) -> bool:
 
 
 def _nodes(entry: CdiEntry, host: Host) -> list[DevNode]:
-    return [host.dev_nodes[path] for path in entry.device.nodes if path in host.dev_nodes]
+    return [host.dev_nodes[path] for path in entry.device.paths if path in host.dev_nodes]
 
 
 def _reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:

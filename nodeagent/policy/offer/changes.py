@@ -56,7 +56,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
         )
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
-        if before.loans != now.loans:
+        if before.loans != now.loans or (held and now.host.usb):  # also who has a node of such a device
             judged[units.USB] = None
     if rebuilt:
         judged = {unit: None for unit in judged if unit not in rebuilt}

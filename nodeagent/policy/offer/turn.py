@@ -93,10 +93,13 @@ def _all_names(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]
 def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
     """The resources of rules that make their Devices themselves for which something has changed."""
     old, new = before.snapshot.host, snapshot.host
-    if old is new:
+    lent = before.snapshot.loans != snapshot.loans  # a node of what is lent is no container's
+    if old is new and not lent:
         return {}
     rules = (rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule))
-    return {ResourceName(rule.name): None for rule in rules if direct.of(rule).touched(rule, old, new)}
+    return {
+        ResourceName(rule.name): None for rule in rules if lent or direct.of(rule).touched(rule, old, new)
+    }
 
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:

@@ -78,6 +78,7 @@ def judge(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> 
 def _usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     from nodeagent.policy.offer import usb_sets  # here: most nodes wish for no USB device
 
+    unit = unit._replace(in_containers=usb_sets.in_containers(snapshot))
     devices = [each for each in unit.devices if isinstance(each, UsbDevice)]
     return tuple(
         _offer([(each, match) for each in members], unit, snapshot)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nodeagent.model.desired import UsbRule
+from nodeagent.model.allocation import Holder
+from nodeagent.model.desired import DirectRule, UsbRule
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
+from nodeagent.policy.offer import behind, direct
 from nodeagent.policy.offer.matches import Match
 
 Taken = tuple[tuple[UsbDevice, ...], Match]
@@ -31,6 +33,25 @@ def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
                 for each in members:
                     del free[each.id]
                 yield members, match
+
+
+def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
+    """The USB devices of which pods have nodes, by rules for nodes and CDI kinds, and who that is."""
+    rules = {rule.name: rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule)}
+    found: dict[str, Holder] = {}
+    for holders in (snapshot.allocations.holders, snapshot.reservations.given) if rules else ():
+        for device_id, holder in holders.items():
+            if holder.resource in rules:
+                devices = _with_nodes(rules[holder.resource], device_id, snapshot)
+                found |= {each.id: holder for each in devices}
+    return found
+
+
+def _with_nodes(rule: DirectRule, device_id: str, snapshot: Snapshot) -> Iterator[UsbDevice]:
+    known = snapshot.host.dev_nodes
+    for path in direct.of(rule).sources(rule, (device_id,), snapshot):
+        if path in known:
+            yield from behind.usb(known[path], snapshot.host)
 
 
 def _in_order(device: UsbDevice) -> tuple[int, int, str]:

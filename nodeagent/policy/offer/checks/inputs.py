@@ -19,7 +19,8 @@ from nodeagent.model.usb import Loans
 class Unit(NamedTuple):
     """What is decided at once: an IOMMU group with its devices, or one device that has none (group None).
 
-    All USB devices are one such unit, too, and ``loans`` say what of them was given.
+    All USB devices are one such unit, too: ``loans`` say what of them was given, and ``in_containers`` of
+    which a pod has a node.
 
     ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
     that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those of the functions
@@ -41,6 +42,7 @@ class Unit(NamedTuple):
     iommu: bool = True
     firmware: bool = False
     loans: Loans = MappingProxyType({})
+    in_containers: Mapping[str, Holder] = MappingProxyType({})
 
     @property
     def number(self) -> str:

@@ -54,11 +54,15 @@ def _counts(head: DeviceId, unit: Unit) -> bool:
 
 
 def held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """A pod has it under another resource, or with another device of its set."""
+    """A pod has it under another resource, with another device of its set, or by a node of it."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
     if own is not None and (own.brought or use.resource not in ("", own.resource)):
         return holding.held_as_another(own)
+    container = unit.in_containers.get(device.id)
+    if container is not None:
+        what = f"{container} has a node of it, which it got as {container.resource}"
+        return Reason(ReasonCode.GROUP_HELD, what, holding.WITH_ITS_POD)
     present = {each.id for each in unit.devices}
     for head, loans in unit.loans.items():
         if head == own_id or not _counts(head, unit):

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A USB device is one pod's alone, whatever the rules say by then, and until its container has ended."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import pytest
+
+from nodeagent.sim.usb import STICK
+from tests.blackbox.boards import GPU, named, refusal, running, stays
+from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.test_one_group_named import described
+from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, SHARED
+from tests.blackbox.test_one_group_open import LET_GO
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
+
+USB_NODE = "/dev/bus/usb/001/004"
+BY_USB = '{name: example.com/gpu, usb: [{vendors: ["46f4"]}]}'
+RULES = [BY_NODE % f"path: {USB_NODE}", BY_NODE % "path: /dev/bus/usb", BY_CDI]
+
+
+def rules(*each: str) -> str:
+    return f"resources: [{', '.join(each)}]"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["node", "directory", "cdi"])
+async def test_the_node_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_rule_of_before(
+    node: Node, rule: str
+) -> None:
+    node.host.usb.plug("1-1", STICK, 4)
+    described(node, path=USB_NODE)
+    node.configure(rules(BY_USB))
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(GPU, 1)
+            vm = await kubelet.admit(pod("vm", {GPU: 1}))
+            running(vm)
+            await named(node, next(iter(health(kubelet, GPU))), vm)
+            node.configure(rules(rule))
+            await kubelet.until(lambda: set(health(kubelet, SHARED).values()) == {"Unhealthy"}, PATIENCE)
+            text = await refusal(kubelet, SHARED, next(iter(health(kubelet, SHARED))))
+            assert "is of the USB device 46f4:0001" in text
+            assert "which ns/vm has" in text
+        async with node.daemon():
+            await kubelet.until(lambda: set(health(kubelet, SHARED).values()) == {"Unhealthy"}, PATIENCE)
+            kubelet.delete(vm)
+            await kubelet.until(lambda: set(health(kubelet, SHARED).values()) == {"Healthy"}, PATIENCE)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["node", "directory", "cdi"])
+async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_from_before_its_rule(
+    node: Node, rule: str
+) -> None:
+    node.host.usb.plug("1-1", STICK, 4)
+    described(node, path=USB_NODE)
+    node.configure(rules(rule))
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values(), PATIENCE)
+        box = await kubelet.admit(pod("box", {SHARED: 1}))
+        running(box)
+        await node.until_told(lambda told: bool(told["holders"]))
+        node.configure(rules(BY_USB, rule))
+        await kubelet.until_listed(GPU, 1)
+        (device,) = health(kubelet, GPU)
+        assert "ns/box has a node of it" in await refusal(kubelet, GPU, device)
+        assert health(kubelet, GPU) == {device: "Unhealthy"}
+        kubelet.delete(box)
+        await until_health(kubelet, GPU, device, "Healthy")
+        running(await kubelet.admit(pod("vm", {GPU: 1})))
+
+
+async def test_a_usb_device_is_waited_for_that_a_pod_had_a_moment_ago_where_processes_are_not_seen(
+    node: Node,
+) -> None:
+    node.host.usb.plug("1-1", STICK, 4)
+    node.configure(rules(BY_USB))
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(GPU, 1)
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        await named(node, next(iter(health(kubelet, GPU))), old)
+        kubelet.delete(old)
+        new = pod("new", {GPU: 1})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, new)
+            await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
+        running(new)
