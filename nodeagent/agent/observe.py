@@ -124,7 +124,7 @@ class Observer:
             unchanged = await self._runner.recheck(ids, self._snapshots.now.host)
         finally:
             overdue.cancel()
-        if not unchanged:
+        if not unchanged or self._baselines.unwritten:  # the next daemon is to know what was closed until now
             await self._next_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error

@@ -118,7 +118,7 @@ class Baselines:
         self._root = root
         self._record: Record | None = None
         self._writing: threads.Call[None] | None = None  # the last one, which may hang
-        self._unwritten = False
+        self.unwritten = False  # there is a newer one than on disk
 
     async def kept(self, host: Host, before: Host) -> Host:
         """The host with the lowest counts of all daemons, which are on record before anybody acts on it.
@@ -128,13 +128,13 @@ class Baselines:
         :raises KernelRefused: if nothing can be read at present.
         """
         changed = host.changes_since(before).functions
-        if not changed and not self._unwritten:
+        if not changed and not self.unwritten:
             return host
         if self._record is None:
             self._record = await threads.call(read, self._root)
         host = restored(host, self._record, changed)
         record = updated(self._record, host, changed)
-        if self._unwritten or record != self._record:
+        if self.unwritten or record != self._record:
             await self._keep(record)
         self._record = record
         return host
@@ -145,9 +145,9 @@ class Baselines:
             await self._write(record)
         except KernelRefused as refused:
             error = refused
-        if error is not None and not self._unwritten:
+        if error is not None and not self.unwritten:
             log.event(log.BASELINES_UNRECORDED, error=error.what, hint=error.hint)
-        self._unwritten = error is not None
+        self.unwritten = error is not None
 
     async def _write(self, record: Record) -> None:
         """At most one write hangs. :raises KernelRefused: if it cannot be written, or not in time."""

@@ -173,4 +173,5 @@ def uncertain(device: HostDevice) -> bool:
         return False
     if not isinstance(device, PciFunction) or takes_vgpu(device):
         return True
-    return in_use(device) and not opened(device)
+    unread = vfio_bound(device) and device.enable is None
+    return unread or (in_use(device) and not opened(device))

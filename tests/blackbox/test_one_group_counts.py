@@ -36,7 +36,12 @@ from tests.blackbox.boards import (
     what,
 )
 from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod, until_health
-from tests.blackbox.test_one_group_open import LET_GO, NOT_ISOLATED, forgotten, waits_until_closed
+from tests.blackbox.test_one_group_open import (
+    LET_GO,
+    NOT_ISOLATED,
+    the_next_daemon_waits,
+    waits_until_closed,
+)
 
 MDEVS = "nvidia.com/GRID_T4-8A"
 QEMU = "/proc/4711"
@@ -94,18 +99,8 @@ def closed(node: Node, *addresses: str) -> None:
 
 
 async def test_what_a_process_closes_as_it_ends_is_waited_for_by_the_next_daemon(node: Node) -> None:
-    (board,) = boards = usb_boards(node, 1)
     process(node, flags=ENDING, state="D")
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-            await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
-            await node.until_told(lambda told: not told["holders"])
-            kubelet.state.table.save()
-        lose_counts(node)
-        async with node.daemon():
-            await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
-            await waits_until_closed(node, kubelet, GPU, board.gpu)
+    await the_next_daemon_waits(node)
 
 
 async def test_a_card_whose_driver_left_a_count_is_free_again_when_its_neighbour_is_closed(
@@ -237,6 +232,26 @@ async def test_counts_that_cannot_be_put_on_record_are_told_once_and_written_whe
         await until_health(kubelet, GPU, other.gpu, "Healthy")
         assert board.gpu in (node.root / COUNTS).read_text()
         assert len(daemon.lines("baselines-unrecorded")) == 1
+
+
+async def test_what_is_given_is_on_record_as_soon_as_there_is_room_for_it(node: Node) -> None:
+    """Nothing else has the host scanned: the next daemon is to know that it was closed."""
+    (board,) = boards = usb_boards(node, 1)
+    (node.root / COUNTS).mkdir(parents=True)
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await all_listed(kubelet, usb_lists(boards))
+            await daemon.logged("baselines-unrecorded")
+            (node.root / COUNTS).rmdir()
+            old = await kubelet.admit(pod("old", {GPU: 1}))
+            running(old)
+            node.host.hold(board.gpu)
+            await daemon.end(signal.SIGKILL)
+        kubelet.delete(old)
+        kubelet.state.table.save()
+        async with node.daemon():
+            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+            await stays(kubelet, lambda: health(kubelet, GPU) == {board.gpu: "Unhealthy"}, OLD + 1.0)
 
 
 async def test_a_count_that_a_driver_has_left_between_two_scans_keeps_no_card_from_being_given(

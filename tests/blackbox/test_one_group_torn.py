@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function that is bound anew while it is read: its count of opens and its binding are of one moment."""
+"""A function that is bound anew while it is read: its count of opens and its binding are of one moment.
+
+And one of which the count cannot be read for a moment.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from nodeagent.base import threads
-from tests.blackbox.boards import GPU, running, started, usb_boards, usb_lists
+from tests.blackbox.boards import GPU, named, running, started, stays, usb_boards, usb_lists
 from tests.blackbox.harness import Node, pod, until_health
+from tests.blackbox.test_one_group_counts import OLD
+from tests.blackbox.test_one_group_open import LET_GO
 
 
 def hang(path: Path) -> str:
@@ -47,3 +53,23 @@ async def test_the_count_of_a_former_binding_is_not_taken_for_the_lowest_one_of_
         answer(path, writer, text)
         await until_health(kubelet, GPU, board.gpu, "Healthy")
         running(await kubelet.admit(pod("new", {GPU: 1})))
+
+
+async def test_a_count_that_cannot_be_read_is_no_closed_device_and_the_lowest_one_stays_known(
+    node: Node,
+) -> None:
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old, new = await kubelet.admit(pod("old", {GPU: 1})), pod("new", {GPU: 1})
+        running(old)
+        node.host.hold(board.gpu)
+        await named(node, board.gpu, old)
+        node.host.write(board.gpu, "enable", "?")
+        kubelet.delete(old)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, new)
+            await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
+            node.host.hold(board.gpu)
+            await stays(kubelet, lambda: new.phase == "Pending", OLD)
+            node.host.release(board.gpu)
+        running(new)

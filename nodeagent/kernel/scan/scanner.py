@@ -95,20 +95,21 @@ def keep_uses(
 def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
     """Complete functions with what was seen of their counts of opens before, as long as that holds."""
     for address, function in functions.items():
-        if function is None or function.enable is None:
+        if function is None:
             continue
         before = previous.functions.get(address)
         if function.driver is None:
             functions[address] = function._replace(idle=_left(before, function))
         elif function.vfio:
-            functions[address] = _with_lowest(before, function, function.enable)
+            functions[address] = _with_lowest(before, function)
 
 
-def _with_lowest(before: PciFunction | None, function: PciFunction, count: int) -> PciFunction:
+def _with_lowest(before: PciFunction | None, function: PciFunction) -> PciFunction:
     """On a VFIO driver: with the lowest count of this binding, and who was seen at the same one."""
+    count = function.enable
     if before is None or _binding(before) != _binding(function):
         return function._replace(idle=count)
-    idle = count if before.idle is None else min(before.idle, count)
+    idle = min((each for each in (before.idle, count) if each is not None), default=None)
     return function._replace(idle=idle, sight=before.sight if before.enable == count else None)
 
 
