@@ -265,6 +265,12 @@ class Node:
         """One run of ``nodeagent --root ROOT ARGUMENTS``."""
         return await run("--root", str(self.root), *arguments)
 
+    async def until_nothing_is_to_do(self) -> None:
+        """Wait until the plan says so: of a host that changes, the daemon may have seen a part alone."""
+        with anyio.fail_after(PATIENCE):
+            while "nothing to do" not in (await self.command("plan")).stdout:  # noqa: ASYNC110 - a command
+                await anyio.sleep(POLL)
+
     async def status(self) -> dict[str, Any]:
         """What the daemon tells of itself, as soon as it can be asked: bound is not yet listening."""
         path = str(self.root / "run/nodeagent/status.sock")

@@ -185,8 +185,8 @@ class Changing:
             raise AssertionError(f"{self.counts()} {self.plan}") from None
 
     async def until_at_rest(self) -> None:
-        """Wait until nothing is being done and nothing is to be done."""
-        await self.until(lambda: not self.plan.steps and not self.loop.working)
+        """Wait until nothing is being done and nothing is to be done, and that is planned from the newest."""
+        await self.until(lambda: not (self.plan.steps or self.loop.working or self.loop.owed()))
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[TaskGroup]:

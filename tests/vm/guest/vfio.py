@@ -8,6 +8,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 _CONTAINER = "/dev/vfio/vfio"
 _BASE = (ord(";") << 8) + 100
@@ -24,6 +25,11 @@ def _opened(node: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def has_node(group: int) -> bool:
+    """True once it can be opened: the kernel links a driver before the probe that makes the node."""
+    return Path(f"/dev/vfio/{group}").exists()
 
 
 def viable(group: int) -> bool:

@@ -35,6 +35,7 @@ async def a_daemon_binds_and_gives_back_what_it_is_asked_for_by_hand(node: Node)
         await node.until(node.alone, HEALTHY)
         await _removed_and_found_again(node.alone)
         await until(lambda: _states([node.alone]) == [_BOUND], "it is bound again")
+        await until(lambda: vfio.has_node(pci.group(node.alone)), "it can be opened")
         with vfio.held(node.alone, pci.group(node.alone)):
             assert f"{node.alone} open" in await _says(_REFUSED, "release", node.alone)
             assert _states([node.alone]) == [_BOUND]
