@@ -176,7 +176,10 @@ async def test_what_is_left_of_a_group_is_not_given_back_while_a_pod_has_what_ha
         node.host.unplug(GPU)
         await until_health(kubelet, CARDS, GPU, "Unhealthy")
         node.configure(RESOURCE)
-        assert f"{GPU} of the same group" in (await daemon.logged("action-waiting"))["why"]
+        waits = f"{GPU} of the same group"  # what is unplugged is seen without its driver first
+        await eventually(
+            lambda: any(waits in line["why"] for line in daemon.lines("action-waiting")), PATIENCE
+        )
         assert drivers.driver(AUDIO) == "vfio-pci"
         kubelet.delete(vm)
         await eventually(lambda: drivers.driver(AUDIO) == "snd_hda_intel", PATIENCE)
