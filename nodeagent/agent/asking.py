@@ -81,7 +81,7 @@ class Asking:
         if known.keys().isdisjoint(device_ids):
             return
         file = await self._inquiry.written_anew()
-        entered = {device_id for _, device_id in file.settled}
+        entered = {each for _, each in grants.own(resource, file.settled, self._offering.decision)}
         if file.admitted is None:
             entered.difference_update(settling)
         held = {device_id: holder for device_id, holder in known.items() if device_id in entered}
@@ -105,8 +105,12 @@ class Asking:
         others = given.since(began, self._offering.decision.snapshot.allocations.holders)
         if admission.pods is not None:
             others |= given.to_others(admission)
+        pods = admission.pods or {}
+        if resource.direct:
+            decision = self._offering.decision
+            pods = {name: grants.own(resource, shown, decision) for name, shown in pods.items()}
         try:
-            grants.check_free(resource, device_ids, admission.pods or {}, admission.askers, others)
+            grants.check_free(resource, device_ids, pods, admission.askers, others)
         except Refused:
             self._reservations.refuse(())
             raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, possessions
+from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress
@@ -103,6 +103,15 @@ def check_free(
                 f"{resource.name}: {device_id}: held by {holder}, and the kubelet took it for free",
                 "the kubelet knows it again now; try the pod again",
             )
+
+
+def own(resource: Resource, shown: Iterable[Possession], decision: Decision) -> frozenset[Possession]:
+    """What of this may be the same device: the id of a node, or of a CDI name, is so among our resources only.
+
+    Other plugins may have such an id of their own: ids are unique within a resource.
+    """
+    ours = decision.resources if resource.direct else None
+    return frozenset(each for each in shown if ours is None or each[0] in ours)
 
 
 def check_alone(

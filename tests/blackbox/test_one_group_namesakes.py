@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids are unique within a resource only: another plugin's id of the same name is another device."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nodeagent.sim import devnodes
+from tests.blackbox import foreign
+from tests.blackbox.boards import named, running
+from tests.blackbox.harness import Node, health, pod
+from tests.blackbox.test_one_group_alone import BY_NODE_ALONE, TTY, rules
+from tests.blackbox.test_one_group_named import described
+from tests.blackbox.test_one_group_nodes import BY_CDI, SHARED
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
+
+OTHER = "example.com/other"
+
+
+@pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
+async def test_a_pod_with_another_plugin_s_id_of_that_name_keeps_nobody_from_a_node(
+    node: Node, rule: str
+) -> None:
+    devnodes.add(node.host, TTY, (188, 9))
+    described(node, path=TTY)
+    node.configure(rules(rule))
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(SHARED, 1)
+        (device,) = health(kubelet, SHARED)
+        async with foreign.serving(kubelet, device):
+            other = await kubelet.admit(pod("other", {foreign.NIC: 1}))
+            running(other)
+            await named(node, device, other)
+            running(await kubelet.admit(pod("mine", {SHARED: 1})))
+
+
+async def test_a_node_that_a_pod_has_by_a_name_of_before_is_given_to_no_second_one(node: Node) -> None:
+    devnodes.add(node.host, TTY, (188, 9))
+    node.configure(rules(BY_NODE_ALONE))
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(SHARED, 1)
+        (device,) = health(kubelet, SHARED)
+        box = await kubelet.admit(pod("box", {SHARED: 1}))
+        running(box)
+        await named(node, device, box)
+        node.configure(rules(BY_NODE_ALONE.replace(SHARED, OTHER)))
+        await kubelet.until_listed(OTHER, 1)
+        second = await kubelet.admit(pod("second", {OTHER: 1}))
+        assert f"{device}: held by ns/box" in second.message
