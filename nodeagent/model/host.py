@@ -284,6 +284,11 @@ class Host:
         """Qualified name → what CDI files say of it. Found when first asked for: most nodes have no rule."""
         return cdi.entries(self.cdi)
 
+    @cached_property
+    def usb_names(self) -> Mapping[str, UsbDevice]:
+        """USB devices by bus and ports, but for hubs. Found when first asked for: most nodes have no rule."""
+        return {each.name: each for each in self.usb.values() if not each.hub}
+
     def devices(self) -> Iterator[HostDevice]:
         """All of them, but for mdevs that are leaving."""
         yield from self.functions.values()

@@ -16,7 +16,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.nodes import DevNode, of_groups
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.usb import UsbDevice
+from nodeagent.model.usb import NODES, UsbDevice
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.checks import holding
 from nodeagent.policy.offer.units import announced_numa
@@ -64,10 +64,10 @@ def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule]
 
 def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
     """The USB devices of which this is a node, or that of a driver of them."""
-    on_the_way = (node.parent or "").split("/")
-    for device in host.usb.values():
-        if not device.hub and (node.covers(device.node) or device.name in on_the_way):
-            yield device
+    names = host.usb_names
+    yield from (names[each] for each in (node.parent or "").split("/") if each in names)
+    if node.covers(NODES) or node.real.startswith(f"{NODES}/"):
+        yield from (device for device in names.values() if node.covers(device.node))
 
 
 def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:

@@ -8,7 +8,7 @@ first one counts (GPUs are often there by number and by UUID).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from nodeagent.model import cdi
@@ -60,6 +60,11 @@ def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tup
     paths = (path for entry in chosen for path in entry.device.paths if cdi.looked_at(path))
     functions = (each.address for entry in chosen for each in behind.functions(_nodes(entry, host), host))
     return tuple(dict.fromkeys((*paths, *functions)))
+
+
+def nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
+    """Id → the nodes that its file names."""
+    return {each: _nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
 
 
 def stamps(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> dict[str, tuple[int, ...]]:

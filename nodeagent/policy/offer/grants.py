@@ -106,7 +106,7 @@ def check_free(
 
 
 def own(resource: Resource, shown: Iterable[Possession], decision: Decision) -> frozenset[Possession]:
-    """What of this may be the same device: the id of a node, or of a CDI name, is so among our resources only.
+    """What of this may be the same device: an id of a node, or a CDI name, is so among our resources only.
 
     Other plugins may have such an id of their own: ids are unique within a resource.
     """

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from nodeagent.base.errors import Refused
@@ -74,9 +74,14 @@ def _inside(node: DevNode, entry: NodePath) -> str:
 def sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
     """What decides about these shares: their nodes, and the functions behind them."""
     chosen = _units_of(rule, device_ids, snapshot)
-    nodes = [node for unit in chosen for node in unit.nodes]
-    functions = [each.address for each in behind.functions(nodes, snapshot.host)]
-    return tuple(dict.fromkeys((*(node.path for node in nodes), *functions)))
+    found = [node for unit in chosen for node in unit.nodes]
+    functions = [each.address for each in behind.functions(found, snapshot.host)]
+    return tuple(dict.fromkeys((*(node.path for node in found), *functions)))
+
+
+def nodes(rule: NodeRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
+    """Id of a share → its nodes."""
+    return {each: unit.nodes for each, unit in _by_id(rule, snapshot).items()}
 
 
 def touched(rule: NodeRule, before: Host, now: Host) -> bool:
@@ -97,18 +102,12 @@ def touched(rule: NodeRule, before: Host, now: Host) -> bool:
 
 
 def _units_of(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> list[NodeUnit]:
-    found = (_of(rule, each, snapshot) for each in device_ids)
-    return list(dict.fromkeys(unit for unit in found if unit is not None))
+    known = _by_id(rule, snapshot)
+    return list(dict.fromkeys(known[each] for each in device_ids if each in known))
 
 
-def _of(rule: NodeRule, device_id: str, snapshot: Snapshot) -> NodeUnit | None:
-    for unit in nodeunits.units(rule, snapshot):
-        if unit.name == device_id and rule.per_path:
-            return unit
-        name, _, number = device_id.rpartition("-")
-        if name == unit.name and number.isdecimal() and _least(rule) <= int(number) < rule.count:
-            return unit if str(int(number)) == number else None
-    return None
+def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, NodeUnit]:
+    return {each: unit for unit in nodeunits.units(rule, snapshot) for each in _ids(rule, unit)}
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:

@@ -37,21 +37,14 @@ def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
 
 def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     """The USB devices of which pods have nodes, by rules for nodes and CDI kinds, and who that is."""
-    rules = {rule.name: rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule)}
+    rules = [rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule)]
+    nodes = {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
     found: dict[str, Holder] = {}
     for holders in (snapshot.allocations.holders, snapshot.reservations.given) if rules else ():
         for device_id, holder in holders.items():
-            if holder.resource in rules:
-                devices = _with_nodes(rules[holder.resource], device_id, snapshot)
-                found |= {each.id: holder for each in devices}
+            for node in nodes.get(holder.resource, {}).get(device_id, ()):
+                found |= {each.id: holder for each in behind.usb(node, snapshot.host)}
     return found
-
-
-def _with_nodes(rule: DirectRule, device_id: str, snapshot: Snapshot) -> Iterator[UsbDevice]:
-    known = snapshot.host.dev_nodes
-    for path in direct.of(rule).sources(rule, (device_id,), snapshot):
-        if path in known:
-            yield from behind.usb(known[path], snapshot.host)
 
 
 def _in_order(device: UsbDevice) -> tuple[int, int, str]:
