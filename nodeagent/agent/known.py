@@ -38,6 +38,7 @@ class Known:
         self._trusted = False  # the file was written after an answer
         self._brought: Mapping[str, Holder] = {}  # the newest: readers find by identity what has changed
         self._groups: Mapping[str, frozenset[GroupNumber]] = {}
+        self._nodes: Mapping[str, tuple[str, ...]] = {}
 
     def new_kubelet(self) -> None:
         """A kubelet was started: it has not named anybody yet."""
@@ -84,18 +85,22 @@ class Known:
         """With what came with the ids that are held, as the file has it."""
         brought: dict[str, Holder] = {}
         groups: dict[str, frozenset[GroupNumber]] = {}
+        nodes: dict[str, tuple[str, ...]] = {}
         for entry in checkpoint.entries:
             holder = allocations.holders.get(entry.device_id)
             if holder is None or holder.resource != entry.resource:
                 continue
             known = groups.get(entry.device_id)
             groups[entry.device_id] = known | entry.answer.groups if known else entry.answer.groups
+            if entry.answer.nodes:
+                nodes[entry.device_id] = (*nodes.get(entry.device_id, ()), *entry.answer.nodes)
             for host_device in entry.answer.host_devices:
                 if host_device not in allocations.holders:
                     brought[host_device] = replace(holder, brought=entry.device_id)
         self._brought = self._brought if brought == self._brought else brought
         self._groups = self._groups if groups == self._groups else groups
-        return replace(allocations, brought=self._brought, groups=self._groups)
+        self._nodes = self._nodes if nodes == self._nodes else nodes
+        return replace(allocations, brought=self._brought, groups=self._groups, nodes=self._nodes)
 
     def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""

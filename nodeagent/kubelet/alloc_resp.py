@@ -24,10 +24,11 @@ _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
 
 class Answer(NamedTuple):
-    """The host devices that it names, and the IOMMU groups whose nodes it has."""
+    """The host devices that it names, the IOMMU groups whose nodes it has, and all other nodes."""
 
     host_devices: tuple[str, ...] = ()
     groups: frozenset[GroupNumber] = frozenset()
+    nodes: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
@@ -40,10 +41,12 @@ def understood(text: str) -> Answer:
 
 
 def _said(response: v1beta1.ContainerAllocateResponse) -> Answer:
-    groups = (_GROUP.fullmatch(node.host_path) for node in response.devices)
+    paths = dict.fromkeys(node.host_path for node in response.devices)
+    groups = {path: found for path in paths if (found := _GROUP.fullmatch(path)) is not None}
     return Answer(
         tuple(dict.fromkeys(_named(response.envs))),
-        frozenset(GroupNumber(int(found["number"])) for found in groups if found is not None),
+        frozenset(GroupNumber(int(found["number"])) for found in groups.values()),
+        tuple(path for path in paths if path not in groups),
     )
 
 

@@ -82,13 +82,14 @@ class Allocations:
     """Device id → its holder, of all resources of the node, also those of other device plugins.
 
     ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
-    ``groups`` are the IOMMU groups whose nodes were given with an id.
+    ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others.
     """
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
     knowledge: Knowledge = Knowledge.UNKNOWN
     brought: Mapping[str, Holder] = field(default_factory=dict)
     groups: Mapping[str, frozenset[GroupNumber]] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

@@ -87,3 +87,27 @@ async def test_a_usb_device_is_waited_for_that_a_pod_had_a_moment_ago_where_proc
             tasks.start_soon(kubelet.admit, new)
             await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
         running(new)
+
+
+@pytest.mark.parametrize("rule", RULES[:2], ids=["node", "directory"])
+async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a_rule_that_is_gone(
+    node: Node, rule: str
+) -> None:
+    node.host.usb.plug("1-1", STICK, 4)
+    node.configure(rules(rule))
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(SHARED, 2)
+            box = await kubelet.admit(pod("box", {SHARED: 1}))
+            running(box)
+            await node.until_told(lambda told: bool(told["holders"]))
+            node.configure(rules(BY_USB))
+            await kubelet.until_listed(GPU, 1)
+            (device,) = health(kubelet, GPU)
+            assert "ns/box has a node of it" in await refusal(kubelet, GPU, device)
+            await until_health(kubelet, GPU, device, "Unhealthy")
+        async with node.daemon():
+            await until_health(kubelet, GPU, device, "Unhealthy")
+            kubelet.delete(box)
+            await until_health(kubelet, GPU, device, "Healthy")
+            running(await kubelet.admit(pod("vm", {GPU: 1})))

@@ -56,7 +56,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
         )
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
-        if before.loans != now.loans or (held and now.host.usb):  # also who has a node of such a device
+        if before.loans != now.loans or (now.host.usb and (held or _nodes_differ(before, now))):
             judged[units.USB] = None
     if rebuilt:
         judged = {unit: None for unit in judged if unit not in rebuilt}
@@ -67,6 +67,13 @@ def _strays_differ(number: GroupNumber, before: Snapshot, now: Snapshot, held: f
     """True if others have left the group while they were held, or somebody else holds them."""
     strays = now.strays.get(number, frozenset())
     return before.strays.get(number) != now.strays.get(number) or not strays.isdisjoint(held)
+
+
+def _nodes_differ(before: Snapshot, now: Snapshot) -> bool:
+    """True if pods may have other nodes than before, of USB devices among them."""
+    if before.allocations.nodes is not now.allocations.nodes:
+        return True
+    return before.host.dev_nodes is not now.host.dev_nodes or before.host.cdi is not now.host.cdi
 
 
 def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:

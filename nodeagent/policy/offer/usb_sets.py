@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule, UsbRule
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import ResourceName, usb_id
+from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
@@ -36,15 +37,27 @@ def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
 
 
 def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
-    """The USB devices of which pods have nodes, by rules for nodes and CDI kinds, and who that is."""
+    """The USB devices of which pods have nodes, and who that is.
+
+    By the answers of before, whatever the rules say by now, and by the rules for nodes and CDI kinds: an answer
+    with names does not tell the nodes.
+    """
+    host, answered = snapshot.host, snapshot.allocations.nodes
     rules = [rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule)]
-    nodes = {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
+    by_rule = {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
     found: dict[str, Holder] = {}
-    for holders in (snapshot.allocations.holders, snapshot.reservations.given) if rules else ():
+    for holders in (snapshot.allocations.holders, snapshot.reservations.given) if rules or answered else ():
         for device_id, holder in holders.items():
-            for node in nodes.get(holder.resource, {}).get(device_id, ()):
-                found |= {each.id: holder for each in behind.usb(node, snapshot.host)}
+            given = () if _lends(device_id) else answered.get(device_id, ())
+            nodes = [host.dev_nodes.get(path) or DevNode(path) for path in given]
+            nodes += by_rule.get(holder.resource, {}).get(device_id, ())
+            found |= {each.id: holder for node in nodes for each in behind.usb(node, host)}
     return found
+
+
+def _lends(device_id: str) -> bool:
+    """True if a pod with this id has a USB device itself: the loans tell, and by which number."""
+    return usb_id(device_id) is not None
 
 
 def _in_order(device: UsbDevice) -> tuple[int, int, str]:

@@ -56,7 +56,9 @@ def calls_of_a_turn(rule: NodeRule | CdiRule, count: int) -> int:
     """Those of the turn in which one more pod has a node, while others have all but that."""
     snapshot = Snapshot(host(count), Desired(rules=(rule, BY_USB)))
     first = turn.first(snapshot)
-    holders = {each.id: Holder("ns", each.id, TTYS) for each in first.resources[TTYS].devices}
+    holders: dict[str, Holder] = {
+        each.id: Holder("ns", each.id, TTYS) for each in first.resources[TTYS].devices
+    }
     most = dict(tuple(holders.items())[1:])
     before = turn.following(first, replace(snapshot, allocations=Allocations(most, Knowledge.COMPLETE)))
     now = replace(snapshot, allocations=Allocations(holders, Knowledge.COMPLETE))
