@@ -15,7 +15,10 @@ ENDING = 5.0  # seconds for a container to end whose pod was forgotten; 2.7 were
 
 
 class Forgotten:
-    """Since when, by id. Who was forgotten before this daemon came is not known, so it may be anything."""
+    """Since when, by id, and by the paths of nodes that came with it.
+
+    Who was forgotten before this daemon came is not known, so it may be anything.
+    """
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -25,7 +28,8 @@ class Forgotten:
         """Who held something ``before``, and does not any more."""
         self._began = now if self._began is None else self._began
         tables = (before.holders, after.holders), (before.brought, after.brought)
-        self.gone({each for old, new in tables if old is not new for each in old.keys() - new.keys()}, now)
+        ids = {each for old, new in tables if old is not new for each in old.keys() - new.keys()}
+        self.gone(ids.union(*(before.nodes.get(each, ()) for each in ids)), now)
 
     def gone(self, ids: Iterable[str], now: float) -> None:
         """Whoever had these does not any more."""

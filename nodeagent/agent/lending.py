@@ -28,6 +28,7 @@ from nodeagent.kernel.scan import usb_uses
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, Loans, UsbDevice
+from nodeagent.policy.offer import usb_sets
 
 DEADLINE = 8.0  # seconds for the nodes of one Allocate, which may take ten
 PATIENCE = 5.0  # of these for a former holder to let go
@@ -113,7 +114,10 @@ class Lending:
             await anyio.sleep(POLL)
 
     def _doubted(self, devices: Sequence[UsbDevice]) -> bool:
-        return any(self._forgotten.has(each, anyio.current_time()) for each in devices)
+        """True if a pod had one of them a moment ago: alone, in a set of then, or by a node of it."""
+        now = anyio.current_time()
+        had = usb_sets.were_in_containers(self._forgotten.lately(now), self._snapshots.now)
+        return any(each.id in had or self._forgotten.has(each, now) for each in devices)
 
     async def _give_back(self) -> None:
         snapshot = self._snapshots.now

@@ -39,20 +39,32 @@ def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
 def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     """The USB devices of which pods have nodes, and who that is.
 
-    By the answers of before, whatever the rules say by now, and by the rules for nodes and CDI kinds: an answer
-    with names does not tell the nodes.
+    By the answers of before, whatever the rules say by now, and by the rules for nodes and CDI kinds: an
+    answer with names does not tell the nodes.
     """
     host, answered = snapshot.host, snapshot.allocations.nodes
-    rules = [rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule)]
-    by_rule = {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
+    by_rule = _by_rule(snapshot)
     found: dict[str, Holder] = {}
-    for holders in (snapshot.allocations.holders, snapshot.reservations.given) if rules or answered else ():
+    for holders in (snapshot.allocations.holders, snapshot.reservations.given) if by_rule or answered else ():
         for device_id, holder in holders.items():
             given = () if _lends(device_id) else answered.get(device_id, ())
             nodes = [host.dev_nodes.get(path) or DevNode(path) for path in given]
             nodes += by_rule.get(holder.resource, {}).get(device_id, ())
             found |= {each.id: holder for node in nodes for each in behind.usb(node, host)}
     return found
+
+
+def were_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+    """The USB devices of which pods had nodes that ``had`` these ids, and these nodes by path."""
+    by_rule = _by_rule(snapshot).values()
+    nodes = [DevNode(each) for each in had]
+    nodes += [node for each in had for known in by_rule for node in known.get(each, ())]
+    return frozenset(device.id for node in nodes for device in behind.usb(node, snapshot.host))
+
+
+def _by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
+    rules = (rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule))
+    return {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
 
 
 def _lends(device_id: str) -> bool:
