@@ -36,9 +36,7 @@ class Known:
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
         self._first: tuple[Stamp | None] | None = None  # the file at the first answer
         self._trusted = False  # the file was written after an answer
-        self._brought: Mapping[str, Holder] = {}  # the newest: readers find by identity what has changed
-        self._groups: Mapping[str, frozenset[GroupNumber]] = {}
-        self._nodes: Mapping[str, tuple[str, ...]] = {}
+        self._newest = Allocations()  # with answers: readers find by identity what has changed
 
     def new_kubelet(self) -> None:
         """A kubelet was started: it has not named anybody yet."""
@@ -97,10 +95,14 @@ class Known:
             for host_device in entry.answer.host_devices:
                 if host_device not in allocations.holders:
                     brought[host_device] = replace(holder, brought=entry.device_id)
-        self._brought = self._brought if brought == self._brought else brought
-        self._groups = self._groups if groups == self._groups else groups
-        self._nodes = self._nodes if nodes == self._nodes else nodes
-        return replace(allocations, brought=self._brought, groups=self._groups, nodes=self._nodes)
+        last = self._newest
+        self._newest = replace(
+            allocations,
+            brought=last.brought if brought == last.brought else brought,
+            groups=last.groups if groups == last.groups else groups,
+            nodes=last.nodes if nodes == last.nodes else nodes,
+        )
+        return self._newest
 
     def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
