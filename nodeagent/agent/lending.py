@@ -164,7 +164,7 @@ def _looked(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str
     lent = {(loan.node, loan.place): loan for loans in former.values() for loan in loans}
     fresh: dict[str, Loan] = {}
     for each in devices:
-        now = owner.lend(root, Loan(each.id, each.node, each.place))
+        now = owner.lend(root, Loan(each.id, each.node, each.place, name=each.name))
         before = lent.get((now.node, now.place))
         own = before is not None and (now.user, now.group) == (owner.QEMU, owner.QEMU)
         fresh[each.id] = before._replace(id=each.id) if before is not None and own else now

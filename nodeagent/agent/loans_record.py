@@ -55,9 +55,11 @@ def _read(path: str) -> Loans:
 
 
 def _loan(written: Any) -> Loan:
-    device_id, node, place, user, group = written
+    device_id, node, place, user, group, *name = written
     bus, _, number = place.partition(":")
-    return Loan(str(device_id), str(node), f"{int(bus)}:{int(number)}", int(user), int(group))
+    return Loan(
+        str(device_id), str(node), f"{int(bus)}:{int(number)}", int(user), int(group), *map(str, name)
+    )
 
 
 def write(path: str, loans: Loans) -> None:

@@ -78,13 +78,14 @@ class UsbDevice(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """One device as it was given: its id, its node, its number on the bus; and whose the node was before."""
+    """One device as it was given: its id, node, number on the bus, ports; and whose the node was before."""
 
     id: str
     node: str
     place: str
     user: int = 0
     group: int = 0
+    name: str = ""  # bus and ports; records of before have none
 
 
 Loans = Mapping[DeviceId, tuple[Loan, ...]]

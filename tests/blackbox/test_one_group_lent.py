@@ -8,6 +8,7 @@ import os
 import anyio
 import pytest
 
+from nodeagent.sim import devnodes
 from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, refusal, running, stays
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
@@ -111,3 +112,24 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a
             kubelet.delete(box)
             await until_health(kubelet, GPU, device, "Healthy")
             running(await kubelet.admit(pod("vm", {GPU: 1})))
+
+
+async def test_a_node_of_a_driver_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_rule_of_before(
+    node: Node,
+) -> None:
+    node.host.usb.plug("1-1", STICK, 4)
+    devnodes.add(node.host, "/dev/ttyUSB0", (188, 0), f"{node.host.usb.path('1-1')}/1-1:1.0/ttyUSB0")
+    node.configure(rules(BY_USB))
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(GPU, 1)
+            vm = await kubelet.admit(pod("vm", {GPU: 1}))
+            running(vm)
+            await named(node, next(iter(health(kubelet, GPU))), vm)
+            node.configure(rules(BY_NODE % "path: /dev/ttyUSB0"))
+            await kubelet.until_listed(SHARED, 2)
+            assert "which ns/vm has" in await refusal(kubelet, SHARED, "ttyUSB0-0")
+        async with node.daemon():
+            await until_health(kubelet, SHARED, "ttyUSB0-0", "Unhealthy")
+            kubelet.delete(vm)
+            await until_health(kubelet, SHARED, "ttyUSB0-0", "Healthy")

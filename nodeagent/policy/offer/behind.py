@@ -72,9 +72,10 @@ def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
 
 def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:
     """Why the node cannot be used while a pod has the USB device, by a rule that may be gone since."""
+    on_the_way = (node.parent or "").split("/")
     for head, loans in snapshot.loans.items():
         for loan in loans:
-            if node.covers(loan.node):
+            if node.covers(loan.node) or (loan.name and loan.name in on_the_way):
                 holder = snapshot.holder(head) or UNNAMED
                 what = f"{node.path} is of the USB device {loan.id}, which {holder} has"
                 return Reason(ReasonCode.GROUP_HELD, what, holding.WITH_ITS_POD)
