@@ -68,3 +68,20 @@ def calls_of_a_turn(rule: NodeRule | CdiRule, count: int) -> int:
 @pytest.mark.parametrize("rule", [BY_NODE, BY_CDI], ids=["node", "cdi"])
 def test_four_times_as_many_nodes_that_pods_have_cost_four_times_as_much(rule: NodeRule | CdiRule) -> None:
     assert calls_of_a_turn(rule, 160) < 6 * calls_of_a_turn(rule, 40)
+
+
+def test_a_link_that_leads_to_a_usb_device_by_now_was_not_given_to_whoever_had_another_node() -> None:
+    """And the device to which it led then is not free, wherever it leads to by now."""
+    rule = NodeRule(TTYS, "/dev/mine")
+    other = STICK._replace(id="46f4:0001-Y", name="2-2", number=5)
+    led, leads = (DevNode("/dev/mine", target=each.node) for each in (other, STICK))
+    usb = {each.id: each for each in (STICK, other)}
+    here = Host(usb=usb, nodes=frozenset({"/dev/mine"}), dev_nodes={"/dev/mine": led})
+    held = Allocations(
+        {"mine-0": Holder("ns", "box", TTYS)}, Knowledge.COMPLETE, nodes={"mine-0": (other.node,)}
+    )
+    before = turn.first(Snapshot(here, Desired(rules=(rule, BY_USB)), allocations=held))
+    now = replace(before.snapshot, host=replace(here, dev_nodes={"/dev/mine": leads}))
+    for decision in (turn.following(before, now), turn.first(now)):
+        sticks = decision.resources[ResourceName(BY_USB.name)].devices
+        assert {each.id: each.healthy for each in sticks} == {STICK.id: True, other.id: False}
