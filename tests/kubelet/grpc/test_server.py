@@ -323,7 +323,7 @@ async def _fds() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path) -> None:
+async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path, loop_may_block: None) -> None:
     async def once() -> None:
         async with serving(tmp_path) as (served, _):
             await options(served.path)
@@ -335,7 +335,7 @@ async def test_many_starts_and_calls_leave_no_descriptor_behind(tmp_path: Path) 
     assert await _fds() <= before  # fewer, when an earlier test's grpcio lets go only now
 
 
-async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
+async def test_connections_that_ended_are_forgotten(tmp_path: Path, loop_may_block: None) -> None:
     async with serving(tmp_path) as (served, _):
         for _ in range(38):
             await options(served.path)
