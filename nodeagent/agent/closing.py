@@ -8,13 +8,15 @@ have the nodes of an mdev or a vendor's vGPU. What cannot be seen does not stop 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 
 from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.base.errors import Refused
 from nodeagent.kernel import in_use
@@ -37,15 +39,22 @@ NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
 
 
 class Closing:
-    """Waits until what is to be given is closed."""
+    """Waits until what is to be given is closed. The one writer of the Snapshot's ``left_open``."""
 
     def __init__(
-        self, root: Root, wakes: Wakes, observer: Observer, offering: Offering, forgotten: Forgotten
+        self,
+        root: Root,
+        wakes: Wakes,
+        observer: Observer,
+        offering: Offering,
+        snapshots: Snapshots,
+        forgotten: Forgotten,
     ) -> None:
         self._root = root
         self._wakes = wakes
         self._observer = observer
         self._offering = offering
+        self._snapshots = snapshots
         self._forgotten = forgotten
         self._looks = threads.OneByOne()
         self._open_uncounted: frozenset[str] = frozenset()  # functions, when they were looked for last
@@ -97,13 +106,38 @@ class Closing:
         await self.recheck(resource, device_ids)
         while opened := await self._opened(resource, device_ids, pods):
             if anyio.current_time() > deadline:
+                process = await self._by_whom(opened)
+                self._keep(opened, process)
                 raise Refused(
                     f"{resource.name}: {opened}: it is open, and no pod of this node has it"
-                    f"{await self._by_whom(opened)}",
+                    f"{f': see {process}' if process else ''}",
                     "the container of a pod that was deleted by force may still run: look for its process",
                 )
             await anyio.sleep(POLL)
             await self.recheck(resource, device_ids)
+
+    async def refresh(self, _: Collection[str]) -> None:
+        """What was refused for being open may be closed by now; what cannot be looked at stays as it is."""
+        known, host = self._snapshots.now.left_open, self._snapshots.now.host
+        found = [each for each in map(host.device, known) if each is not None]
+        by_group = frozenset(each.id for each in found if not groups.uncertain(each))
+        seen = await self._looks.call(LOOK, in_use.look, self._root, known, by_group) if known else None
+        if seen is not None:
+            closed = known.keys() - seen.openers.keys()
+            now = self._snapshots.now.left_open
+            self._publish({each: now[each] for each in now if each not in closed})
+            self._open_uncounted -= closed
+
+    def _keep(self, device_id: str, process: str) -> None:
+        """List it as open from now on; where a count tells that, it is."""
+        member = self._snapshots.now.host.device(device_id)
+        if not (isinstance(member, PciFunction) and groups.opened(member)):
+            self._publish({**self._snapshots.now.left_open, device_id: process})
+
+    def _publish(self, left_open: Mapping[str, str]) -> None:
+        """Nobody is given these until they are closed."""
+        if left_open != self._snapshots.now.left_open:
+            self._snapshots.publish(replace(self._snapshots.now, left_open=left_open))
 
     async def answering(self, device_ids: Sequence[str]) -> None:
         """Look whether these devices are still on the bus; a verdict on one that is not is in the Host then.
@@ -157,7 +191,7 @@ class Closing:
 
     async def _by_whom(self, device_id: str) -> str:
         seen = await self._looks.call(NAME, in_use.openers, self._root, [device_id]) or {}
-        return f": see {seen[device_id]}" if device_id in seen else ""
+        return seen.get(device_id, "")
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

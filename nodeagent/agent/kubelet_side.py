@@ -121,7 +121,9 @@ def build(core: Core) -> KubeletSide:
     inquiry = Inquiry(pod_resources, core.snapshots, core.reservations, core.observer)
     holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
-    closing = Closing(root, core.wakes, core.observer, core.offering, core.reservations.forgotten)
+    forgotten = core.reservations.forgotten
+    closing = Closing(root, core.wakes, core.observer, core.offering, core.snapshots, forgotten)
+    core.releases.look_with(closing)
     asking = Asking(core.offering, core.reservations, inquiry)
     core.provisions.serve_cdi(cdi)
     granting = Granting(core.offering, core.reservations, asking, closing, core.provisions, core.settings)

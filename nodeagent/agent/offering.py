@@ -95,4 +95,5 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.reservations.given == other.reservations.given
         and one.reservations.refused == other.reservations.refused
         and one.loans is other.loans
+        and one.left_open is other.left_open
     )

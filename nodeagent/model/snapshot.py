@@ -30,7 +30,8 @@ class Snapshot:
     ``machine_id`` is "" while it is not known. ``strays`` are ids that pods hold and that have left the host,
     by the group that they were in: the turn finds them, and hands them on. ``looked_for`` are the device
     nodes besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
-    USB devices that pods were given, by the numbers that these had then.
+    USB devices that pods were given, by the numbers that these had then. ``left_open`` were refused for being
+    open although no pod has them, of which no count tells, with who is seen to have them open.
     """
 
     host: Host = field(default_factory=Host)
@@ -45,6 +46,7 @@ class Snapshot:
     strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)
     looked_for: frozenset[str] | None = None
     loans: Loans = field(default_factory=dict)
+    left_open: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:

@@ -110,6 +110,7 @@ class Agent:
                 self.eyes.wakes,
                 self.eyes.observer,
                 self.offering,
+                self.snapshots,
                 self.reservations.forgotten,
             ),
             provisions,

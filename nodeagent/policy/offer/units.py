@@ -115,6 +115,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         complete=allocations.complete,
         settling=reservations.settling.intersection(ids),
         refused=reservations.refused.intersection(ids),
+        left_open=_left_open(devices, snapshot.left_open),
         vfs=vfs,
         vf_holders=_holders((each.address for each in vfs), snapshot),
         mdevs=_mdevs(functions, host),
@@ -123,6 +124,10 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         firmware=groups.kept_by_firmware(group, host),
         loans=loans,
     )
+
+
+def _left_open(devices: Iterable[HostDevice], known: Mapping[str, str]) -> Mapping[str, str]:
+    return {each.id: known[each.id] for each in devices if each.id in known} if known else known
 
 
 def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:

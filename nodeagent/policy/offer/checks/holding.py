@@ -113,23 +113,34 @@ def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     return None
 
 
+def left_open(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
+    """It was to be given, and somebody had it open all the time, of which no count tells."""
+    for device_id, process in unit.left_open.items():
+        if use.isolation is Isolation.NONE and device_id != host_device.id:
+            continue
+        if device_id not in unit.holders and use.device_id(host_device) not in unit.holders:
+            return _open_outside(device_id, process, host_device)
+    return None
+
+
 def _accounted(member: PciFunction, unit: Unit, use: Use) -> bool:
     """True if a pod has the function; with one of a bundle it has all of it."""
     return member.address in unit.holders or use.device_id(member) in unit.holders
 
 
 def _held_outside(member: PciFunction, function: PciFunction) -> Reason:
-    itself = "it is" if member is function else f"{member.address} of its group is"
+    process = member.sight.process if member.sight is not None else None
+    return _open_outside(member.id, process, function)
+
+
+def _open_outside(device_id: str, process: str | None, asked: HostDevice) -> Reason:
+    itself = "it is" if device_id == asked.id else f"{device_id} of its group is"
+    by = f": see {process}" if process else ""
     return Reason(
         ReasonCode.HELD_OUTSIDE,
-        f"{itself} open, and no pod of this node has it{_by(member)}",
+        f"{itself} open, and no pod of this node has it{by}",
         "on the host, fuser -v /dev/vfio/* names the process",
     )
-
-
-def _by(member: PciFunction) -> str:
-    seen = member.sight.process if member.sight is not None else None
-    return f": see {seen}" if seen else ""
 
 
 def _holder_unknown(member: PciFunction, what: str = "") -> Reason:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process keeps open whose pod is forgotten, and no count tells of: refused once, then listed so.
+
+An mdev, a vendor's vGPU, the node of a group without a device. The kubelet takes what is Healthy for free: it
+would send one pod after the other there, each of which holds up all admissions of the node for nine seconds.
+"""
+
+from __future__ import annotations
+
+from tests.blackbox.boards import GPU, USB, named, running, started, stays, usb_boards, usb_lists
+from tests.blackbox.harness import Node, health, pod, until_health
+from tests.blackbox.test_one_group_counts import MDEVS, OLD, QEMU, mdevs_offered, process
+from tests.blackbox.test_one_group_open import opened
+from tests.blackbox.test_one_group_plugins import group_of
+
+
+async def test_after_a_refusal_an_mdev_that_a_process_keeps_open_is_preferred_to_nothing_that_is_free(
+    node: Node,
+) -> None:
+    process(node)
+    async with mdevs_offered(node) as kubelet:
+        old = await kubelet.admit(pod("old", {MDEVS: 1}))
+        (device,) = old.result.ids[MDEVS]
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
+        await named(node, device, old)
+        kubelet.delete(old)
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        refused = await kubelet.admit(pod("refused", {MDEVS: 1}))
+        assert "see process 4711 (qemu-system-x86)" in refused.message
+        await until_health(kubelet, MDEVS, device, "Unhealthy")
+        running(await kubelet.admit(pod("new", {MDEVS: 1})))
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", 1.0)
+        node.host.tree.remove(f"{QEMU}/fd/7")
+        await until_health(kubelet, MDEVS, device, "Healthy")
+        running(await kubelet.admit(pod("next", {MDEVS: 1})))
+
+
+async def test_after_a_refusal_a_group_whose_node_a_process_keeps_open_is_preferred_to_none_that_is_free(
+    node: Node,
+) -> None:
+    board, _ = boards = usb_boards(node, 2)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        opened(node, f"/dev/vfio/{board.group}")
+        await named(node, board.gpu, old)
+        kubelet.delete(old)
+        refused = await kubelet.admit(pod("refused", {GPU: 1}))
+        assert "see process 4711 (qemu-system-x86)" in refused.message
+        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        await until_health(kubelet, USB, board.usb, "Unhealthy")
+        running(await kubelet.admit(pod("new", {GPU: 1, USB: 1})))
+        node.host.tree.remove(f"{QEMU}/fd/7")
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+        running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))
