@@ -44,7 +44,7 @@ async def test_after_a_refusal_a_group_whose_node_a_process_keeps_open_is_prefer
         opened(node, f"/dev/vfio/{board.group}")
         await named(node, board.gpu, old)
         kubelet.delete(old)
-        refused = await kubelet.admit(pod("refused", {GPU: 1}))
+        refused = await kubelet.admit(pod("refused", {GPU: 2}))
         assert "see process 4711 (qemu-system-x86)" in refused.message
         await until_health(kubelet, GPU, board.gpu, "Unhealthy")
         await until_health(kubelet, USB, board.usb, "Unhealthy")

@@ -4,8 +4,9 @@
 Devices are picked one after the other. The next one comes from a group of which the same pod has a part; else
 from one that is begun already; else from a group that fits wholly into what is still wanted; else from where
 the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
-moment ago, and may have open, would be waited for: it comes after all that is free. A group that another pod
-has, or is being given, comes last. Ties go by address: the kubelet's list has a random order.
+moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that is
+free. A group that another pod has, or is being given, comes last. Ties go by address: the kubelet's list
+has a random order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Whose(IntEnum):
 
     ASKER = 0  # the pod that asks, of another resource
     NOBODY = 1
-    LEAVING = 2  # a pod that was forgotten a moment ago, unless it is seen that it has ended
+    LEAVING = 2  # a pod that was forgotten a moment ago; alone in its group, unless it is seen to be closed
     ANOTHER = 3
 
 
@@ -85,11 +86,13 @@ def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozense
 
 
 def _leaving(host_device: HostDevice, snapshot: Snapshot, lately: frozenset[str]) -> bool:
-    """True if something of the group was a pod's a moment ago, and may be open yet."""
+    """True if something of the group was a pod's a moment ago.
+
+    It may be open yet. And the others of its group were Unhealthy: the kubelet may have them so yet.
+    """
     members = snapshot.host.devices_in(host_device.group) or (host_device,)
-    return any(
-        groups.uncertain(each) and not lately.isdisjoint((each.id, str(each.group))) for each in members
-    )
+    alone = len(members) == 1 and not groups.uncertain(host_device)
+    return not alone and any(not lately.isdisjoint((each.id, str(each.group))) for each in members)
 
 
 def choose(

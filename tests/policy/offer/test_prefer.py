@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Reservations
-from nodeagent.model.host import Kind
+from nodeagent.model.host import Kind, PciFunction
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.policy.offer import prefer
@@ -91,21 +91,27 @@ def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
     assert prefer.topology(A, resource, snapshot(host(function(A))), same=True).whose is Whose.ANOTHER
 
 
-@pytest.mark.parametrize(
-    ("enable", "idle", "whose"),
-    [(0, 0, Whose.NOBODY), (1, 1, Whose.LEAVING)],
-    ids=["closed", "a count that may be left"],
-)
+@pytest.mark.parametrize("count", [0, 1], ids=["closed", "a count that may be left"])
 @pytest.mark.parametrize("lately", [A, "7"], ids=["its neighbour", "the whole group"])
-def test_what_a_pod_had_a_moment_ago_and_may_have_open_comes_after_what_is_free(
-    lately: str, enable: int, idle: int, whose: Whose
-) -> None:
-    pair = [function(each, 7)._replace(enable=enable, idle=idle) for each in (A, B)]
-    now = snapshot(host(*pair, function(C, 8)))
+def test_what_a_pod_had_a_moment_ago_comes_with_its_group_after_what_is_free(lately: str, count: int) -> None:
+    pair = [function(each, 7)._replace(enable=count, idle=count) for each in (A, B)]
+    assert whose_lately(lately, *pair) == [Whose.LEAVING, Whose.NOBODY]
+
+
+def test_what_is_alone_in_its_group_comes_with_what_is_free_if_it_is_seen_to_be_closed() -> None:
+    for count, whose in ((0, Whose.NOBODY), (1, Whose.LEAVING)):
+        alone = function(B, 7)._replace(enable=count, idle=count)
+        assert whose_lately(B, alone) == [whose, Whose.NOBODY]
+
+
+def whose_lately(lately: str, *group: PciFunction) -> list[Whose]:
+    """Whose ``B`` is, of this group, and ``C``, which is free."""
+    now = snapshot(host(*group, function(C, 8)))
     resource = Resource(ResourceName(GPU), Kind.PCI, tuple(Device(DeviceId(each)) for each in (B, C)))
     told = {each: prefer.topology(each, resource, now, frozenset({lately}), same=False) for each in (B, C)}
-    assert [each.whose for each in told.values()] == [whose, Whose.NOBODY]
-    assert prefer.choose([B, C], [], 1, told) == ((B,) if whose is Whose.NOBODY else (C,))
+    whose = [each.whose for each in told.values()]
+    assert prefer.choose([B, C], [], 1, told) == ((B,) if whose[0] is Whose.NOBODY else (C,))
+    return whose
 
 
 def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
