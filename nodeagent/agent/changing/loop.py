@@ -116,10 +116,12 @@ class ChangeLoop:
         )
 
     def _at_rest(self, plan: Plan) -> Plan:
-        """Without what is new on the room of cards in the middle of our own work: it was read half-way."""
-        passing = {text for text, card in plan.shortfalls.items() if card in self._runs.working}
-        passing.difference_update(self.plan.problems)
-        return replace(plan, problems=tuple(text for text in plan.problems if text not in passing))
+        """With what was known of the room of cards in the middle of our own work: it was read half-way."""
+        working = self._runs.working
+        known = {text: card for text, card in self.plan.shortfalls.items() if card in working}
+        known |= {text: card for text, card in plan.shortfalls.items() if card not in working}
+        problems = (text for text in plan.problems if text in known or text not in plan.shortfalls)
+        return replace(plan, problems=tuple(dict.fromkeys((*problems, *known))), shortfalls=known)
 
     def _forget(self) -> None:
         """What was refused and is not to be done any more; not on a card that is on its way."""

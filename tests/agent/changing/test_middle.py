@@ -60,6 +60,23 @@ async def test_what_does_not_fit_is_told_when_the_work_is_done(tmp_path: Path, s
         assert len(said(log.PLAN_PROBLEM)) == 1
 
 
+async def test_what_was_told_before_the_work_is_not_told_anew_for_a_reading_in_the_middle(
+    tmp_path: Path, said: Said
+) -> None:
+    too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
+    async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
+        changing.publish(desired=too_many)
+        await changing.until(lambda: FIRST in changing.loop.working)
+        host = changing.now.host
+        full = tuple(MdevType(each.type_id, each.name, 0) for each in host.mdev_parents[FIRST])
+        changing.publish(host=replace(host, mdevs={}, mdev_parents={FIRST: full}))
+        changing.loop.one_turn(group)
+        assert changing.plan.problems == (f"{FIRST}: 3 of nvidia-228 are wanted, and 2 fit",)
+        await changing.until_counts((FIRST, "nvidia-228", 2))
+        await changing.until_at_rest()
+        assert len(said(log.PLAN_PROBLEM)) == 1
+
+
 async def test_each_change_is_told_once(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST, SECOND), "nvidia-222") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-222", 16), (SECOND, "nvidia-222", 16))
