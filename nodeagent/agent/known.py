@@ -84,6 +84,7 @@ class Known:
         brought: dict[str, Holder] = {}
         groups: dict[str, frozenset[GroupNumber]] = {}
         nodes: dict[str, tuple[str, ...]] = {}
+        cdi: dict[str, tuple[str, ...]] = {}
         for entry in checkpoint.entries:
             holder = allocations.holders.get(entry.device_id)
             if holder is None or holder.resource != entry.resource:
@@ -92,6 +93,8 @@ class Known:
             groups[entry.device_id] = known | entry.answer.groups if known else entry.answer.groups
             if entry.answer.nodes:
                 nodes[entry.device_id] = (*nodes.get(entry.device_id, ()), *entry.answer.nodes)
+            if entry.answer.cdi:
+                cdi[entry.device_id] = (*cdi.get(entry.device_id, ()), *entry.answer.cdi)
             for host_device in entry.answer.host_devices:
                 if host_device not in allocations.holders:
                     brought[host_device] = replace(holder, brought=entry.device_id)
@@ -101,6 +104,7 @@ class Known:
             brought=last.brought if brought == last.brought else brought,
             groups=last.groups if groups == last.groups else groups,
             nodes=last.nodes if nodes == last.nodes else nodes,
+            cdi=last.cdi if cdi == last.cdi else cdi,
         )
         return self._newest
 

@@ -24,11 +24,12 @@ _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
 
 class Answer(NamedTuple):
-    """The host devices that it names, the IOMMU groups whose nodes it has, and all other nodes."""
+    """The host devices that it names, the IOMMU groups whose nodes it has, all other nodes, and CDI names."""
 
     host_devices: tuple[str, ...] = ()
     groups: frozenset[GroupNumber] = frozenset()
     nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
@@ -47,6 +48,7 @@ def _said(response: v1beta1.ContainerAllocateResponse) -> Answer:
         tuple(dict.fromkeys(_named(response.envs))),
         frozenset(GroupNumber(int(found["number"])) for found in groups.values()),
         tuple(path for path in paths if path not in groups),
+        tuple(each.name for each in response.cdi_devices),
     )
 
 

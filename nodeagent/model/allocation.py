@@ -82,7 +82,8 @@ class Allocations:
     """Device id → its holder, of all resources of the node, also those of other device plugins.
 
     ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
-    ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others.
+    ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others,
+    ``cdi`` the names of CDI devices.
     """
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class Allocations:
     brought: Mapping[str, Holder] = field(default_factory=dict)
     groups: Mapping[str, frozenset[GroupNumber]] = field(default_factory=dict)
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cdi: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

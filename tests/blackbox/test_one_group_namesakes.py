@@ -50,3 +50,23 @@ async def test_a_node_that_a_pod_has_by_a_name_of_before_is_given_to_no_second_o
         await kubelet.until_listed(OTHER, 1)
         second = await kubelet.admit(pod("second", {OTHER: 1}))
         assert f"{device}: held by ns/box" in second.message
+
+
+@pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
+async def test_a_node_that_a_pod_has_by_a_name_of_before_the_daemon_is_given_to_no_second_one(
+    node: Node, rule: str
+) -> None:
+    devnodes.add(node.host, TTY, (188, 9))
+    described(node, path=TTY)
+    node.configure(rules(rule))
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(SHARED, 1)
+            (device,) = health(kubelet, SHARED)
+            box = await kubelet.admit(pod("box", {SHARED: 1}))
+            running(box)
+        node.configure(rules(rule.replace(SHARED, OTHER)))
+        async with node.daemon():
+            await kubelet.until_listed(OTHER, 1)
+            second = await kubelet.admit(pod("second", {OTHER: 1}))
+            assert f"{device}: held by ns/box" in second.message

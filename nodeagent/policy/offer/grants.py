@@ -14,7 +14,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import direct, kinds, units
@@ -108,10 +108,24 @@ def check_free(
 def own(resource: Resource, shown: Iterable[Possession], decision: Decision) -> frozenset[Possession]:
     """What of this may be the same device: an id of a node, or a CDI name, is so among our resources only.
 
-    Other plugins may have such an id of their own: ids are unique within a resource.
+    Other plugins may have such an id of their own: ids are unique within a resource. A resource that a daemon
+    before this one served is known by what was given with the id: the same node, or CDI name.
     """
     ours = decision.resources if resource.direct else None
-    return frozenset(each for each in shown if ours is None or each[0] in ours)
+    return frozenset(
+        each for each in shown if ours is None or each[0] in ours or _given_as_now(resource, *each, decision)
+    )
+
+
+def _given_as_now(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
+    """True if whoever got the id under another name was given something of what it stands for now."""
+    allocations = decision.snapshot.allocations
+    holder = allocations.holders.get(device_id)
+    if holder is None or holder.resource != name or resource.device(device_id) is None:
+        return False
+    now = direct_grant(resource, (device_id,), decision)
+    before = {*allocations.nodes.get(device_id, ()), *allocations.cdi.get(device_id, ())}
+    return not before.isdisjoint((*(node.path for node in now.nodes), *now.cdi))
 
 
 def check_alone(
