@@ -57,6 +57,7 @@ class Closing:
         self._snapshots = snapshots
         self._forgotten = forgotten
         self._looks = threads.OneByOne()
+        self._checks = threads.OneByOne()  # of single processes, also while a look at all does not end
         self._open_uncounted: frozenset[str] = frozenset()  # functions, when they were looked for last
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -117,15 +118,23 @@ class Closing:
             await self.recheck(resource, device_ids)
 
     async def refresh(self, _: Collection[str]) -> None:
-        """What was refused for being open may be closed by now; what cannot be looked at stays as it is."""
+        """What was refused for being open may be closed by now.
+
+        The process that had it tells, whatever keeps a look at all of them from ending; what nobody is seen
+        to have stops nobody.
+        """
         known, host = self._snapshots.now.left_open, self._snapshots.now.host
+        if not known:
+            return
         found = [each for each in map(host.device, known) if each is not None]
         by_group = frozenset(each.id for each in found if not groups.uncertain(each))
-        seen = await self._looks.call(LOOK, in_use.look, self._root, known, by_group) if known else None
-        if seen is not None:
-            closed = known.keys() - seen.openers.keys()
-            now = self._snapshots.now.left_open
-            self._publish({each: now[each] for each in now if each not in closed})
+        named = {each: process for each, process in known.items() if process}
+        still = await self._checks.call(LOOK, in_use.still, self._root, named, by_group)
+        if left := known.keys() - (named.keys() if still is None else still):
+            seen = await self._looks.call(LOOK, in_use.look, self._root, left, by_group) or NOT_SEEN
+            closed, now = left - seen.openers.keys(), self._snapshots.now.left_open
+            others = {each: seen.openers[each] for each in left & seen.openers.keys()}
+            self._publish({each: others.get(each, now[each]) for each in now if each not in closed})
             self._open_uncounted -= closed
 
     def _keep(self, device_id: str, process: str) -> None:

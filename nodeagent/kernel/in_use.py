@@ -92,14 +92,22 @@ def look(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> Seen
     return Seen(found, whole, frozenset(closed))
 
 
-def still(root: Root, openers: Mapping[str, str]) -> frozenset[str]:
-    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick."""
-    return frozenset(each for each, opener in openers.items() if _has_still(root, each, opener.split()[1]))
+def still(root: Root, openers: Mapping[str, str], by_group: Collection[str] = ()) -> frozenset[str]:
+    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick.
+
+    Of those ``by_group`` only the node of the group counts, as in ``look``.
+    """
+    return frozenset(
+        each
+        for each, opener in openers.items()
+        if _has_still(root, each, opener.split()[1], own=each not in by_group)
+    )
 
 
-def _has_still(root: Root, address: str, process: str) -> bool:
+def _has_still(root: Root, device_id: str, process: str, *, own: bool) -> bool:
     opened = _opened_by(root, process)
-    nodes = _nodes(root, f"{pci.DEVICES}/{address}")
+    devices = mdevs.DEVICES if mdev_uuid(device_id) else pci.DEVICES
+    nodes = _nodes(root, f"{devices}/{device_id}", own=own)
     return opened is None or not opened.isdisjoint(nodes) or _is_ending(root, process)
 
 

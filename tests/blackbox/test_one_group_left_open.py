@@ -7,11 +7,15 @@ would send one pod after the other there, each of which holds up all admissions 
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from nodeagent.sim import files
 from tests.blackbox.boards import GPU, USB, named, running, started, stays, usb_boards, usb_lists
 from tests.blackbox.harness import Node, health, pod, until_health
 from tests.blackbox.test_one_group_counts import MDEVS, OLD, QEMU, mdevs_offered, process
 from tests.blackbox.test_one_group_open import opened
 from tests.blackbox.test_one_group_plugins import group_of
+from tests.blackbox.test_one_group_torn import hang
 
 
 async def test_after_a_refusal_an_mdev_that_a_process_keeps_open_is_preferred_to_nothing_that_is_free(
@@ -52,3 +56,25 @@ async def test_after_a_refusal_a_group_whose_node_a_process_keeps_open_is_prefer
         node.host.tree.remove(f"{QEMU}/fd/7")
         await until_health(kubelet, GPU, board.gpu, "Healthy")
         running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))
+
+
+async def test_what_was_open_is_free_when_its_process_lets_go_though_another_one_cannot_be_looked_at(
+    node: Node,
+) -> None:
+    """One open file of a dead file system, in any process, keeps a look at all of them from ending."""
+    process(node)
+    async with mdevs_offered(node, 1) as kubelet:
+        old = await kubelet.admit(pod("old", {MDEVS: 1}))
+        (device,) = old.result.ids[MDEVS]
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
+        await named(node, device, old)
+        kubelet.delete(old)
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        assert (await kubelet.admit(pod("refused", {MDEVS: 1}))).phase == "Failed"
+        await until_health(kubelet, MDEVS, device, "Unhealthy")
+        node.host.write_file("/proc/4712/stat", "")
+        files.directory(node.host.path("/proc/4712/fd"))
+        hang(Path(node.host.path("/proc/4712/stat")))
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", OLD)
+        node.host.tree.remove(f"{QEMU}/fd/7")
+        await until_health(kubelet, MDEVS, device, "Healthy")
