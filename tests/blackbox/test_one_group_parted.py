@@ -75,3 +75,22 @@ async def test_a_usb_device_is_waited_for_of_which_a_container_had_a_node_a_mome
         (device,) = health(kubelet, GPU)
         await until_health(kubelet, GPU, device, "Unhealthy")
         await waits(kubelet, old, device)
+
+
+async def test_a_usb_device_that_a_pod_had_a_moment_ago_is_preferred_to_nothing_that_is_free(
+    node: Node,
+) -> None:
+    node.host.usb.plug("1-1", STICK._replace(serial="A"), 4)
+    node.host.usb.plug("1-2", STICK._replace(serial="B"), 5)
+    node.configure(rules(BY_USB))
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(GPU, 2)
+        await known_for_long(kubelet)
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        running(old)
+        assert old.result.ids[GPU] == ("46f4:0001-A",)
+        await named(node, "46f4:0001-A", old)
+        kubelet.delete(old)
+        new = await kubelet.admit(pod("new", {GPU: 1}))
+        running(new)
+        assert new.result.ids[GPU] == ("46f4:0001-B",)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import HostDevice
+from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName, pci_order
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
@@ -91,7 +91,8 @@ def _leaving(host_device: HostDevice, snapshot: Snapshot, lately: frozenset[str]
     It may be open yet. And the others of its group were Unhealthy: the kubelet may have them so yet.
     """
     members = snapshot.host.devices_in(host_device.group) or (host_device,)
-    alone = len(members) == 1 and not groups.uncertain(host_device)
+    counted = isinstance(host_device, PciFunction) and not groups.uncertain(host_device)
+    alone = counted and len(members) == 1
     return not alone and any(not lately.isdisjoint((each.id, str(each.group))) for each in members)
 
 
