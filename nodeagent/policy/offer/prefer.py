@@ -5,8 +5,8 @@ Devices are picked one after the other. The next one comes from a group of which
 from one that is begun already; else from a group that fits wholly into what is still wanted; else from where
 the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
 moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that is
-free. A group that another pod has, or is being given, comes last. Ties go by address: the kubelet's list
-has a random order.
+free; where that is too little, no group is torn for it. A group that another pod has, or is being given, comes
+last. Ties go by address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations
@@ -109,11 +109,12 @@ def choose(
         raise Refused(f"number of MustIncludeDeviceIDs ({len(must)}) exceeds allocation size ({size})")
     included = frozenset(must)
     left = sorted({*available} - included, key=pci_order)
-    pool = _Pool([topologies.get(device_id, NO_TOPOLOGY) for device_id in left])
+    wanted = size - len(must)
+    pool = _Pool([topologies.get(device_id, NO_TOPOLOGY) for device_id in left], wanted)
     for device_id in must:
         pool.begin(topologies.get(device_id, NO_TOPOLOGY))
-    picks = range(min(size - len(must), len(left)))
-    return (*must, *(left[pool.pick(size - len(must) - picked)] for picked in picks))
+    picks = range(min(wanted, len(left)))
+    return (*must, *(left[pool.pick(wanted - picked)] for picked in picks))
 
 
 class _Pool:
@@ -124,8 +125,9 @@ class _Pool:
     is skipped.
     """
 
-    def __init__(self, spots: Sequence[Topology]) -> None:
+    def __init__(self, spots: Sequence[Topology], wanted: int) -> None:
         self._spots = spots
+        self._enough = sum(spot.whose < Whose.LEAVING for spot in spots) >= wanted  # without what may be open
         self._in_group = Counter(spot.group for spot in spots)
         self._in_numa = Counter(spot.numa for spot in spots)
         self._in_root = Counter(spot.root for spot in spots)
@@ -177,14 +179,16 @@ class _Pool:
     def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
         spot = self._spots[position]
         fresh = spot.group not in self._groups
+        late = spot.whose is Whose.LEAVING
         return (
-            spot.whose,
+            Whose.NOBODY if late and not self._enough else spot.whose,
             fresh,
             fresh and self._in_group[spot.group] > wanted,
             bool(self._numas) and spot.numa not in self._numas,
             _fit(self._in_numa[spot.numa], wanted),
             bool(self._roots) and spot.root not in self._roots,
             _fit(self._in_root[spot.root], wanted),
+            late,
             position,
         )
 

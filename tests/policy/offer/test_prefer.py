@@ -194,3 +194,13 @@ def test_one_device_is_taken_from_a_group_of_one_if_there_is_any(numas: int, siz
     group = topologies[chosen].group
     assert isinstance(group, int)
     assert sizes[group] == 1 or 1 not in sizes
+
+
+def test_where_what_is_free_is_too_little_a_board_that_was_left_a_moment_ago_is_not_torn() -> None:
+    topologies = {
+        "a": Topology(1, 0, "r1"),
+        "b": Topology(2, 1, "r2", Whose.LEAVING),
+        "c": Topology(2, 1, "r2", Whose.LEAVING),
+    }
+    assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
+    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("a",)
