@@ -24,6 +24,7 @@ from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.progress import Debt
 from nodeagent.model.action import Step
+from nodeagent.model.desired import Desired
 from nodeagent.model.ids import pci_address
 from nodeagent.model.plan import CardSummary, Plan
 from nodeagent.model.snapshot import Snapshot
@@ -55,6 +56,7 @@ class ChangeLoop:
         self._inputs: tuple[object, ...] | None = None  # of the plan; None: nothing is to be changed
         self._waiting: Mapping[str, str] = {}
         self._followed = -1  # version of the Snapshot that it has planned from
+        self._desired: Desired | None = None  # what the plan is for
 
     @property
     def working(self) -> frozenset[str]:
@@ -92,7 +94,7 @@ class ChangeLoop:
             return
         self._ledger.learn(self._runs.busy)
         snapshot = self._snapshots.now
-        before, self.plan = self.plan, self._at_rest(planning.plan(snapshot))
+        before, self.plan = self.plan, self._at_rest(planning.plan(snapshot), snapshot.desired)
         self._forget()
         self._tell(before)
         for card, steps in self._batches().items():
@@ -115,10 +117,14 @@ class ChangeLoop:
             plan.notes,
         )
 
-    def _at_rest(self, plan: Plan) -> Plan:
-        """With what was known of the room of cards in the middle of our own work: it was read half-way."""
-        working = self._runs.working
-        known = {text: card for text, card in self.plan.shortfalls.items() if card in working}
+    def _at_rest(self, plan: Plan, desired: Desired) -> Plan:
+        """With what was known of the room of cards in the middle of our own work: it was read half-way.
+
+        Of what was wanted before, nothing is known any more.
+        """
+        working, told = self._runs.working, self.plan.shortfalls if desired is self._desired else {}
+        self._desired = desired
+        known = {text: card for text, card in told.items() if card in working}
         known |= {text: card for text, card in plan.shortfalls.items() if card not in working}
         problems = (text for text in plan.problems if text in known or text not in plan.shortfalls)
         return replace(plan, problems=tuple(dict.fromkeys((*problems, *known))), shortfalls=known)

@@ -5,8 +5,8 @@ Devices are picked one after the other. The next one comes from a group of which
 from one that is begun already; else from a group that fits wholly into what is still wanted; else from where
 the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
 moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that is
-free; where that is too little, no group is torn for it. A group that another pod has, or is being given, comes
-last. Ties go by address: the kubelet's list has a random order.
+free; where that is too little, no group is torn for it. A group that another pod has, or is being given,
+comes last. Ties go by address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations

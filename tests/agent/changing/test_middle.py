@@ -85,3 +85,21 @@ async def test_each_change_is_told_once(tmp_path: Path, said: Said) -> None:
         await changing.until_at_rest()
         told = Counter(each["action"] for each in said(log.ACTION_DONE))
         assert (len(told), set(told.values())) == (32 + 32 + 4, {1})
+
+
+@pytest.mark.parametrize(
+    "later", [None, (WantedType("nvidia-228", 2),)], ids=["nothing is wanted", "what fits is wanted"]
+)
+async def test_what_did_not_fit_is_no_problem_any_more_when_it_is_not_wanted_in_the_middle_of_the_work(
+    tmp_path: Path, later: tuple[WantedType, ...] | None
+) -> None:
+    too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
+    async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
+        changing.publish(desired=too_many)
+        await changing.until(lambda: FIRST in changing.loop.working and bool(changing.plan.problems))
+        wanted = MdevsWanted() if later is None else MdevsWanted(manage=True, types=later)
+        changing.publish(desired=Desired(mdevs=wanted))
+        changing.loop.one_turn(group)
+        assert changing.plan.problems == ()
+        await changing.until_at_rest()
+        assert changing.plan.problems == ()
