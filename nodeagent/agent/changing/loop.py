@@ -56,7 +56,6 @@ class ChangeLoop:
         self._inputs: tuple[object, ...] | None = None  # of the plan; None: nothing is to be changed
         self._waiting: Mapping[str, str] = {}
         self._followed = -1  # version of the Snapshot that it has planned from
-        self._desired: Desired | None = None  # what the plan is for
 
     @property
     def working(self) -> frozenset[str]:
@@ -122,8 +121,8 @@ class ChangeLoop:
 
         Of what was wanted before, nothing is known any more.
         """
-        working, told = self._runs.working, self.plan.shortfalls if desired is self._desired else {}
-        self._desired = desired
+        working = self._runs.working
+        told = self.plan.shortfalls if self._inputs is not None and self._inputs[0] is desired else {}
         known = {text: card for text, card in told.items() if card in working}
         known |= {text: card for text, card in plan.shortfalls.items() if card not in working}
         problems = (text for text in plan.problems if text in known or text not in plan.shortfalls)
@@ -185,8 +184,8 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
     Parts that did not change are the same objects, so comparing is quick.
     """
     return (
-        snapshot.host,
         snapshot.desired,
+        snapshot.host,
         snapshot.names,
         snapshot.allocations,
         snapshot.reservations.given,
