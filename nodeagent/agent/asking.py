@@ -66,6 +66,9 @@ class Asking:
         Nobody shows what only a plain init container has, and this daemon has no record of it.
         """
         hints = self._inquiry.known.hinted - self._reservations.admissions.ours.keys()
+        if resource.direct:  # by another name, too: of others the list knows that
+            hinted = {each for _, each in grants.own(resource, hints, self._offering.decision)}
+            return [each for each in device_ids if each in hinted]
         return [each for each in device_ids if (resource.name, each) in hints]
 
     async def _check_entered(

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from nodeagent.sim import devnodes
+from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import named, running
 from tests.blackbox.harness import Node, health, pod
@@ -70,3 +71,21 @@ async def test_a_node_that_a_pod_has_by_a_name_of_before_the_daemon_is_given_to_
             await kubelet.until_listed(OTHER, 1)
             second = await kubelet.admit(pod("second", {OTHER: 1}))
             assert f"{device}: held by ns/box" in second.message
+
+
+@pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
+async def test_a_node_that_an_init_container_has_by_a_name_of_before_the_daemon_is_given_to_no_second_one(
+    node: Node, rule: str
+) -> None:
+    """Nobody shows what a plain init container has: the kubelet's file tells."""
+    devnodes.add(node.host, TTY, (188, 9))
+    described(node, path=TTY)
+    node.configure(rules(rule))
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(SHARED, 1)
+            running(await kubelet.admit(Pod("ns", "box", [{}], init_containers=[{SHARED: 1}])))
+        node.configure(rules(rule.replace(SHARED, OTHER)))
+        async with node.daemon():
+            await kubelet.until_listed(OTHER, 1)
+            assert (await kubelet.admit(pod("second", {OTHER: 1}))).phase == "Failed"
