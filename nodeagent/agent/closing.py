@@ -14,12 +14,12 @@ from dataclasses import replace
 import anyio
 
 from nodeagent.agent.forgotten import Forgotten
+from nodeagent.agent.looks import Looks
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.base.errors import Refused
-from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.kernel.wakes import Wakes
@@ -33,9 +33,6 @@ from nodeagent.policy.offer import grants, releases
 PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
 DESCRIBED = 4.0  # seconds for a CDI file that was written a moment ago to be read
 POLL = 0.1  # seconds: closing raises no event
-LOOK = 2.0  # seconds for a look at all processes: one open file of a dead file system keeps it from ending
-NAME = 0.5  # seconds to find out who has it open, for the text of a refusal that is due
-NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
 
 
 class Closing:
@@ -56,8 +53,7 @@ class Closing:
         self._offering = offering
         self._snapshots = snapshots
         self._forgotten = forgotten
-        self._looks = threads.OneByOne()
-        self._checks = threads.OneByOne()  # of single processes, also while a look at all does not end
+        self._looks = Looks(root)
         self._open_uncounted: frozenset[str] = frozenset()  # functions, when they were looked for last
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -105,9 +101,11 @@ class Closing:
         :raises KernelRefused: if what has changed could not be read.
         """
         await self.recheck(resource, device_ids)
+        began = anyio.current_time()
         while opened := await self._opened(resource, device_ids, pods):
-            if anyio.current_time() > deadline:
-                process = await self._by_whom(opened)
+            ended = anyio.current_time()
+            if ended + (ended - began) > deadline:  # the next look may take as long, and a request has an end
+                process = await self._looks.by_whom(opened)
                 self._keep(opened, process)
                 raise Refused(
                     f"{resource.name}: {opened}: it is open, and no pod of this node has it"
@@ -116,6 +114,7 @@ class Closing:
                 )
             await anyio.sleep(POLL)
             await self.recheck(resource, device_ids)
+            began = anyio.current_time()
 
     async def refresh(self, _: Collection[str]) -> None:
         """What was refused for being open may be closed by now.
@@ -129,9 +128,8 @@ class Closing:
         found = [each for each in map(host.device, known) if each is not None]
         by_group = frozenset(each.id for each in found if not groups.uncertain(each))
         named = {each: process for each, process in known.items() if process}
-        still = await self._checks.call(LOOK, in_use.still, self._root, named, by_group)
-        if left := known.keys() - (named.keys() if still is None else still):
-            seen = await self._looks.call(LOOK, in_use.look, self._root, left, by_group) or NOT_SEEN
+        if left := frozenset(known) - await self._looks.still(named, by_group):
+            seen = await self._looks.at_all(left, by_group)
             closed, now = left - seen.openers.keys(), self._snapshots.now.left_open
             others = {each: seen.openers[each] for each in left & seen.openers.keys()}
             self._publish({each: others.get(each, now[each]) for each in now if each not in closed})
@@ -189,7 +187,7 @@ class Closing:
         """One that a process is seen to have open, or of the ``doubtful`` ones may have."""
         by_group = frozenset(each.id for each in uncounted)
         ids = frozenset(each.id for each in doubtful) | by_group
-        seen = await self._looks.call(LOOK, in_use.look, self._root, ids, by_group) or NOT_SEEN
+        seen = await self._looks.at_all(ids, by_group)
         self._open_uncounted = self._open_uncounted - by_group | (seen.openers.keys() & by_group)
         now = anyio.current_time()
         for each in (*doubtful, *uncounted):
@@ -197,10 +195,6 @@ class Closing:
             if each.id in seen.openers or (unproven and each.id not in by_group):
                 return each.id
         return None
-
-    async def _by_whom(self, device_id: str) -> str:
-        seen = await self._looks.call(NAME, in_use.openers, self._root, [device_id]) or {}
-        return seen.get(device_id, "")
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

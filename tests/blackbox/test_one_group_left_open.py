@@ -7,15 +7,21 @@ would send one pod after the other there, each of which holds up all admissions 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import anyio
+
+from nodeagent.base import threads
 from nodeagent.sim import files
 from tests.blackbox.boards import GPU, USB, named, running, started, stays, usb_boards, usb_lists
 from tests.blackbox.harness import Node, health, pod, until_health
 from tests.blackbox.test_one_group_counts import MDEVS, OLD, QEMU, mdevs_offered, process
-from tests.blackbox.test_one_group_open import opened
+from tests.blackbox.test_one_group_open import LET_GO, opened
 from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_torn import hang
+
+LOOK = 2.0  # seconds for a look at all processes
 
 
 async def test_after_a_refusal_an_mdev_that_a_process_keeps_open_is_preferred_to_nothing_that_is_free(
@@ -78,3 +84,55 @@ async def test_what_was_open_is_free_when_its_process_lets_go_though_another_one
         await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", OLD)
         node.host.tree.remove(f"{QEMU}/fd/7")
         await until_health(kubelet, MDEVS, device, "Healthy")
+
+
+async def slow_to_tell(path: Path, seconds: float) -> None:
+    """Whoever reads the file waits so long, each time."""
+    while True:
+        writer = await threads.call(os.open, path, os.O_WRONLY)
+        await anyio.sleep(seconds)
+        os.close(writer)
+
+
+async def test_what_is_open_is_listed_so_after_a_refusal_also_where_a_look_at_all_processes_takes_long(
+    node: Node,
+) -> None:
+    process(node)
+    async with mdevs_offered(node) as kubelet, anyio.create_task_group() as tasks:
+        old = await kubelet.admit(pod("old", {MDEVS: 1}))
+        (device,) = old.result.ids[MDEVS]
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
+        await named(node, device, old)
+        kubelet.delete(old)
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        node.host.write_file("/proc/4712/stat", "")
+        files.directory(node.host.path("/proc/4712/fd"))
+        hang(Path(node.host.path("/proc/4712/stat")))
+        tasks.start_soon(slow_to_tell, Path(node.host.path("/proc/4712/stat")), 1.4)
+        refused = await kubelet.admit(pod("refused", {MDEVS: 1}))
+        assert "it is open, and no pod of this node has it" in refused.message
+        await until_health(kubelet, MDEVS, device, "Unhealthy")
+        running(await kubelet.admit(pod("new", {MDEVS: 1})))
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_a_process_was_seen_to_have_open_is_waited_for_though_the_next_look_does_not_end(
+    node: Node,
+) -> None:
+    process(node)
+    async with mdevs_offered(node, 1) as kubelet, anyio.create_task_group() as tasks:
+        old = await kubelet.admit(pod("old", {MDEVS: 1}))
+        (device,) = old.result.ids[MDEVS]
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
+        await named(node, device, old)
+        kubelet.delete(old)
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        node.host.write_file("/proc/4712/stat", "")
+        new = pod("new", {MDEVS: 1})
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
+        files.directory(node.host.path("/proc/4712/fd"))
+        hang(Path(node.host.path("/proc/4712/stat")))
+        await stays(kubelet, lambda: new.phase == "Pending", 2.0 * LOOK)
+        node.host.tree.remove(f"{QEMU}/fd/7")
+    running(new)
