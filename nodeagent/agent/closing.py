@@ -8,6 +8,7 @@ have the nodes of an mdev or a vendor's vGPU. What cannot be seen does not stop 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.kernel.wakes import Wakes
@@ -117,15 +118,18 @@ class Closing:
             began = anyio.current_time()
 
     async def refresh(self, _: Collection[str]) -> None:
-        """What was refused for being open may be closed by now.
+        """What was refused for being open may be closed by now; if nothing can be looked at, it stays so."""
+        with contextlib.suppress(KernelRefused):
+            await self._look_again(self._snapshots.now.left_open)
 
-        The process that had it tells, whatever keeps a look at all of them from ending; what nobody is seen
-        to have stops nobody.
+    async def _look_again(self, known: Mapping[str, str]) -> None:
+        """The process that had it tells, whatever keeps a look at all of them from ending.
+
+        What nobody is seen to have stops nobody.
         """
-        known, host = self._snapshots.now.left_open, self._snapshots.now.host
         if not known:
             return
-        found = [each for each in map(host.device, known) if each is not None]
+        found = [each for each in map(self._snapshots.now.host.device, known) if each is not None]
         by_group = frozenset(each.id for each in found if not groups.uncertain(each))
         named = {each: process for each, process in known.items() if process}
         if left := frozenset(known) - await self._looks.still(named, by_group):
