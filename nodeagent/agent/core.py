@@ -6,9 +6,10 @@ Built once, before anything runs. A feature takes it and returns its components.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 
-from nodeagent.agent import recoveries
+from nodeagent.agent import loans_record, recoveries
 from nodeagent.agent.desk import Desk
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
@@ -18,7 +19,8 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
-from nodeagent.base import log
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.watching import AGAIN, Watcher
@@ -106,4 +108,13 @@ async def first_scan(core: Core) -> None:
         from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
         core.wakes.specs = await cdi_specs.first(core.root, core.snapshots.now.desired)
+    with contextlib.suppress(KernelRefused):  # whoever lends reads it once more
+        await _lent_before(core)
     await core.observer.scan()
+
+
+async def _lent_before(core: Core) -> None:
+    """What pods were lent by the daemon before this one: the first list has none of it as free."""
+    if core.root.exists(loans_record.PATH):
+        loans = await threads.call(loans_record.look, core.root.path(loans_record.PATH))
+        core.snapshots.publish(replace(core.snapshots.now, loans=loans))
