@@ -9,8 +9,9 @@ import anyio.to_thread
 
 from nodeagent.sim.kubelet.state import Pod
 from tests.vm.guest import nested, pci, vfio
-from tests.vm.guest.node import HEALTHY, PROMISED, UNHEALTHY, Node, release, until
+from tests.vm.guest.node import HEALTHY, UNHEALTHY, Node, release, until
 
+_BY_EVENTS = 3.0  # seconds, asked for by status in an emulated guest: 0.1 alone, up to 1.6 beside other work
 _VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_PAIR"
 
 
@@ -21,7 +22,7 @@ async def a_device_that_is_open_outside_is_refused_at_allocate(node: Node) -> No
         pod = await node.kubelet.admit(Pod("ns", "late", [{"example.com/test": 1}]))
         node.kubelet.delete(pod)
     assert pod.phase == "Failed"
-    assert "is open, and no pod of this node has it" in pod.message
+    assert "is open, and no pod of this node has it" in pod.message, pod.message
 
 
 async def a_device_that_is_open_outside_is_unhealthy_until_it_is_closed(node: Node) -> None:
@@ -60,7 +61,7 @@ async def an_unbind_that_waits_for_the_holder_shows_as_going_away(node: Node) ->
         await node.until_reason(node.alone, "going-away")
         if release() >= (6, 12):
             took = time.monotonic() - began
-            assert took <= PROMISED, f"after {took:.2f} s; {await node.seen_of(node.alone)}"
+            assert took <= _BY_EVENTS, f"after {took:.2f} s; {await node.seen_of(node.alone)}"
         done = await node.change(pci.unbind, node.third)
         await node.promised(node.third, UNHEALTHY, done)
         assert waiting.poll() is None
