@@ -36,6 +36,7 @@ e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run 
 	$(BIN)/python -m tests.e2e $(ARGS)
 
 vm: $(DEV_STAMP)  ## tests on real kernels in QEMU (root; the first run fetches kernels)
+	$(BIN)/python -m compileall -q nodeagent tests/vm
 	PYTHONPATH=packaging $(BIN)/python -m tests.vm $(ARGS)
 
 monitoring-test: $(DEV_STAMP)  ## metrics, alerts, dashboard and page in Prometheus and Chromium (Debian)
