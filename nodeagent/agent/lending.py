@@ -43,7 +43,7 @@ def components(core: Core) -> Sequence[Component]:
 
 
 class Lending:
-    """The one writer of the Snapshot's ``loans``, and of their record."""
+    """The one writer of the Snapshot's ``loans`` after the first scan, and of their record."""
 
     name = "USB loans"
 

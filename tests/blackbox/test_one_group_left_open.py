@@ -14,6 +14,7 @@ import anyio
 
 from nodeagent.base import threads
 from nodeagent.sim import files
+from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import GPU, USB, named, running, started, stays, usb_boards, usb_lists
 from tests.blackbox.harness import Node, health, pod, until_health
 from tests.blackbox.test_one_group_counts import MDEVS, OLD, QEMU, mdevs_offered, process
@@ -24,17 +25,23 @@ from tests.blackbox.test_one_group_torn import hang
 LOOK = 2.0  # seconds for a look at all processes
 
 
+async def left_open(node: Node, kubelet: Kubelet) -> str:
+    """An mdev that a process has open whose pod was forgotten some time ago."""
+    old = await kubelet.admit(pod("old", {MDEVS: 1}))
+    (device,) = old.result.ids[MDEVS]
+    node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
+    await named(node, device, old)
+    kubelet.delete(old)
+    await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+    return device
+
+
 async def test_after_a_refusal_an_mdev_that_a_process_keeps_open_is_preferred_to_nothing_that_is_free(
     node: Node,
 ) -> None:
     process(node)
     async with mdevs_offered(node) as kubelet:
-        old = await kubelet.admit(pod("old", {MDEVS: 1}))
-        (device,) = old.result.ids[MDEVS]
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
-        await named(node, device, old)
-        kubelet.delete(old)
-        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        device = await left_open(node, kubelet)
         refused = await kubelet.admit(pod("refused", {MDEVS: 1}))
         assert "see process 4711 (qemu-system-x86)" in refused.message
         await until_health(kubelet, MDEVS, device, "Unhealthy")
@@ -70,12 +77,7 @@ async def test_what_was_open_is_free_when_its_process_lets_go_though_another_one
     """One open file of a dead file system, in any process, keeps a look at all of them from ending."""
     process(node)
     async with mdevs_offered(node, 1) as kubelet:
-        old = await kubelet.admit(pod("old", {MDEVS: 1}))
-        (device,) = old.result.ids[MDEVS]
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
-        await named(node, device, old)
-        kubelet.delete(old)
-        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        device = await left_open(node, kubelet)
         assert (await kubelet.admit(pod("refused", {MDEVS: 1}))).phase == "Failed"
         await until_health(kubelet, MDEVS, device, "Unhealthy")
         node.host.write_file("/proc/4712/stat", "")
@@ -99,12 +101,7 @@ async def test_what_is_open_is_listed_so_after_a_refusal_also_where_a_look_at_al
 ) -> None:
     process(node)
     async with mdevs_offered(node) as kubelet, anyio.create_task_group() as tasks:
-        old = await kubelet.admit(pod("old", {MDEVS: 1}))
-        (device,) = old.result.ids[MDEVS]
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
-        await named(node, device, old)
-        kubelet.delete(old)
-        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        device = await left_open(node, kubelet)
         node.host.write_file("/proc/4712/stat", "")
         files.directory(node.host.path("/proc/4712/fd"))
         hang(Path(node.host.path("/proc/4712/stat")))
@@ -121,12 +118,7 @@ async def test_what_a_process_was_seen_to_have_open_is_waited_for_though_the_nex
 ) -> None:
     process(node)
     async with mdevs_offered(node, 1) as kubelet, anyio.create_task_group() as tasks:
-        old = await kubelet.admit(pod("old", {MDEVS: 1}))
-        (device,) = old.result.ids[MDEVS]
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{group_of(node, device)}")
-        await named(node, device, old)
-        kubelet.delete(old)
-        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        await left_open(node, kubelet)
         node.host.write_file("/proc/4712/stat", "")
         new = pod("new", {MDEVS: 1})
         tasks.start_soon(kubelet.admit, new)

@@ -9,6 +9,8 @@ import anyio
 import pytest
 
 from nodeagent.sim import devnodes
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, refusal, running, stays
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
@@ -25,6 +27,17 @@ RULES = [BY_NODE % f"path: {USB_NODE}", BY_NODE % "path: /dev/bus/usb", BY_CDI]
 
 def rules(*each: str) -> str:
     return f"resources: [{', '.join(each)}]"
+
+
+async def with_a_node(node: Node, kubelet: Kubelet, *then: str) -> tuple[Pod, str]:
+    """A pod of which a container has a node of the device; and the id of that by the rules from then on."""
+    box = await kubelet.admit(pod("box", {SHARED: 1}))
+    running(box)
+    await node.until_told(lambda told: bool(told["holders"]))
+    node.configure(rules(*then))
+    await kubelet.until_listed(GPU, 1)
+    (device,) = health(kubelet, GPU)
+    return box, device
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["node", "directory", "cdi"])
@@ -60,12 +73,7 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_from
     node.configure(rules(rule))
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values(), PATIENCE)
-        box = await kubelet.admit(pod("box", {SHARED: 1}))
-        running(box)
-        await node.until_told(lambda told: bool(told["holders"]))
-        node.configure(rules(BY_USB, rule))
-        await kubelet.until_listed(GPU, 1)
-        (device,) = health(kubelet, GPU)
+        box, device = await with_a_node(node, kubelet, BY_USB, rule)
         assert "ns/box has a node of it" in await refusal(kubelet, GPU, device)
         assert health(kubelet, GPU) == {device: "Unhealthy"}
         kubelet.delete(box)
@@ -99,12 +107,7 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a
     async with node.kubelet() as kubelet:
         async with node.daemon():
             await kubelet.until_listed(SHARED, 2)
-            box = await kubelet.admit(pod("box", {SHARED: 1}))
-            running(box)
-            await node.until_told(lambda told: bool(told["holders"]))
-            node.configure(rules(BY_USB))
-            await kubelet.until_listed(GPU, 1)
-            (device,) = health(kubelet, GPU)
+            box, device = await with_a_node(node, kubelet, BY_USB)
             assert "ns/box has a node of it" in await refusal(kubelet, GPU, device)
             await until_health(kubelet, GPU, device, "Unhealthy")
         async with node.daemon():

@@ -53,24 +53,29 @@ async def test_a_node_that_a_pod_has_by_a_name_of_before_is_given_to_no_second_o
         assert f"{device}: held by ns/box" in second.message
 
 
-@pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
-async def test_a_node_that_a_pod_has_by_a_name_of_before_the_daemon_is_given_to_no_second_one(
-    node: Node, rule: str
-) -> None:
+async def second_by_a_new_name(node: Node, rule: str, box: Pod) -> Pod:
+    """What becomes of one that asks a daemon which knows the rule by another name; ``box`` has the node."""
     devnodes.add(node.host, TTY, (188, 9))
     described(node, path=TTY)
     node.configure(rules(rule))
     async with node.kubelet() as kubelet:
         async with node.daemon():
             await kubelet.until_listed(SHARED, 1)
-            (device,) = health(kubelet, SHARED)
-            box = await kubelet.admit(pod("box", {SHARED: 1}))
-            running(box)
+            running(await kubelet.admit(box))
         node.configure(rules(rule.replace(SHARED, OTHER)))
         async with node.daemon():
             await kubelet.until_listed(OTHER, 1)
-            second = await kubelet.admit(pod("second", {OTHER: 1}))
-            assert f"{device}: held by ns/box" in second.message
+            return await kubelet.admit(pod("second", {OTHER: 1}))
+
+
+@pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
+async def test_a_node_that_a_pod_has_by_a_name_of_before_the_daemon_is_given_to_no_second_one(
+    node: Node, rule: str
+) -> None:
+    box = pod("box", {SHARED: 1})
+    second = await second_by_a_new_name(node, rule, box)
+    (device,) = box.result.ids[SHARED]
+    assert f"{device}: held by ns/box" in second.message
 
 
 @pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
@@ -78,14 +83,5 @@ async def test_a_node_that_an_init_container_has_by_a_name_of_before_the_daemon_
     node: Node, rule: str
 ) -> None:
     """Nobody shows what a plain init container has: the kubelet's file tells."""
-    devnodes.add(node.host, TTY, (188, 9))
-    described(node, path=TTY)
-    node.configure(rules(rule))
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await kubelet.until_listed(SHARED, 1)
-            running(await kubelet.admit(Pod("ns", "box", [{}], init_containers=[{SHARED: 1}])))
-        node.configure(rules(rule.replace(SHARED, OTHER)))
-        async with node.daemon():
-            await kubelet.until_listed(OTHER, 1)
-            assert (await kubelet.admit(pod("second", {OTHER: 1}))).phase == "Failed"
+    box = Pod("ns", "box", [{}], init_containers=[{SHARED: 1}])
+    assert (await second_by_a_new_name(node, rule, box)).phase == "Failed"

@@ -14,7 +14,7 @@ from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, running, stays
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD
-from tests.blackbox.test_one_group_lent import BY_USB, RULES, USB_NODE, rules
+from tests.blackbox.test_one_group_lent import BY_USB, RULES, USB_NODE, rules, with_a_node
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import SHARED
 from tests.blackbox.test_one_group_open import LET_GO
@@ -67,12 +67,7 @@ async def test_a_usb_device_is_waited_for_of_which_a_container_had_a_node_a_mome
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values(), PATIENCE)
         await known_for_long(kubelet)
-        old = await kubelet.admit(pod("old", {SHARED: 1}))
-        running(old)
-        await node.until_told(lambda told: bool(told["holders"]))
-        node.configure(rules(BY_USB, rule))
-        await kubelet.until_listed(GPU, 1)
-        (device,) = health(kubelet, GPU)
+        old, device = await with_a_node(node, kubelet, BY_USB, rule)
         await until_health(kubelet, GPU, device, "Unhealthy")
         await waits(kubelet, old, device)
 
