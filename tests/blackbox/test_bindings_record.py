@@ -76,7 +76,7 @@ async def test_what_a_killed_daemon_had_bound_goes_back_where_the_rest_may_not_f
     node.configure(RESOURCE + RULE)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet():
         async with node.daemon(ready=False) as daemon:
-            drivers.around = killing(daemon, 3, True)
+            drivers.around = killing(daemon, 3, False)
             assert await daemon.process.wait() == -signal.SIGKILL
         assert drivers.driver(AUDIO) == "vfio-pci"
         node.host.write(GPU, "boot_vga", "1")
