@@ -20,6 +20,7 @@ from tests.blackbox.test_cluster import FLAGS, NAME, followed, of, server_of
 from tests.blackbox.test_splitting import FIRST, two_cards
 
 GPU_AT, OTHER_AT = "0000:20:00.0", "0000:30:00.0"
+VGPU = "nvidia.com/GRID_T4-1B"
 SOON = 2.0  # seconds; one is promised, on a machine that nobody else loads
 
 
@@ -138,7 +139,8 @@ async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
     async with two_cards(node), followed(node) as (_, kubelet):
         node.configure("mdevs: {manage: true, types: [nvidia-222]}")
         await server.until(lambda: made_on(FIRST, server) > 0, PATIENCE)
-        vm = await kubelet.admit(pod("vm", {"nvidia.com/GRID_T4-1B": 1}))
+        await kubelet.until_listed(VGPU, 2 * 16, PATIENCE)  # before that it takes the pod, and gives it nothing
+        vm = await kubelet.admit(pod("vm", {VGPU: 1}))
         assert vm.phase == "Running"
         await node.until_told(lambda told: bool(told.get("holders")))
         node.configure("mdevs: {manage: true, types: [nvidia-228]}")
