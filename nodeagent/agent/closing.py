@@ -15,7 +15,7 @@ from dataclasses import replace
 import anyio
 
 from nodeagent.agent.forgotten import Forgotten
-from nodeagent.agent.looks import Looks
+from nodeagent.agent.looks import NAME, Looks
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
@@ -55,7 +55,7 @@ class Closing:
         self._snapshots = snapshots
         self._forgotten = forgotten
         self._looks = Looks(root)
-        self._open_uncounted: frozenset[str] = frozenset()  # functions, when they were looked for last
+        self._shut: frozenset[str] = frozenset()  # the nodes of their groups were closed when seen last
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Read again all that decides about these devices, and decide.
@@ -102,42 +102,39 @@ class Closing:
         :raises KernelRefused: if what has changed could not be read.
         """
         await self.recheck(resource, device_ids)
-        began = anyio.current_time()
-        while opened := await self._opened(resource, device_ids, pods):
-            ended = anyio.current_time()
-            if ended + (ended - began) > deadline:  # the next look may take as long, and a request has an end
-                process = await self._looks.by_whom(opened)
-                self._keep(opened, process)
-                raise Refused(
-                    f"{resource.name}: {opened}: it is open, and no pod of this node has it"
-                    f"{f': see {process}' if process else ''}",
-                    "the container of a pod that was deleted by force may still run: look for its process",
-                )
+        opened = await self._opened(resource, device_ids, pods)
+        while opened:
+            if anyio.current_time() >= deadline:
+                raise await self._left_open(resource, opened)
             await anyio.sleep(POLL)
-            await self.recheck(resource, device_ids)
-            began = anyio.current_time()
+            with anyio.CancelScope(deadline=deadline):  # what takes longer has shown nothing new
+                await self.recheck(resource, device_ids)
+                opened = await self._opened(resource, device_ids, pods)
+
+    async def _left_open(self, resource: Resource, device_id: str) -> Refused:
+        """It was waited for in vain; the process that has it open, if that is known."""
+        process = (await self._looks.near(NAME, frozenset({device_id}))).get(device_id, "")
+        self._keep(device_id, process)
+        return Refused(
+            f"{resource.name}: {device_id}: it is open, and no pod of this node has it"
+            f"{f': see {process}' if process else ''}",
+            "the container of a pod that was deleted by force may still run: look for its process",
+        )
 
     async def refresh(self, _: Collection[str]) -> None:
-        """What was refused for being open may be closed by now; if nothing can be looked at, it stays so."""
-        with contextlib.suppress(KernelRefused):
-            await self._look_again(self._snapshots.now.left_open)
+        """What was refused for being open may be closed by now: what nobody is seen to have stops nobody.
 
-    async def _look_again(self, known: Mapping[str, str]) -> None:
-        """The process that had it tells, whatever keeps a look at all of them from ending.
-
-        What nobody is seen to have stops nobody.
+        If nothing can be looked at, it stays so.
         """
-        if not known:
+        if not (known := self._snapshots.now.left_open):
             return
         found = [each for each in map(self._snapshots.now.host.device, known) if each is not None]
         by_group = frozenset(each.id for each in found if not groups.uncertain(each))
-        named = {each: process for each, process in known.items() if process}
-        if left := frozenset(known) - await self._looks.still(named, by_group):
-            seen = await self._looks.at_all(left, by_group)
-            closed, now = left - seen.openers.keys(), self._snapshots.now.left_open
-            others = {each: seen.openers[each] for each in left & seen.openers.keys()}
-            self._publish({each: others.get(each, now[each]) for each in now if each not in closed})
-            self._open_uncounted -= closed
+        with contextlib.suppress(KernelRefused):
+            seen = await self._looks.at_all(frozenset(known), by_group)
+            closed, now = known.keys() - seen.openers.keys(), self._snapshots.now.left_open
+            self._publish({each: seen.openers.get(each, now[each]) for each in now if each not in closed})
+            self._shut |= closed & by_group
 
     def _keep(self, device_id: str, process: str) -> None:
         """List it as open from now on; where a count tells that, it is."""
@@ -181,9 +178,10 @@ class Closing:
     def _may_be_uncounted(self, member: HostDevice, now: float) -> bool:
         """True if somebody may have the node of its group open, and no device of it yet, or no more.
 
-        That counts nothing, and keeps everybody else from the group.
+        That counts nothing, and keeps everybody else from the group. The daemon before this one may have
+        seen it.
         """
-        return self._forgotten.has(member, now) or member.id in self._open_uncounted
+        return member.id not in self._shut or self._forgotten.has(member, now)
 
     async def _open_among(
         self, doubtful: Sequence[HostDevice], uncounted: Sequence[HostDevice]
@@ -192,7 +190,7 @@ class Closing:
         by_group = frozenset(each.id for each in uncounted)
         ids = frozenset(each.id for each in doubtful) | by_group
         seen = await self._looks.at_all(ids, by_group)
-        self._open_uncounted = self._open_uncounted - by_group | (seen.openers.keys() & by_group)
+        self._shut = self._shut - seen.openers.keys() | (by_group - seen.openers.keys())
         now = anyio.current_time()
         for each in (*doubtful, *uncounted):
             unproven = each.id not in seen.closed and self._forgotten.has(each, now)

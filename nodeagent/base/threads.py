@@ -159,10 +159,16 @@ class OneByOne:
     async def call(
         self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """Run ``function`` in a daemon thread; None if there is no result within so many seconds."""
+        """Run ``function`` in a daemon thread; None if there is no result within so many seconds.
+
+        Who is waited for takes nothing of that time, and not more than as much.
+        """
         with anyio.move_on_after(seconds):
             while self._under_way:
                 await next(iter(self._under_way)).wait()
+        if self._under_way:
+            return None
+        with anyio.move_on_after(seconds):
             call = start(function, *args, **kwargs)
             self._under_way.add(call)
             call.when_ended(partial(self._under_way.discard, call))

@@ -58,56 +58,84 @@ def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def openers(root: Root, ids: Iterable[str]) -> Mapping[str, str]:
-    """Those of the mdevs (by UUID) and functions (by address) that are seen to be open, and by which process.
-
-    What cannot be seen is left out: here doubt does not count as in use.
-    """
-    return look(root, ids).openers
-
-
-def look(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> Seen:
+def look(root: Root, ids: Iterable[str]) -> Seen:
     """Who has these mdevs (by UUID) and functions (by address) open, as far as that can be seen.
-
-    Of those ``by_group`` only the node of the group counts, which one process opens: their own any may open.
 
     A tree of files in which nobody runs shows nothing. A process that is ending has no table of descriptors
     any more while the kernel still closes what was in it: while there is one, nothing is closed for sure.
     """
-    asked: dict[Node, list[str]] = {}
+    searched, closed = _searched(root, ids)
+    found, whole, ending = _processes_with(root, _by_node(searched))
+    if whole and not ending:
+        closed |= searched.keys() - found.keys()
+    return Seen(found, whole, frozenset(closed))
+
+
+def near(
+    root: Root, ids: Iterable[str], by_group: Collection[str], known: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Who has these open through a node in a directory ``dev``, or in one below: there a container has it.
+
+    Asks no file system, any of which may be dead: what a descriptor leads to is looked at only where its name
+    allows that. Of those ``by_group`` only the node of the group counts, which one process opens: their own
+    any may open. Who of the ``known`` is ending has yet what it had.
+    """
+    asked = _by_node(_searched(root, ids, by_group)[0])
+    found = {each: opener for each, opener in known.items() if _ends(root, opener.split()[1])}
+    for process in _processes(root) if asked else ():
+        opened = {_node(path) for path in _table(root, process) or () if _below_dev(root, path)}
+        for node in asked.keys() & opened:
+            found |= dict.fromkeys(asked[node], _called(root, process))
+    return found
+
+
+def _ends(root: Root, process: str) -> bool:
+    """True if its table is gone, and what was in it may not be closed yet."""
+    return _table(root, process) == [] and _is_ending(root, process)
+
+
+def _below_dev(root: Root, path: str) -> bool:
+    """True if what the descriptor leads to has a name in a directory ``dev``, or in one below."""
+    try:
+        name = os.readlink(path)  # noqa: PTH115 - as below
+    except OSError:
+        return False
+    return "dev" in name.removeprefix(root.path("/")).split("/")[:-1]
+
+
+def _searched(
+    root: Root, ids: Iterable[str], by_group: Collection[str] = ()
+) -> tuple[dict[str, tuple[Node, ...]], set[str]]:
+    """The nodes through which these would be open; and those that are closed for sure."""
+    searched: dict[str, tuple[Node, ...]] = {}
     closed: set[str] = set()
-    searched: set[str] = set()
     for each in ids:
         own = each not in by_group
         nodes = _mdev(root, each) if mdev_uuid(each) else _nodes(root, f"{pci.DEVICES}/{each}", own=own)
         if isinstance(nodes, tuple):
-            searched.add(each)
-            for node in nodes:
-                asked.setdefault(node, []).append(each)
+            searched[each] = nodes
         elif not nodes:
             closed.add(each)
-    found, whole, ending = _processes_with(root, asked)
-    if whole and not ending:
-        closed |= searched - found.keys()
-    return Seen(found, whole, frozenset(closed))
+    return searched, closed
 
 
-def still(root: Root, openers: Mapping[str, str], by_group: Collection[str] = ()) -> frozenset[str]:
-    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick.
-
-    Of those ``by_group`` only the node of the group counts, as in ``look``.
-    """
-    return frozenset(
-        each
-        for each, opener in openers.items()
-        if _has_still(root, each, opener.split()[1], own=each not in by_group)
-    )
+def _by_node(searched: Mapping[str, Iterable[Node]]) -> dict[Node, list[str]]:
+    asked: dict[Node, list[str]] = {}
+    for each, nodes in searched.items():
+        for node in nodes:
+            asked.setdefault(node, []).append(each)
+    return asked
 
 
-def _has_still(root: Root, device_id: str, process: str, *, own: bool) -> bool:
+def still(root: Root, openers: Mapping[str, str]) -> frozenset[str]:
+    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick."""
+    return frozenset(each for each, opener in openers.items() if _has_still(root, each, opener.split()[1]))
+
+
+def _has_still(root: Root, device_id: str, process: str) -> bool:
     opened = _opened_by(root, process)
     devices = mdevs.DEVICES if mdev_uuid(device_id) else pci.DEVICES
-    nodes = _nodes(root, f"{devices}/{device_id}", own=own)
+    nodes = _nodes(root, f"{devices}/{device_id}")
     return opened is None or not opened.isdisjoint(nodes) or _is_ending(root, process)
 
 
@@ -144,16 +172,24 @@ def _processes_with(root: Root, asked: Mapping[Node, Collection[str]]) -> tuple[
     And whether one of them is ending.
     """
     result: dict[str, str] = {}
-    processes = [name for name in root.names("/proc") if name.isdecimal()] if asked else []
+    processes = _processes(root) if asked else []
     whole, ending = bool(processes) and sees_all_processes(root), False
     for process in processes:
         opened = _opened_by(root, process)
         whole = whole and opened is not None
         ending = ending or (not opened and _is_ending(root, process))
         for node in asked.keys() & (opened or ()):
-            name = root.text(f"/proc/{process}/comm") or "?"
-            result |= dict.fromkeys(asked[node], f"process {process} ({name})")
+            result |= dict.fromkeys(asked[node], _called(root, process))
     return result, whole, ending
+
+
+def _processes(root: Root) -> list[str]:
+    return [name for name in root.names("/proc") if name.isdecimal()]
+
+
+def _called(root: Root, process: str) -> str:
+    name = root.text(f"/proc/{process}/comm") or "?"
+    return f"process {process} ({name})"
 
 
 def _is_ending(root: Root, process: str) -> bool:
@@ -255,46 +291,51 @@ def _open_nodes(root: Root) -> frozenset[Node] | None:
     if not sees_all_processes(root):
         return None
     opened: set[Node] = set()
-    for process in root.names("/proc"):
-        if process.isdecimal():
-            nodes = _opened_by(root, process)
-            if nodes is None:
-                return None
-            opened |= nodes
+    for process in _processes(root):
+        nodes = _opened_by(root, process)
+        if nodes is None:
+            return None
+        opened |= nodes
     return frozenset(opened)
 
 
 def _opened_by(root: Root, process: str) -> set[Node] | None:
-    """What one process has open; None if that may not be seen. One that has ended has nothing open.
-
-    The first thread shows nothing once it has ended. The others have the same table for as long as one of
-    them sleeps in the kernel, or runs.
-    """
-    opened = _opened_at(root.path(f"/proc/{process}/fd"))
-    if opened is None or opened:
-        return opened
-    threads = f"/proc/{process}/task"
-    for thread in root.names(threads):
-        further = _opened_at(root.path(f"{threads}/{thread}/fd")) if thread != process else set()
-        if further is None:
-            return None
-        opened |= further
-    return opened
-
-
-def _opened_at(directory: str) -> set[Node] | None:
-    """What the descriptors in such a directory are; None if that may not be seen."""
-    try:
-        paths = [f"{directory}/{name}" for name in os.listdir(directory)]
-    except PermissionError:
+    """What one process has open; None if that may not be seen. One that has ended has nothing open."""
+    paths = _table(root, process)
+    if paths is None:
         return None
-    except OSError as error:
-        looked(error)
-        return set()
     nodes = {path: _node(path) for path in paths}
     if any(node is None and _hidden(path) for path, node in nodes.items()):
         return None
     return {node for node in nodes.values() if node is not None}
+
+
+def _table(root: Root, process: str) -> list[str] | None:
+    """The descriptors of a process, as paths; None if these may not be seen.
+
+    The first thread shows nothing once it has ended. The others have the same table for as long as one of
+    them sleeps in the kernel, or runs.
+    """
+    paths = _descriptors(root.path(f"/proc/{process}/fd"))
+    if paths is None or paths:
+        return paths
+    threads = f"/proc/{process}/task"
+    for thread in root.names(threads):
+        further = _descriptors(root.path(f"{threads}/{thread}/fd")) if thread != process else []
+        if further is None:
+            return None
+        paths += further
+    return paths
+
+
+def _descriptors(directory: str) -> list[str] | None:
+    try:
+        return [f"{directory}/{name}" for name in os.listdir(directory)]
+    except PermissionError:
+        return None
+    except OSError as error:
+        looked(error)
+        return []
 
 
 def _hidden(path: str) -> bool:

@@ -139,7 +139,7 @@ async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
     async with two_cards(node), followed(node) as (_, kubelet):
         node.configure("mdevs: {manage: true, types: [nvidia-222]}")
         await server.until(lambda: made_on(FIRST, server) > 0, PATIENCE)
-        await kubelet.until_listed(VGPU, 2 * 16, PATIENCE)  # before that it takes the pod, and gives it nothing
+        await kubelet.until_listed(VGPU, 2 * 16, PATIENCE)  # before that the pod gets nothing
         vm = await kubelet.admit(pod("vm", {VGPU: 1}))
         assert vm.phase == "Running"
         await node.until_told(lambda told: bool(told.get("holders")))

@@ -47,4 +47,5 @@ async def test_an_mdev_is_waited_for_as_long_as_a_thread_has_it_that_was_killed_
             tasks.start_soon(kubelet.admit, new)
             await stays(kubelet, lambda: new.phase == "Pending", OLD + 1.0)
             node.host.tree.remove(f"{QEMU}/task/4712/fd/7")
+            process(node, flags=ENDING, state="Z")
         running(new)

@@ -27,7 +27,7 @@ from tests.image.containers import CLOSED, Container, Image
 GPU = "0000:10:00.0"
 AS_A_POD = ("--hostname=nodeagent-x7k2f", "--env=KUBERNETES_SERVICE_HOST=10.96.0.1")
 SEEING = ("--pid=host", "--cap-add=SYS_PTRACE", "--cap-add=DAC_READ_SEARCH")
-_OPENERS = "from nodeagent.kernel import in_use, root; print(in_use.openers(root.Root(), ['0000:10:00.0']))"
+_LOOK = "from nodeagent.kernel import in_use, root; print(in_use.look(root.Root(), ['0000:10:00.0']).openers)"
 
 
 def mounts(node: Node) -> tuple[str, ...]:
@@ -190,5 +190,5 @@ def test_removals_need_all_of_this_to_see_who_has_a_device_open(
 ) -> None:
     with held(node) as pid:
         program = ("--entrypoint=python3.11", *mounts(node))
-        told = containers.podman("run", "--rm", *CLOSED, *options, *program, image.name, "-c", _OPENERS)
+        told = containers.podman("run", "--rm", *CLOSED, *options, *program, image.name, "-c", _LOOK)
     assert (f"process {pid} " in told) is seen

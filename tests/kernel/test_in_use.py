@@ -214,7 +214,7 @@ async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards
 
 
 def openers(cards: SimulatedCards, *ids: str) -> Mapping[str, str]:
-    return in_use.openers(Root(cards.host.directory), ids)
+    return in_use.look(Root(cards.host.directory), ids).openers
 
 
 async def test_the_process_that_is_seen_to_have_it_open_is_named(cards: SimulatedCards) -> None:
@@ -314,6 +314,32 @@ async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: Simulated
     cards.host.tree.link(f"{DRIVER}/module", "/sys/module/nvidia_vgpu_vfio")
     files.write(cards.host.path("/proc/modules"), "nvidia_vgpu_vfio 57344 0 - Live 0x0000000000000000\n")
     assert in_use.look(Root(cards.host.directory), [ONE]).closed == {ONE}
+
+
+def near(cards: SimulatedCards, known: Mapping[str, str], by_group: tuple[str, ...] = ()) -> set[str]:
+    return set(in_use.near(Root(cards.host.directory), [ONE, TWO], by_group, known))
+
+
+@pytest.mark.parametrize(("place", "seen"), [("dev/vfio", True), ("host/dev", True), ("srv/device", False)])
+async def test_what_has_no_name_below_a_directory_of_devices_is_not_looked_at_where_nothing_may_hang(
+    cards: SimulatedCards, tmp_path: Path, place: str, seen: bool
+) -> None:
+    """The name is that in the container, the number is the node's."""
+    held = tmp_path / "container" / place / "20"
+    held.parent.mkdir(parents=True)
+    held.hardlink_to(nodes(cards)[0])
+    files.link(cards.host.path("/proc/77/fd/5"), str(held))
+    assert near(cards, {}) == ({ONE} if seen else set())
+    assert near(cards, {}, by_group=(ONE, TWO)) == ({ONE} if seen else set())
+
+
+async def test_who_is_ending_has_what_it_was_seen_with(cards: SimulatedCards) -> None:
+    known = {TWO: "process 78 (qemu-system-x86)"}
+    files.directory(cards.host.path("/proc/78/fd"))
+    cards.host.write_file("/proc/78/stat", f"78 (qemu) S 1 78 78 0 -1 4 {'0 ' * 10}1 0 0")
+    assert near(cards, known) == {TWO}
+    cards.host.write_file("/proc/78/stat", f"78 (qemu) Z 1 78 78 0 -1 4 {'0 ' * 10}1 0 0")
+    assert near(cards, known) == set()
 
 
 def sees_all(options: str) -> bool:

@@ -68,13 +68,21 @@ def topology(
     function = kinds.of(host_device).function(host_device, snapshot.host)
     root = "" if function is None else function.pcie_root
     mine = snapshot.reservations.settling if same else frozenset()
-    holders = units.holders_in(units.unit_of(host_device), snapshot)
+    holders = _holders(host_device, snapshot)
     device = resource.device(device_id)
     usable = device is not None and device.healthy
     whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
     if whose is Whose.NOBODY and lately and _leaving(host_device, snapshot, lately):
         whose = Whose.LEAVING
     return Topology(host_device.group, host_device.numa_node, root, whose)
+
+
+def _holders(host_device: HostDevice, snapshot: Snapshot) -> Mapping[str, Holder]:
+    """Who has something of its group; what has no group shares none, though all USB devices are one unit."""
+    holders = units.holders_in(units.unit_of(host_device), snapshot)
+    if host_device.group is not None:
+        return holders
+    return {each: holder for each, holder in holders.items() if each == host_device.id}
 
 
 def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozenset[str]) -> Whose:
