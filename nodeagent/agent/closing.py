@@ -15,7 +15,7 @@ from dataclasses import replace
 import anyio
 
 from nodeagent.agent.forgotten import Forgotten
-from nodeagent.agent.looks import NAME, Looks
+from nodeagent.agent.looks import Looks
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
@@ -55,7 +55,7 @@ class Closing:
         self._snapshots = snapshots
         self._forgotten = forgotten
         self._looks = Looks(root)
-        self._shut: frozenset[str] = frozenset()  # the nodes of their groups were closed when seen last
+        self._shut: frozenset[int | str | None] = frozenset()  # groups whose nodes were closed when seen last
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Read again all that decides about these devices, and decide.
@@ -113,7 +113,7 @@ class Closing:
 
     async def _left_open(self, resource: Resource, device_id: str) -> Refused:
         """It was waited for in vain; the process that has it open, if that is known."""
-        process = (await self._looks.near(NAME, frozenset({device_id}))).get(device_id, "")
+        process = await self._looks.by_whom(device_id)
         self._keep(device_id, process)
         return Refused(
             f"{resource.name}: {device_id}: it is open, and no pod of this node has it"
@@ -134,7 +134,7 @@ class Closing:
             seen = await self._looks.at_all(frozenset(known), by_group)
             closed, now = known.keys() - seen.openers.keys(), self._snapshots.now.left_open
             self._publish({each: seen.openers.get(each, now[each]) for each in now if each not in closed})
-            self._shut |= closed & by_group
+            self._shut |= {each.group for each in found if each.id in closed & by_group}
 
     def _keep(self, device_id: str, process: str) -> None:
         """List it as open from now on; where a count tells that, it is."""
@@ -181,7 +181,7 @@ class Closing:
         That counts nothing, and keeps everybody else from the group. The daemon before this one may have
         seen it.
         """
-        return member.id not in self._shut or self._forgotten.has(member, now)
+        return member.group not in self._shut or self._forgotten.has(member, now)
 
     async def _open_among(
         self, doubtful: Sequence[HostDevice], uncounted: Sequence[HostDevice]
@@ -190,7 +190,8 @@ class Closing:
         by_group = frozenset(each.id for each in uncounted)
         ids = frozenset(each.id for each in doubtful) | by_group
         seen = await self._looks.at_all(ids, by_group)
-        self._shut = self._shut - seen.openers.keys() | (by_group - seen.openers.keys())
+        opened = {each.group for each in uncounted if each.id in seen.openers}
+        self._shut = self._shut.union(each.group for each in uncounted) - opened
         now = anyio.current_time()
         for each in (*doubtful, *uncounted):
             unproven = each.id not in seen.closed and self._forgotten.has(each, now)

@@ -29,7 +29,8 @@ class Forgotten:
         self._began = now if self._began is None else self._began
         tables = (before.holders, after.holders), (before.brought, after.brought)
         ids = {each for old, new in tables if old is not new for each in old.keys() - new.keys()}
-        self.gone(ids.union(*(before.nodes.get(each, ()) for each in ids)), now)
+        groups = {str(group) for each in ids for group in before.groups.get(each, ())}
+        self.gone(ids.union(groups, *(before.nodes.get(each, ()) for each in ids)), now)
 
     def gone(self, ids: Iterable[str], now: float) -> None:
         """Whoever had these does not any more."""

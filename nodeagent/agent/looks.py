@@ -2,7 +2,7 @@
 """Looks at the processes of the host: which of them have devices open.
 
 One open file of a dead file system, in any process, keeps a look at all files from ending. So those come
-first whose names say that they can be a device: a name costs nothing.
+first that have the name of a device's node: a name costs nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ class Looks:
         self._openers: Mapping[str, str] = {}  # when they were seen last
 
     async def at_all(self, ids: frozenset[str], by_group: frozenset[str]) -> in_use.Seen:
-        """Who has these open, and what is closed for sure; those ``by_group`` through the group's node.
-
-        Of the latter no proof is asked: the kernel opens no such node twice.
-        """
+        """Who has these open, and what is closed for sure; those ``by_group`` through the group's node."""
         near = await self.near(LOOK, ids, by_group)
-        left = ids - near.keys() - by_group
-        seen = await self._at_all.call(LOOK, in_use.look, self._root, left) if left else None
+        left = ids - near.keys()
+        seen = await self._at_all.call(LOOK, in_use.look, self._root, left, by_group) if left else None
         seen = seen or NOT_SEEN
         openers = {**seen.openers, **near}
         others = {each: process for each, process in self._openers.items() if each not in ids}
@@ -48,3 +45,8 @@ class Looks:
         known = {each: process for each, process in self._openers.items() if each in ids}
         seen = await self._near.call(seconds, in_use.near, self._root, ids, by_group, known)
         return known if seen is None else seen
+
+    async def by_whom(self, device_id: str) -> str:
+        """The process that has it open, or had it last; empty if that is not known."""
+        known = self._openers.get(device_id, "")
+        return (await self.near(NAME, frozenset({device_id}))).get(device_id, known)

@@ -23,6 +23,7 @@ _NVIDIA = "nvidia"  # a driver that makes nothing of a VF but vGPUs
 _EXITING = 0x4  # PF_EXITING in include/linux/sched.h
 _STATE, _FLAGS, _THREADS = 0, 6, 17  # fields of proc_pid_stat(5), counted from the one after the name
 _ZOMBIE = "Z"
+_DELETED = " (deleted)"  # behind the name of what has been unlinked (fs/d_path.c)
 
 Node = tuple[int, int, int]  # file type and device number, else file system and inode
 
@@ -58,13 +59,15 @@ def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def look(root: Root, ids: Iterable[str]) -> Seen:
+def look(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> Seen:
     """Who has these mdevs (by UUID) and functions (by address) open, as far as that can be seen.
+
+    Of those ``by_group`` only the node of the group counts, which one process opens: their own any may open.
 
     A tree of files in which nobody runs shows nothing. A process that is ending has no table of descriptors
     any more while the kernel still closes what was in it: while there is one, nothing is closed for sure.
     """
-    searched, closed = _searched(root, ids)
+    searched, closed = _searched(root, ids, by_group)
     found, whole, ending = _processes_with(root, _by_node(searched))
     if whole and not ending:
         closed |= searched.keys() - found.keys()
@@ -74,16 +77,16 @@ def look(root: Root, ids: Iterable[str]) -> Seen:
 def near(
     root: Root, ids: Iterable[str], by_group: Collection[str], known: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Who has these open through a node in a directory ``dev``, or in one below: there a container has it.
+    """Who has these open through a node of the name that it has on the host: as a container has it.
 
-    Asks no file system, any of which may be dead: what a descriptor leads to is looked at only where its name
-    allows that. Of those ``by_group`` only the node of the group counts, which one process opens: their own
-    any may open. Who of the ``known`` is ending has yet what it had.
+    Asks no file system, any of which may be dead: what a descriptor leads to is looked at only if it has such
+    a name. ``by_group`` as in ``look``. Who of the ``known`` is ending has yet what it had.
     """
     asked = _by_node(_searched(root, ids, by_group)[0])
+    names = {_in_vfio(path) for each in ids for path in _paths(root, _directory(each))} - {None}
     found = {each: opener for each, opener in known.items() if _ends(root, opener.split()[1])}
     for process in _processes(root) if asked else ():
-        opened = {_node(path) for path in _table(root, process) or () if _below_dev(root, path)}
+        opened = {_node(path) for path in _table(root, process) or () if _in_vfio(_name(path)) in names}
         for node in asked.keys() & opened:
             found |= dict.fromkeys(asked[node], _called(root, process))
     return found
@@ -94,24 +97,29 @@ def _ends(root: Root, process: str) -> bool:
     return _table(root, process) == [] and _is_ending(root, process)
 
 
-def _below_dev(root: Root, path: str) -> bool:
-    """True if what the descriptor leads to has a name in a directory ``dev``, or in one below."""
+def _name(path: str) -> str:
+    """What the descriptor leads to, as its process calls it."""
     try:
-        name = os.readlink(path)  # noqa: PTH115 - as below
+        return os.readlink(path).removesuffix(_DELETED)  # noqa: PTH115 - as below
     except OSError:
-        return False
-    return "dev" in name.removeprefix(root.path("/")).split("/")[:-1]
+        return ""
+
+
+def _in_vfio(path: str) -> str | None:
+    """The name of a node below the last directory ``vfio``; None if there is no such directory."""
+    _, vfio, name = path.rpartition("/vfio/")
+    return name if vfio else None
 
 
 def _searched(
-    root: Root, ids: Iterable[str], by_group: Collection[str] = ()
+    root: Root, ids: Iterable[str], by_group: Collection[str]
 ) -> tuple[dict[str, tuple[Node, ...]], set[str]]:
     """The nodes through which these would be open; and those that are closed for sure."""
     searched: dict[str, tuple[Node, ...]] = {}
     closed: set[str] = set()
     for each in ids:
         own = each not in by_group
-        nodes = _mdev(root, each) if mdev_uuid(each) else _nodes(root, f"{pci.DEVICES}/{each}", own=own)
+        nodes = _mdev(root, each) if mdev_uuid(each) else _nodes(root, _directory(each), own=own)
         if isinstance(nodes, tuple):
             searched[each] = nodes
         elif not nodes:
@@ -134,8 +142,7 @@ def still(root: Root, openers: Mapping[str, str]) -> frozenset[str]:
 
 def _has_still(root: Root, device_id: str, process: str) -> bool:
     opened = _opened_by(root, process)
-    devices = mdevs.DEVICES if mdev_uuid(device_id) else pci.DEVICES
-    nodes = _nodes(root, f"{devices}/{device_id}")
+    nodes = _nodes(root, _directory(device_id))
     return opened is None or not opened.isdisjoint(nodes) or _is_ending(root, process)
 
 
@@ -265,14 +272,23 @@ def _use_count(root: Root, module: str) -> int | None:
     return next((int(words[2]) for words in lines if len(words) > 2 and words[0] == module), None)
 
 
+def _directory(device_id: str) -> str:
+    return f"{mdevs.DEVICES if mdev_uuid(device_id) else pci.DEVICES}/{device_id}"
+
+
 def _nodes(root: Root, device: str, *, own: bool = True) -> tuple[Node, ...]:
     """The nodes of a device that exist: its group's, and its ``own``."""
+    nodes = (_node(root.path(path)) for path in _paths(root, device, own=own))
+    return tuple(node for node in nodes if node is not None)
+
+
+def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
+    """Where on the host these nodes would be."""
     group = root.link(f"{device}/iommu_group")
     paths = [] if group is None else [f"{pci.VFIO}/{group}", f"{pci.VFIO}/noiommu-{group}"]
     if own:
         paths += [f"{pci.VFIO_DEVICES}/{name}" for name in root.names(f"{device}/vfio-dev")]
-    nodes = (_node(root.path(path)) for path in paths)
-    return tuple(node for node in nodes if node is not None)
+    return paths
 
 
 def _node(path: str) -> Node | None:

@@ -18,7 +18,18 @@ from nodeagent.sim import files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.usb import STICK
 from tests.blackbox import silentfs
-from tests.blackbox.boards import GPU, all_listed, named, running, stays, usb_boards, usb_lists
+from tests.blackbox.boards import (
+    GPU,
+    USB,
+    all_listed,
+    named,
+    refusal,
+    running,
+    started,
+    stays,
+    usb_boards,
+    usb_lists,
+)
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_one_group_alone import rules
 from tests.blackbox.test_one_group_counts import ENDING, MDEVS, OLD, QEMU, mdevs_offered, process
@@ -51,11 +62,13 @@ def unseen(node: Node) -> Path:
     return stat
 
 
-def dead_file(node: Node, place: Path) -> AbstractContextManager[None]:
-    """The first process has one open, until the end of the block."""
+def dead_file(node: Node, place: Path, by: str = QEMU) -> AbstractContextManager[None]:
+    """A process, the first one if no other is named, has one open there, until the end of the block."""
+    place.mkdir(parents=True)
     if not silentfs.possible(place):
         pytest.skip("no FUSE")
-    os.symlink(place, node.host.path(f"{QEMU}/fd/9"))
+    files.directory(node.host.path(f"{by}/fd"))
+    os.symlink(place, node.host.path(f"{by}/fd/9"))
     return silentfs.silent(place)
 
 
@@ -122,10 +135,9 @@ async def test_what_a_process_lets_go_of_is_free_though_another_opener_has_a_fil
     node: Node, tmp_path: Path, hangs: bool
 ) -> None:
     process(node)
-    (place := tmp_path / "dead").mkdir()
     async with mdevs_offered(node) as kubelet:
         stays_open, let_go = await both_refused(node, kubelet)
-        with dead_file(node, place) if hangs else nullcontext():
+        with dead_file(node, tmp_path / "dead") if hangs else nullcontext():
             await stays(kubelet, lambda: health(kubelet, MDEVS)[let_go] == "Unhealthy", 1.0)
             node.host.tree.remove(f"{OTHER}/fd/7")
             await until_health(kubelet, MDEVS, let_go, "Healthy")
@@ -137,13 +149,53 @@ async def test_what_a_process_had_that_has_ended_is_free_though_it_could_not_be_
     node: Node, tmp_path: Path, hangs: bool
 ) -> None:
     process(node)
-    (place := tmp_path / "dead").mkdir()
     async with mdevs_offered(node) as kubelet:
         device, _ = await both_refused(node, kubelet)
-        with dead_file(node, place) if hangs else nullcontext():
+        with dead_file(node, tmp_path / "dead") if hangs else nullcontext():
             await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", 1.0)
             shutil.rmtree(node.host.path(QEMU))
             await until_health(kubelet, MDEVS, device, "Healthy")
+
+
+async def test_another_process_with_a_dead_file_in_a_directory_dev_keeps_nothing_from_being_seen(
+    node: Node, tmp_path: Path
+) -> None:
+    process(node)
+    async with mdevs_offered(node) as kubelet:
+        stays_open, let_go = await both_refused(node, kubelet)
+        with dead_file(node, tmp_path / "home/dev/dead", by="/proc/4799"):
+            await stays(kubelet, lambda: health(kubelet, MDEVS)[let_go] == "Unhealthy", 1.0)
+            node.host.tree.remove(f"{OTHER}/fd/7")
+            await until_health(kubelet, MDEVS, let_go, "Healthy")
+            assert health(kubelet, MDEVS)[stays_open] == "Unhealthy"
+
+
+async def test_a_group_whose_node_a_process_has_under_another_name_is_not_given(node: Node) -> None:
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        files.directory(node.host.path("/host-dev"))
+        os.link(node.host.path(f"/dev/vfio/{board.group}"), node.host.path("/host-dev/alias"))
+        opened(node, "/host-dev/alias")
+        await named(node, board.gpu, old)
+        kubelet.delete(old)
+        assert "see process 4711 (qemu-system-x86)" in await refusal(kubelet, GPU, board.gpu)
+
+
+async def test_a_group_is_not_given_while_its_node_is_open_though_the_function_has_left_that_a_pod_had(
+    node: Node,
+) -> None:
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        opened(node, f"/dev/vfio/{board.group}")
+        await named(node, board.gpu, old)
+        await stays(kubelet, lambda: health(kubelet, USB)[board.usb] == "Unhealthy", OLD + 1.0)
+        kubelet.delete(old)
+        await until_health(kubelet, USB, board.usb, "Healthy")
+        node.host.unplug(board.gpu)
+        await kubelet.until(lambda: board.gpu not in health(kubelet, GPU), PATIENCE)
+        assert "see process 4711 (qemu-system-x86)" in await refusal(kubelet, USB, board.usb)
 
 
 async def test_a_refusal_names_the_process_though_looks_hang_from_late_in_the_request(node: Node) -> None:

@@ -320,14 +320,16 @@ def near(cards: SimulatedCards, known: Mapping[str, str], by_group: tuple[str, .
     return set(in_use.near(Root(cards.host.directory), [ONE, TWO], by_group, known))
 
 
-@pytest.mark.parametrize(("place", "seen"), [("dev/vfio", True), ("host/dev", True), ("srv/device", False)])
-async def test_what_has_no_name_below_a_directory_of_devices_is_not_looked_at_where_nothing_may_hang(
+@pytest.mark.parametrize(
+    ("place", "seen"), [("dev/vfio", True), ("host-dev/vfio", True), ("dev", False), ("dev/vfio/1", False)]
+)
+async def test_where_nothing_may_hang_only_what_has_the_name_of_the_node_is_looked_at(
     cards: SimulatedCards, tmp_path: Path, place: str, seen: bool
 ) -> None:
-    """The name is that in the container, the number is the node's."""
-    held = tmp_path / "container" / place / "20"
+    node = nodes(cards)[0]
+    held = tmp_path / "container" / place / node.name
     held.parent.mkdir(parents=True)
-    held.hardlink_to(nodes(cards)[0])
+    held.hardlink_to(node)
     files.link(cards.host.path("/proc/77/fd/5"), str(held))
     assert near(cards, {}) == ({ONE} if seen else set())
     assert near(cards, {}, by_group=(ONE, TWO)) == ({ONE} if seen else set())
