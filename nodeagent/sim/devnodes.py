@@ -14,14 +14,17 @@ from nodeagent.sim.host import SimulatedHost
 
 
 def add(host: SimulatedHost, path: str, number: tuple[int, int], behind: str | None = None) -> None:
-    """A character device ``path``; ``behind``: the device in sysfs, whose directory is made if need be."""
-    files.directory(host.path(path.rpartition("/")[0]))
-    os.mknod(host.path(path), stat.S_IFCHR | 0o600, os.makedev(*number))
+    """A character device ``path``; ``behind``: the device in sysfs, whose directory is made if need be.
+
+    The node comes last, as ``device_add`` does it (drivers/base/core.c): who sees it finds all of it.
+    """
     shown = f"/sys/dev/char/{number[0]}:{number[1]}"
     if behind is not None and not os.path.lexists(host.path(f"{shown}/device")):
         files.directory(host.path(shown))
         files.directory(host.path(behind))
         host.tree.link(f"{shown}/device", behind)
+    files.directory(host.path(path.rpartition("/")[0]))
+    os.mknod(host.path(path), stat.S_IFCHR | 0o600, os.makedev(*number))
 
 
 def real_directory(host: SimulatedHost, address: str) -> str:
