@@ -190,6 +190,7 @@ async def test_a_group_is_not_given_while_its_node_is_open_though_the_function_h
         old = await kubelet.admit(pod("old", {GPU: 1}))
         opened(node, f"/dev/vfio/{board.group}")
         await named(node, board.gpu, old)
+        await until_health(kubelet, USB, board.usb, "Unhealthy")
         await stays(kubelet, lambda: health(kubelet, USB)[board.usb] == "Unhealthy", OLD + 1.0)
         kubelet.delete(old)
         await until_health(kubelet, USB, board.usb, "Healthy")
