@@ -18,7 +18,7 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import GPU, USB, named, running, started, stays, usb_boards, usb_lists
 from tests.blackbox.harness import Node, health, pod, until_health
 from tests.blackbox.test_one_group_counts import MDEVS, OLD, QEMU, mdevs_offered, process
-from tests.blackbox.test_one_group_open import LET_GO, opened
+from tests.blackbox.test_one_group_open import LET_GO, with_a_node_open
 from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_torn import hang
 
@@ -57,10 +57,7 @@ async def test_after_a_refusal_a_group_whose_node_a_process_keeps_open_is_prefer
 ) -> None:
     board, _ = boards = usb_boards(node, 2)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        old = await kubelet.admit(pod("old", {GPU: 1}))
-        opened(node, f"/dev/vfio/{board.group}")
-        await named(node, board.gpu, old)
-        kubelet.delete(old)
+        kubelet.delete(await with_a_node_open(node, kubelet, board))
         refused = await kubelet.admit(pod("refused", {GPU: 2}))
         assert "see process 4711 (qemu-system-x86)" in refused.message
         await until_health(kubelet, GPU, board.gpu, "Unhealthy")

@@ -35,13 +35,11 @@ from tests.blackbox.test_one_group_alone import rules
 from tests.blackbox.test_one_group_counts import ENDING, MDEVS, OLD, QEMU, mdevs_offered, process
 from tests.blackbox.test_one_group_left_open import LOOK, left_open, slow_to_tell
 from tests.blackbox.test_one_group_lent import BY_USB
-from tests.blackbox.test_one_group_open import LET_GO, opened
+from tests.blackbox.test_one_group_open import LET_GO, with_a_node_open
 from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_torn import hang
 
 OTHER = "/proc/4713"
-HANGS = pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "answers"])
-"""With a file of a dead file system open in the process, and without."""
 
 
 def opener(node: Node, device: str) -> str:
@@ -62,8 +60,9 @@ def unseen(node: Node) -> Path:
     return stat
 
 
-def dead_file(node: Node, place: Path, by: str = QEMU) -> AbstractContextManager[None]:
-    """A process, the first one if no other is named, has one open there, until the end of the block."""
+def dead_file(node: Node, below: Path, by: str) -> AbstractContextManager[None]:
+    """That process has one open, until the end of the block; its directory has a name as nodes have."""
+    place = below / "home/dev/dead"
     place.mkdir(parents=True)
     if not silentfs.possible(place):
         pytest.skip("no FUSE")
@@ -130,55 +129,39 @@ async def test_a_process_that_was_seen_with_an_mdev_and_is_ending_has_it_though_
     running(new)
 
 
-@HANGS
-async def test_what_a_process_lets_go_of_is_free_though_another_opener_has_a_file_of_a_dead_file_system(
-    node: Node, tmp_path: Path, hangs: bool
+@pytest.mark.parametrize("by", [QEMU, "/proc/4799", ""], ids=["the other opener", "anybody", "nobody"])
+async def test_what_a_process_lets_go_of_is_free_though_one_has_a_file_of_a_dead_file_system(
+    node: Node, tmp_path: Path, by: str
 ) -> None:
     process(node)
     async with mdevs_offered(node) as kubelet:
         stays_open, let_go = await both_refused(node, kubelet)
-        with dead_file(node, tmp_path / "dead") if hangs else nullcontext():
+        with dead_file(node, tmp_path, by) if by else nullcontext():
             await stays(kubelet, lambda: health(kubelet, MDEVS)[let_go] == "Unhealthy", 1.0)
             node.host.tree.remove(f"{OTHER}/fd/7")
             await until_health(kubelet, MDEVS, let_go, "Healthy")
             assert health(kubelet, MDEVS)[stays_open] == "Unhealthy"
 
 
-@HANGS
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "answers"])
 async def test_what_a_process_had_that_has_ended_is_free_though_it_could_not_be_looked_at(
     node: Node, tmp_path: Path, hangs: bool
 ) -> None:
     process(node)
     async with mdevs_offered(node) as kubelet:
         device, _ = await both_refused(node, kubelet)
-        with dead_file(node, tmp_path / "dead") if hangs else nullcontext():
+        with dead_file(node, tmp_path, QEMU) if hangs else nullcontext():
             await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", 1.0)
             shutil.rmtree(node.host.path(QEMU))
             await until_health(kubelet, MDEVS, device, "Healthy")
 
 
-async def test_another_process_with_a_dead_file_in_a_directory_dev_keeps_nothing_from_being_seen(
-    node: Node, tmp_path: Path
-) -> None:
-    process(node)
-    async with mdevs_offered(node) as kubelet:
-        stays_open, let_go = await both_refused(node, kubelet)
-        with dead_file(node, tmp_path / "home/dev/dead", by="/proc/4799"):
-            await stays(kubelet, lambda: health(kubelet, MDEVS)[let_go] == "Unhealthy", 1.0)
-            node.host.tree.remove(f"{OTHER}/fd/7")
-            await until_health(kubelet, MDEVS, let_go, "Healthy")
-            assert health(kubelet, MDEVS)[stays_open] == "Unhealthy"
-
-
 async def test_a_group_whose_node_a_process_has_under_another_name_is_not_given(node: Node) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        old = await kubelet.admit(pod("old", {GPU: 1}))
         files.directory(node.host.path("/host-dev"))
         os.link(node.host.path(f"/dev/vfio/{board.group}"), node.host.path("/host-dev/alias"))
-        opened(node, "/host-dev/alias")
-        await named(node, board.gpu, old)
-        kubelet.delete(old)
+        kubelet.delete(await with_a_node_open(node, kubelet, board, "/host-dev/alias"))
         assert "see process 4711 (qemu-system-x86)" in await refusal(kubelet, GPU, board.gpu)
 
 
@@ -187,9 +170,7 @@ async def test_a_group_is_not_given_while_its_node_is_open_though_the_function_h
 ) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        old = await kubelet.admit(pod("old", {GPU: 1}))
-        opened(node, f"/dev/vfio/{board.group}")
-        await named(node, board.gpu, old)
+        old = await with_a_node_open(node, kubelet, board)
         await until_health(kubelet, USB, board.usb, "Unhealthy")
         await stays(kubelet, lambda: health(kubelet, USB)[board.usb] == "Unhealthy", OLD + 1.0)
         kubelet.delete(old)
@@ -227,10 +208,7 @@ async def test_a_group_whose_node_is_kept_open_is_not_given_by_the_next_daemon(n
     async with node.kubelet() as kubelet:
         async with node.daemon():
             await all_listed(kubelet, usb_lists(boards))
-            old = await kubelet.admit(pod("old", {GPU: 1}))
-            opened(node, f"/dev/vfio/{board.group}")
-            await named(node, board.gpu, old)
-            kubelet.delete(old)
+            kubelet.delete(await with_a_node_open(node, kubelet, board))
             await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", 1.0)
         kubelet.state.table.save()
         async with node.daemon():

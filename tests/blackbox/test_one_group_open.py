@@ -18,6 +18,7 @@ from tests.blackbox.boards import (
     GPU,
     RULES,
     USB,
+    Board,
     all_listed,
     lose_counts,
     named,
@@ -127,15 +128,20 @@ def opened(node: Node, path: str) -> None:
     node.host.tree.link(f"{QEMU}/fd/7", path)
 
 
+async def with_a_node_open(node: Node, kubelet: Kubelet, board: Board, path: str = "") -> Pod:
+    """A pod with the GPU, whose process has the node of the group open, and no device."""
+    old = await kubelet.admit(pod("old", {GPU: 1}))
+    opened(node, path or f"/dev/vfio/{board.group}")
+    await named(node, board.gpu, old)
+    return old
+
+
 async def test_a_group_whose_node_an_old_container_has_open_is_waited_for_without_an_open_device(
     node: Node,
 ) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        old = await kubelet.admit(pod("old", {GPU: 1}))
-        opened(node, f"/dev/vfio/{board.group}")
-        await named(node, board.gpu, old)
-        kubelet.delete(old)
+        kubelet.delete(await with_a_node_open(node, kubelet, board))
         for asked in (board.gpu, board.usb):
             text = await refusal(kubelet, GPU if asked == board.gpu else USB, asked)
             assert "open, and no pod of this node has it: see process 4711 (qemu-system-x86)" in text
