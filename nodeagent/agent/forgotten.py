@@ -6,7 +6,7 @@ Knows no host. Times are those of the event loop, in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.host import HostDevice
@@ -30,7 +30,7 @@ class Forgotten:
         tables = (before.holders, after.holders), (before.brought, after.brought)
         ids = {each for old, new in tables if old is not new for each in old.keys() - new.keys()}
         groups = {str(group) for each in ids for group in before.groups.get(each, ())}
-        self.gone(ids.union(groups, *(before.nodes.get(each, ()) for each in ids)), now)
+        self.gone(ids.union(groups, *_answers_gone(before, after)), now)
 
     def gone(self, ids: Iterable[str], now: float) -> None:
         """Whoever had these does not any more."""
@@ -45,3 +45,12 @@ class Forgotten:
         if self._began is None or now < self._began + ENDING:
             return True
         return not self.lately(now).isdisjoint((host_device.id, str(host_device.group)))
+
+
+def _answers_gone(before: Allocations, after: Allocations) -> Iterator[tuple[str, ...]]:
+    """Each id of nodes or CDI names that is let go of, with its nodes: another may have such an id yet."""
+    for old, new in (before.nodes, after.nodes), (before.cdi, after.cdi):
+        for name, ids in old.items() if old is not new else ():
+            for each in ids.keys() - new.get(name, {}).keys():
+                if after.holder_of(name, each) is None:
+                    yield (each, *before.nodes.get(name, {}).get(each, ()))

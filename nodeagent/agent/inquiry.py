@@ -203,7 +203,9 @@ class Inquiry:
         doubtful = self.doubt.covers(asked)
         before = self._snapshots.now.allocations.holders
         ours = self._reservations.admissions.ours
-        holders = self.known.answered(answer.holders, before, checkpoint, doubtful=doubtful, ours=ours)
+        holders = self.known.answered(
+            answer.holders, before, checkpoint, doubtful=doubtful, ours=ours, namesakes=answer.namesakes
+        )
         released = set() if holders is before else before.keys() - holders.keys()
         if released:
             await self._rescans.refresh(released)

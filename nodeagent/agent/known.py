@@ -18,10 +18,11 @@ from itertools import compress
 from operator import attrgetter, is_not
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
-from nodeagent.model.allocation import Allocations, Holder, Possession, unnamed
-from nodeagent.model.ids import GroupNumber
+from nodeagent.model.allocation import Allocations, ByPossession, Holder, Possession, unnamed
+from nodeagent.model.ids import GroupNumber, ResourceName
 
 _RESOURCE = attrgetter("resource")
+NOBODY: ByPossession[Holder] = {}
 
 
 class Known:
@@ -36,6 +37,7 @@ class Known:
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
         self._first: tuple[Stamp | None] | None = None  # the file at the first answer
         self._trusted = False  # the file was written after an answer
+        self._beside: list[tuple[str, Holder]] = []  # who may be a namesake of what was told last
         self._newest = Allocations()  # with answers: readers find by identity what has changed
 
     def new_kubelet(self) -> None:
@@ -54,12 +56,14 @@ class Known:
         *,
         doubtful: bool,
         ours: Collection[Possession] = (),
+        namesakes: ByPossession[Holder] = NOBODY,
     ) -> Mapping[str, Holder]:
         """Who holds what after this answer; if it is ``doubtful``, who did before may do so unnamed.
 
         ``ours`` was given by this daemon to pods of this kubelet: of that the reservations know more.
         """
-        self._learn(answer, checkpoint)
+        self._learn(answer, namesakes, checkpoint)
+        self._beside = _listed(namesakes)
         hints = [
             each
             for each in self._unnamed
@@ -72,29 +76,31 @@ class Known:
         known = {each: _same(before[each], answer[each]) for each in differing if each in before}
         gone = before.keys() - answer.keys() if doubtful else ()
         remembered = {each: before[each] for each in gone if self._may_go_on(each, before[each])}
-        return _with_hints({**remembered, **answer, **known}, checkpoint, hints)
+        return self._with_hints({**remembered, **answer, **known}, checkpoint, hints)
 
     def silent(self, before: Mapping[str, Holder], checkpoint: Checkpoint) -> dict[str, Holder]:
         """Who holds what without an answer: whoever did, and who is in the file."""
+        self._beside = _listed(self._newest.namesakes)
         hints = [each for each in checkpoint.entries if self._may_hold(each)]
-        return _with_hints(dict(before), checkpoint, hints)
+        return self._with_hints(dict(before), checkpoint, hints)
 
     def with_answers(self, allocations: Allocations, checkpoint: Checkpoint) -> Allocations:
-        """With what came with the ids that are held, as the file has it."""
+        """With what came with the ids that are held, as the file has it, and with whom ``holders`` hides."""
+        allocations = replace(allocations, namesakes=self._namesakes(allocations.holders))
         brought: dict[str, Holder] = {}
         groups: dict[str, frozenset[GroupNumber]] = {}
-        nodes: dict[str, tuple[str, ...]] = {}
-        cdi: dict[str, tuple[str, ...]] = {}
+        nodes: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
+        cdi: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
         for entry in checkpoint.entries:
-            holder = allocations.holders.get(entry.device_id)
-            if holder is None or holder.resource != entry.resource:
+            holder = allocations.holder_of(entry.resource, entry.device_id)
+            if holder is None:
                 continue
             known = groups.get(entry.device_id)
             groups[entry.device_id] = known | entry.answer.groups if known else entry.answer.groups
-            if entry.answer.nodes:
-                nodes[entry.device_id] = (*nodes.get(entry.device_id, ()), *entry.answer.nodes)
-            if entry.answer.cdi:
-                cdi[entry.device_id] = (*cdi.get(entry.device_id, ()), *entry.answer.cdi)
+            for table, given in ((nodes, entry.answer.nodes), (cdi, entry.answer.cdi)):
+                if given:
+                    ids = table.setdefault(entry.resource, {})
+                    ids[entry.device_id] = (*ids.get(entry.device_id, ()), *given)
             for host_device in entry.answer.host_devices:
                 if host_device not in allocations.holders:
                     brought[host_device] = replace(holder, brought=entry.device_id)
@@ -108,16 +114,42 @@ class Known:
         )
         return self._newest
 
-    def _learn(self, answer: Mapping[str, Holder], checkpoint: Checkpoint) -> None:
+    def _namesakes(self, holders: Mapping[str, Holder]) -> ByPossession[Holder]:
+        """Who holds an id by which ``holders`` has somebody of another resource.
+
+        The kubelet says so, or its file; or somebody took the id of whom the kubelet had not named.
+        """
+        hidden = [(each, self._told[each]) for each in _others(holders, self._told) if each in self._told]
+        found: dict[ResourceName, dict[str, Holder]] = {}
+        for device_id, holder in (*self._beside, *hidden):
+            if holders.get(device_id, holder).resource != holder.resource:
+                found.setdefault(holder.resource, {})[device_id] = holder
+        last = self._newest.namesakes
+        return last if found == last else found
+
+    def _with_hints(
+        self, holders: dict[str, Holder], checkpoint: Checkpoint, hints: Collection[Entry]
+    ) -> dict[str, Holder]:
+        """The holders with those of the hints added, or beside them where another has the id."""
+        hinted = _of_hints(holders, checkpoint, hints) if hints else []
+        self._beside += hinted
+        for device_id, holder in hinted:
+            holders.setdefault(device_id, holder)
+        return holders
+
+    def _learn(
+        self, answer: Mapping[str, Holder], namesakes: ByPossession[Holder], checkpoint: Checkpoint
+    ) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
         self.begun = checkpoint.admitted or frozenset()
         if answer is not self._told:
             told, self._told = self._told, answer
             new = list(_others(answer, told))
             self._named.update(zip(map(_RESOURCE, map(answer.get, new)), new, strict=True))
+        self._named.update((name, each) for name, ids in namesakes.items() for each in ids)
         unnamed_entries: dict[Entry, Stamp | None] = {}
         for entry in checkpoint.entries:
-            if _names(answer, entry):
+            if _names(answer, entry) or entry.device_id in namesakes.get(entry.resource, {}):
                 self._owners[entry.resource, entry.device_id] = entry.uid
             elif self._may_hold(entry):
                 unnamed_entries[entry] = self._unnamed.get(entry, checkpoint.written)
@@ -139,14 +171,17 @@ class Known:
         return self._owners.get((entry.resource, entry.device_id)) != entry.uid
 
 
-def _with_hints(holders: dict[str, Holder], checkpoint: Checkpoint, hints: list[Entry]) -> dict[str, Holder]:
-    """The holders with those of the hints added; another device of a pod may tell its name."""
-    if not hints:
-        return holders
-    names = {entry.uid: holders[entry.device_id] for entry in checkpoint.entries if _names(holders, entry)}
-    for entry in hints:
-        holders.setdefault(entry.device_id, _of_entry(entry, names.get(entry.uid)))
-    return holders
+def _of_hints(
+    holders: Mapping[str, Holder], checkpoint: Checkpoint, hints: Collection[Entry]
+) -> list[tuple[str, Holder]]:
+    """The id of each hint, and who has it; another device of a pod may tell its name."""
+    named = (entry for entry in checkpoint.entries if _names(holders, entry))
+    names = {entry.uid: holders[entry.device_id] for entry in named}
+    return [(entry.device_id, _of_entry(entry, names.get(entry.uid))) for entry in hints]
+
+
+def _listed(namesakes: ByPossession[Holder]) -> list[tuple[str, Holder]]:
+    return [each for ids in namesakes.values() for each in ids.items()]
 
 
 def _names(holders: Mapping[str, Holder], entry: Entry) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_
 from pathlib import Path
@@ -123,6 +123,22 @@ class _List(NamedTuple):
     told: PodList = PodList({}, {})
 
 
+class _Table:
+    """Who has which id; two of two resources may have got devices of their own by one id."""
+
+    def __init__(self, before: PodList) -> None:
+        self.holders = dict(before.holders)
+        self.namesakes = {name: dict(ids) for name, ids in before.namesakes.items()}
+
+    def add(self, held: Collection[_Held]) -> None:
+        """These are held, too: whoever had an id before by another resource is a namesake from now on."""
+        for device_id, holder in held:
+            before = self.holders.get(device_id, holder)
+            if before.resource != holder.resource:
+                self.namesakes.setdefault(before.resource, {})[device_id] = before
+            self.holders[device_id] = holder
+
+
 class PodReader:
     """Asks the kubelet at one socket. A pod of which it says what it said before is not read again.
 
@@ -190,22 +206,22 @@ class PodReader:
         await slices.rest()
         added = {device_id for pod in new.values() for device_id, _ in pod.devices}
         if as_served and not any(pod.devices for pod in gone) and added.isdisjoint(last.told.holders):
-            served, holders = dict(last.served), dict(last.told.holders)
-            await self._add([new[message] for message in sorted(new)], served, holders, slices)
+            served, table = dict(last.served), _Table(last.told)
+            await self._add([new[message] for message in sorted(new)], served, table, slices)
         else:
-            served, holders = {}, {}
-            await self._add(pods, served, holders, slices)
-        return _List(read, served, PodList(holders, _by_name(pods)))
+            served, table = {}, _Table(PodList({}, {}))
+            await self._add(pods, served, table, slices)
+        return _List(read, served, PodList(table.holders, _by_name(pods), table.namesakes))
 
     async def _add(
-        self, pods: Sequence[_Pod], served: dict[str, bool], holders: dict[str, Holder], slices: Slices
+        self, pods: Sequence[_Pod], served: dict[str, bool], table: _Table, slices: Slices
     ) -> None:
         """What these have; ``served`` spares looks at files: one is enough for all ids of a resource."""
         for pod in pods:
             for part in _parts(pod.devices):
                 numbers = {holder.resource for each, holder in part if each.isdecimal()}
                 served |= {each: self._virt_handler.serves(each) for each in numbers - served.keys()}
-                holders.update(each for each in part if not each[0].isdecimal() or served[each[1].resource])
+                table.add([each for each in part if not each[0].isdecimal() or served[each[1].resource]])
                 await slices.rest()
 
 

@@ -7,12 +7,16 @@ the answer to one container's request, before it is written in the kubelet's wir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from nodeagent.model.ids import GroupNumber, ResourceName
+
+T = TypeVar("T")
 
 UNNAMED = "a pod that the kubelet does not name yet"
 
@@ -53,6 +57,9 @@ def unnamed(resource: ResourceName, numa: int | None, identity: str = "") -> Hol
 Possession = tuple[ResourceName, str]
 """A resource, and the id of one of its devices."""
 
+ByPossession = Mapping[ResourceName, Mapping[str, T]]
+"""A resource → the id of one of its devices → something of that."""
+
 Pods = Mapping[str, frozenset[Possession]]
 """``namespace/name`` of each pod that the kubelet names → what it shows of it, of all device plugins."""
 
@@ -63,10 +70,14 @@ def possessions(pods: Pods) -> frozenset[Possession]:
 
 
 class PodList(NamedTuple):
-    """One answer of the kubelet to who holds what; ``pods`` has those without devices, too."""
+    """One answer of the kubelet to who holds what; ``pods`` has those without devices, too.
+
+    ``namesakes`` are as those of Allocations.
+    """
 
     holders: Mapping[str, Holder]
     pods: Pods
+    namesakes: ByPossession[Holder] = MappingProxyType({})
 
 
 class Knowledge(StrEnum):
@@ -81,6 +92,8 @@ class Knowledge(StrEnum):
 class Allocations:
     """Device id → its holder, of all resources of the node, also those of other device plugins.
 
+    The id of a HostDevice means that one, whoever gave it. All others are unique within a resource only:
+    ``namesakes`` hold another device by an id by which ``holders`` has somebody of another resource.
     ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
     ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others,
     ``cdi`` the names of CDI devices.
@@ -90,8 +103,9 @@ class Allocations:
     knowledge: Knowledge = Knowledge.UNKNOWN
     brought: Mapping[str, Holder] = field(default_factory=dict)
     groups: Mapping[str, frozenset[GroupNumber]] = field(default_factory=dict)
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cdi: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nodes: ByPossession[tuple[str, ...]] = field(default_factory=dict)
+    cdi: ByPossession[tuple[str, ...]] = field(default_factory=dict)
+    namesakes: ByPossession[Holder] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -101,6 +115,22 @@ class Allocations:
     def holder(self, device_id: str) -> Holder | None:
         """Who has a function, an mdev, or all of a group."""
         return self.holders.get(device_id) or self.brought.get(device_id)
+
+    def holder_of(self, resource: ResourceName, device_id: str) -> Holder | None:
+        """Who got this id of this resource."""
+        holder = self.holders.get(device_id)
+        if holder is not None and holder.resource == resource:
+            return holder
+        return self.namesakes.get(resource, {}).get(device_id)
+
+    def held(self) -> Iterator[tuple[str, Holder]]:
+        """All ids, and who holds them."""
+        return chain(self.holders.items(), *(ids.items() for ids in self.namesakes.values()))
+
+    def answer(self, resource: ResourceName, device_id: str) -> tuple[str, ...]:
+        """The nodes and CDI names that were given with this id of this resource."""
+        nodes, cdi = self.nodes.get(resource, {}), self.cdi.get(resource, {})
+        return (*nodes.get(device_id, ()), *cdi.get(device_id, ()))
 
 
 @dataclass(frozen=True, slots=True)

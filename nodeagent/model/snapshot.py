@@ -7,8 +7,9 @@ immutable, and an equal part is the same object in the next Snapshot: so identit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from nodeagent.model.allocation import Allocations, Holder, Reservations
 from nodeagent.model.desired import Desired
@@ -56,6 +57,10 @@ class Snapshot:
     def holder(self, device_id: str) -> Holder | None:
         """Who has it: what an Allocate has given since is newer than the kubelet's answer."""
         return self.reservations.given.get(device_id) or self.allocations.holder(device_id)
+
+    def held(self) -> Iterator[tuple[str, Holder]]:
+        """All ids, and who holds them: by the kubelet's answer, and by what an Allocate has given since."""
+        return chain(self.allocations.held(), self.reservations.given.items())
 
     def getter(self, device_id: str) -> Holder | None:
         """Who got it by its own id, by an Allocate or as the kubelet says: to them it stays listed."""

@@ -29,6 +29,17 @@ def test_what_is_held_still_was_not_forgotten() -> None:
     assert not forgotten.has(HELD, 1.0)
 
 
+def test_a_node_that_a_pod_had_was_forgotten_though_another_has_such_an_id_yet() -> None:
+    nic, node = Holder("ns", "other", ResourceName("vendor.example/nic")), ("/dev/x",)
+    before = Allocations({"x": nic}, nodes={POD.resource: {"x": node}}, namesakes={POD.resource: {"x": POD}})
+    still = Allocations({"x": POD}, nodes={POD.resource: {"x": node}})
+    forgotten = Forgotten()
+    forgotten.note(before, still, 1.0)
+    assert not forgotten.lately(1.0)
+    forgotten.note(before, Allocations({"x": nic}), 1.0)
+    assert forgotten.lately(1.0) == {"x", "/dev/x"}
+
+
 def test_what_a_pod_has_let_go_as_the_file_of_the_kubelet_says_was_forgotten() -> None:
     forgotten = Forgotten()
     forgotten.note(NOBODY, Allocations({HELD.id: POD}), 1.0 - ENDING)

@@ -117,6 +117,32 @@ def test_what_somebody_has_by_an_id_of_its_own_came_with_nobody_else_s() -> None
     assert Known().with_answers(other, file).brought == {}, "the file's entry is of another resource"
 
 
+def test_whoever_has_an_id_by_which_another_resource_has_somebody_is_known_beside_that() -> None:
+    known, other = Known(), Holder("ns", "other", B)
+    node = entry("x")._replace(answer=Answer(nodes=("/dev/x",)))
+    file = checkpoint(node, entry("x", "u2", B)._replace(answer=Answer(cdi=("b.com/x=0",))))
+    holders = known.answered({"x": other}, {}, file, doubtful=False, namesakes={A: {"x": POD}})
+    assert not known.hinted
+    found = known.with_answers(Allocations(holders), file)
+    assert (found.holder_of(A, "x"), found.holder_of(B, "x")) == (POD, other)
+    assert (found.answer(A, "x"), found.answer(B, "x")) == (("/dev/x",), ("b.com/x=0",))
+    assert known.with_answers(Allocations(holders), file).namesakes is found.namesakes
+    gone = known.with_answers(Allocations(known.answered({"x": other}, holders, file, doubtful=True)), file)
+    assert (gone.namesakes, gone.nodes) == ({}, {}), "it was named, and is named no more"
+
+
+def test_the_file_adds_whom_another_holder_of_such_an_id_hides() -> None:
+    other, file = Holder("ns", "other", B), checkpoint(entry("x"))
+    for known in (Known(), Known()):
+        holders = known.answered({"x": other}, {}, file, doubtful=False)
+        assert known.with_answers(Allocations(holders), file).namesakes == {A: {"x": hinted()}}
+    presumed = Allocations({"x": POD})
+    assert known.with_answers(presumed, file).namesakes == {B: {"x": other}}, "which the kubelet names"
+    known.new_kubelet()
+    silent = known.silent({"x": other}, file)
+    assert known.with_answers(Allocations(silent), file).namesakes == {A: {"x": hinted()}}
+
+
 def test_a_holder_without_a_name_is_not_remembered() -> None:
     """It was presumed, or in the file: both are asked anew each time."""
     assert Known().answered({}, {"x": hinted()}, checkpoint(), doubtful=True) == {}

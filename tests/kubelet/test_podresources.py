@@ -107,6 +107,29 @@ async def test_a_pod_of_which_nothing_new_is_said_is_read_once_for_as_long_as_it
     assert back["a"] is not first["a"], "who has gone is not remembered"
 
 
+async def test_of_two_with_one_id_of_two_resources_both_are_told_in_whichever_answer_they_come(
+    tmp_path: Path,
+) -> None:
+    one = pod_with("one", "a")
+    other = v1.ContainerDevices("example.com/other", ["a"])
+    two = v1.PodResources("two", "ns", [v1.ContainerResources("c", [other])])
+    service = Raw(bytes(v1.ListPodResourcesResponse([one])))
+    async with serving(tmp_path, service) as path:
+        reader = PodReader(path, NOBODY)
+        first = await reader.pods()
+        service.answer = bytes(v1.ListPodResourcesResponse([two, one]))
+        both = await reader.pods()
+        service.answer = bytes(v1.ListPodResourcesResponse([two, one, pod_with("three", "b")]))
+        more = await reader.pods()
+        service.answer = bytes(v1.ListPodResourcesResponse([two]))
+        last = await reader.pods()
+    of_two = Holder("ns", "two", ResourceName("example.com/other"))
+    assert (first.holders, first.namesakes) == ({"a": holder("one")}, {})
+    assert (both.holders, both.namesakes) == ({"a": of_two}, {RESOURCE: {"a": holder("one")}})
+    assert (more.holders, more.namesakes) == ({**both.holders, "b": holder("three")}, both.namesakes)
+    assert (last.holders, last.namesakes) == ({"a": of_two}, {})
+
+
 async def test_an_answer_that_says_the_same_again_is_the_same_object_until_a_number_means_a_group(
     tmp_path: Path,
 ) -> None:

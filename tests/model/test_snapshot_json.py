@@ -61,7 +61,12 @@ FULL = Snapshot(
     Host({ADDRESS: PciFunction(ADDRESS, group=GROUP, inode=7)}, {GROUP: Group(GROUP, (ADDRESS,))}),
     DESIRED,
     {"10de": "NVIDIA"},
-    Allocations({ADDRESS: Holder("ns", "p", ResourceName("a/pci"), 0)}, Knowledge.PARTIAL),
+    Allocations(
+        {ADDRESS: Holder("ns", "p", ResourceName("a/pci"), 0)},
+        Knowledge.PARTIAL,
+        nodes={ResourceName("a/node"): {"x": ("/dev/x",)}},
+        namesakes={ResourceName("a/node"): {"x": Holder("ns", "q", ResourceName("a/node"))}},
+    ),
     Reservations(frozenset({"x"}), frozenset({"y"})),
     frozenset({"z"}),
     Ledger({"vf": "1"}, {"1": "one"}, {"vf": ("1", "2")}),

@@ -18,8 +18,8 @@ from nodeagent.model.allocation import Possession
 
 async def uid(core: Core, pod: str) -> str:
     """Of ``namespace/name``; "" if it cannot be known."""
-    holders = core.snapshots.now.allocations.holders
-    has = {(holder.resource, each) for each, holder in holders.items() if str(holder) == pod}
+    held = core.snapshots.now.allocations.held()
+    has = {(holder.resource, each) for each, holder in held if str(holder) == pod}
     directory = Path(core.root.path(core.settings.get().kubelet.device_plugin_dir))
     checkpoint = CheckpointFile(str(directory / CHECKPOINT), str(directory.with_name("pods")))
     return only((await threads.call(checkpoint.read)).entries, has)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import ByPossession, Holder
 from nodeagent.model.host import Host, differing
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.snapshot import Snapshot
@@ -43,6 +43,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     rebuilt = _in_host(before.host, now.host)
     held = _held(before.allocations.holders, now.allocations.holders)
     held |= _held(before.allocations.brought, now.allocations.brought)
+    held |= _namesakes(before.allocations.namesakes, now.allocations.namesakes)
     held |= _held(before.reservations.given, now.reservations.given)
     judged = _everywhere(before.host, now.host)
     if judged is None:
@@ -105,6 +106,11 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
     changed = differing(before, now)
     both = changed & before.keys() & now.keys()
     return frozenset(changed.difference(each for each in both if before[each] == now[each]))
+
+
+def _namesakes(before: ByPossession[Holder], now: ByPossession[Holder]) -> frozenset[str]:
+    names = before.keys() | now.keys()
+    return frozenset[str]().union(*(_held(before.get(each, {}), now.get(each, {})) for each in names))
 
 
 def _in_use(host: Host) -> dict[UnitId, None]:

@@ -119,12 +119,10 @@ def own(resource: Resource, shown: Iterable[Possession], decision: Decision) -> 
 
 def _given_as_now(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
     """True if whoever got the id under another name was given something of what it stands for now."""
-    allocations = decision.snapshot.allocations
-    holder = allocations.holders.get(device_id)
-    if holder is None or holder.resource != name or resource.device(device_id) is None:
+    before = frozenset(decision.snapshot.allocations.answer(name, device_id))
+    if not before or resource.device(device_id) is None:
         return False
     now = direct_grant(resource, (device_id,), decision)
-    before = {*allocations.nodes.get(device_id, ()), *allocations.cdi.get(device_id, ())}
     return not before.isdisjoint((*(node.path for node in now.nodes), *now.cdi))
 
 

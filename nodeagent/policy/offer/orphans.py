@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Holder, Possession
 from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName, mdev_uuid, pci_address, usb_id
@@ -31,10 +31,8 @@ def renewed(
     ``orphaned`` says whether the resource of a holder is served, but would not list the id.
     """
     came: dict[ResourceName, list[Device]] = {}
-    given, holders = snapshot.reservations.given, snapshot.allocations.holders
-    for device_id in asked:
-        holder = snapshot.getter(device_id) if device_id in given else holders.get(device_id)
-        if holder is not None and orphaned(device_id, holder):
+    for (_, device_id), holder in _getters(asked, snapshot).items():
+        if orphaned(device_id, holder):
             came.setdefault(holder.resource, []).append(device(device_id, holder, snapshot))
     result: dict[ResourceName, tuple[Device, ...]] = {}
     for name in before.keys() | came.keys():
@@ -43,6 +41,15 @@ def renewed(
         if listed:
             result[name] = listed
     return before if result == before else result
+
+
+def _getters(ids: frozenset[str], snapshot: Snapshot) -> dict[Possession, Holder]:
+    """Who got these ids, each of a resource once."""
+    given, holders = snapshot.reservations.given, snapshot.allocations.holders
+    namesakes = [each for ids_of in snapshot.allocations.namesakes.values() for each in ids_of.items()]
+    got = [(each, snapshot.getter(each) if each in given else holders.get(each)) for each in ids]
+    both = (*(each for each in namesakes if each[0] in ids), *got)
+    return {(holder.resource, each): holder for each, holder in both if holder is not None}
 
 
 def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:

@@ -33,8 +33,7 @@ class Renames(NamedTuple):
 def decide(snapshot: Snapshot, fresh: Texts) -> Renames:
     """What becomes of the names of ``snapshot`` where other texts, ``fresh``, are found for the same keys."""
     wanted = _with(snapshot.names, fresh)
-    holders = (*snapshot.allocations.holders.values(), *snapshot.reservations.given.values())
-    held = {holder.resource for holder in holders}
+    held = {holder.resource for _, holder in snapshot.held()}
     unknown = snapshot.allocations.knowledge is Knowledge.UNKNOWN
     keep: set[str] = set()
     for host_device, rename in _renamed(snapshot, snapshot.names, wanted):

@@ -130,8 +130,7 @@ def _anew(before: Decision, snapshot: Snapshot) -> Decision:
     if before.snapshot.desired == snapshot.desired:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
-    holders = (*snapshot.allocations.holders.values(), *snapshot.reservations.given.values())
-    held = {holder.resource for holder in holders}
+    held = {holder.resource for _, holder in snapshot.held()}
     kept = {name: resource for name, resource in before.resources.items() if name in held}
     return replace(begin, resources=kept)
 
@@ -200,8 +199,7 @@ def _orphans(before: Decision, now: Decision, changed: Changed, touched: Collect
 
     ids = _asked(before, now, changed)
     if touched:
-        for holders in (now.snapshot.allocations.holders, now.snapshot.reservations.given):
-            ids |= {device_id for device_id, holder in holders.items() if holder.resource in touched}
+        ids |= {device_id for device_id, holder in now.snapshot.held() if holder.resource in touched}
     return orphans.renewed(before.orphans, now.snapshot, ids, orphaned) if ids else before.orphans
 
 

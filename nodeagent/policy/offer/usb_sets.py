@@ -45,13 +45,12 @@ def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     host, answered = snapshot.host, snapshot.allocations.nodes
     by_rule = _by_rule(snapshot)
     found: dict[str, Holder] = {}
-    for holders in (snapshot.allocations.holders, snapshot.reservations.given) if by_rule or answered else ():
-        for device_id, holder in holders.items():
-            given = () if _lends(device_id) else answered.get(device_id, ())
-            by_now = by_rule.get(holder.resource, {}).get(device_id, ())
-            nodes = [each for each in by_now if not given or each.real in given]
-            nodes += [host.dev_nodes.get(path) or DevNode(path) for path in given]
-            found |= {each.id: holder for node in nodes for each in behind.usb(node, host)}
+    for device_id, holder in snapshot.held() if by_rule or answered else ():
+        given = () if _lends(device_id) else answered.get(holder.resource, {}).get(device_id, ())
+        by_now = by_rule.get(holder.resource, {}).get(device_id, ())
+        nodes = [each for each in by_now if not given or each.real in given]
+        nodes += [host.dev_nodes.get(path) or DevNode(path) for path in given]
+        found |= {each.id: holder for node in nodes for each in behind.usb(node, host)}
     return found
 
 

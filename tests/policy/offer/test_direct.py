@@ -51,6 +51,20 @@ def test_what_is_held_stays_listed_until_its_release_and_what_is_not_goes() -> N
     assert listed(released, CAMERA) == listed(released, PART) == {}
 
 
+def test_what_is_held_stays_listed_when_its_rule_goes_though_another_plugin_s_pod_has_such_an_id() -> None:
+    nic = Holder("ns", "other", ResourceName("vendor.example/nic"))
+    others = {name: {each: holder} for each, holder in HELD.items() for name in (holder.resource,)}
+    hidden = Allocations(dict.fromkeys(HELD, nic), Knowledge.COMPLETE, namesakes=others)
+    before = turn.first(replace(WHOLE, allocations=hidden))
+    wanted = Desired(Discovery(enabled=False), rules=(replace(RULES[0], name="a.b/new"),))
+    after = turn.following(before, replace(before.snapshot, desired=wanted))
+    assert listed(after, CAMERA) == {"video1": ReasonCode.EXCLUDED}
+    assert listed(after, PART) == {"v.com/part=one": ReasonCode.EXCLUDED}
+    nobody = replace(hidden, namesakes={})
+    released = turn.following(after, replace(after.snapshot, allocations=nobody))
+    assert released.resources.keys() == {"a.b/new"}
+
+
 def test_a_resource_of_which_nothing_has_changed_is_the_same_object() -> None:
     before = turn.first(WHOLE)
     host = replace(WHOLE.host, dev_nodes={**NODES, "/dev/video2": DevNode("/dev/video2")}, generation=1)

@@ -78,7 +78,7 @@ def test_a_link_that_leads_to_a_usb_device_by_now_was_not_given_to_whoever_had_a
     usb = {each.id: each for each in (STICK, other)}
     here = Host(usb=usb, nodes=frozenset({"/dev/mine"}), dev_nodes={"/dev/mine": led})
     held = Allocations(
-        {"mine-0": Holder("ns", "box", TTYS)}, Knowledge.COMPLETE, nodes={"mine-0": (other.node,)}
+        {"mine-0": Holder("ns", "box", TTYS)}, Knowledge.COMPLETE, nodes={TTYS: {"mine-0": (other.node,)}}
     )
     before = turn.first(Snapshot(here, Desired(rules=(rule, BY_USB)), allocations=held))
     now = replace(before.snapshot, host=replace(here, dev_nodes={"/dev/mine": leads}))
