@@ -16,13 +16,39 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import compress
 from operator import attrgetter, is_not
+from typing import TypeVar
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
 from nodeagent.model.allocation import Allocations, ByPossession, Holder, Possession, unnamed
 from nodeagent.model.ids import GroupNumber, ResourceName
 
+T = TypeVar("T")
+
 _RESOURCE = attrgetter("resource")
 NOBODY: ByPossession[Holder] = {}
+
+
+class _Answers:
+    """What came with ids that are held, gathered from the file."""
+
+    def __init__(self) -> None:
+        self.brought: dict[str, Holder] = {}
+        self.groups: dict[str, frozenset[GroupNumber]] = {}
+        self.nodes: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
+        self.cdi: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
+
+    def add(self, entry: Entry, holder: Holder, holders: Mapping[str, Holder]) -> None:
+        """What came with the id of this entry, which its holder has."""
+        device_id, answer = entry.device_id, entry.answer
+        known = self.groups.get(device_id)
+        self.groups[device_id] = known | answer.groups if known else answer.groups
+        for table, given in ((self.nodes, answer.nodes), (self.cdi, answer.cdi)):
+            if given:
+                ids = table.setdefault(entry.resource, {})
+                ids[device_id] = (*ids.get(device_id, ()), *given)
+        for host_device in answer.host_devices:
+            if host_device not in holders:
+                self.brought[host_device] = replace(holder, brought=device_id)
 
 
 class Known:
@@ -87,30 +113,17 @@ class Known:
     def with_answers(self, allocations: Allocations, checkpoint: Checkpoint) -> Allocations:
         """With what came with the ids that are held, as the file has it, and with whom ``holders`` hides."""
         allocations = replace(allocations, namesakes=self._namesakes(allocations.holders))
-        brought: dict[str, Holder] = {}
-        groups: dict[str, frozenset[GroupNumber]] = {}
-        nodes: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
-        cdi: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
+        found, last = _Answers(), self._newest
         for entry in checkpoint.entries:
             holder = allocations.holder_of(entry.resource, entry.device_id)
-            if holder is None:
-                continue
-            known = groups.get(entry.device_id)
-            groups[entry.device_id] = known | entry.answer.groups if known else entry.answer.groups
-            for table, given in ((nodes, entry.answer.nodes), (cdi, entry.answer.cdi)):
-                if given:
-                    ids = table.setdefault(entry.resource, {})
-                    ids[entry.device_id] = (*ids.get(entry.device_id, ()), *given)
-            for host_device in entry.answer.host_devices:
-                if host_device not in allocations.holders:
-                    brought[host_device] = replace(holder, brought=entry.device_id)
-        last = self._newest
+            if holder is not None:
+                found.add(entry, holder, allocations.holders)
         self._newest = replace(
             allocations,
-            brought=last.brought if brought == last.brought else brought,
-            groups=last.groups if groups == last.groups else groups,
-            nodes=last.nodes if nodes == last.nodes else nodes,
-            cdi=last.cdi if cdi == last.cdi else cdi,
+            brought=_same(last.brought, found.brought),
+            groups=_same(last.groups, found.groups),
+            nodes=_same(last.nodes, found.nodes),
+            cdi=_same(last.cdi, found.cdi),
         )
         return self._newest
 
@@ -124,8 +137,7 @@ class Known:
         for device_id, holder in (*self._beside, *hidden):
             if holders.get(device_id, holder).resource != holder.resource:
                 found.setdefault(holder.resource, {})[device_id] = holder
-        last = self._newest.namesakes
-        return last if found == last else found
+        return _same(self._newest.namesakes, found)
 
     def _with_hints(
         self, holders: dict[str, Holder], checkpoint: Checkpoint, hints: Collection[Entry]
@@ -200,6 +212,6 @@ def _others(now: Mapping[str, Holder], before: Mapping[str, Holder]) -> Iterator
     return compress(now, map(is_not, map(before.get, now), now.values()))
 
 
-def _same(before: Holder, now: Holder) -> Holder:
+def _same(before: T, now: T) -> T:
     """The known object where it says the same: readers find by identity what has changed."""
     return before if before == now else now
