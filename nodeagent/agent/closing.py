@@ -113,7 +113,9 @@ class Closing:
 
     async def _left_open(self, resource: Resource, device_id: str) -> Refused:
         """It was waited for in vain; the process that has it open, if that is known."""
-        process = await self._looks.by_whom(device_id)
+        member = self._snapshots.now.host.device(device_id)
+        by_group = member is not None and not (groups.uncertain(member) or _counted(member))
+        process = await self._looks.by_whom(device_id, by_group=by_group) or _sighted(member)
         self._keep(device_id, process)
         return Refused(
             f"{resource.name}: {device_id}: it is open, and no pod of this node has it"
@@ -134,12 +136,12 @@ class Closing:
             seen = await self._looks.at_all(frozenset(known), by_group)
             closed, now = known.keys() - seen.openers.keys(), self._snapshots.now.left_open
             self._publish({each: seen.openers.get(each, now[each]) for each in now if each not in closed})
-            self._shut |= {each.group for each in found if each.id in closed & by_group}
+            self._shut |= {each.group for each in found if each.id in seen.closed & by_group}
 
     def _keep(self, device_id: str, process: str) -> None:
         """List it as open from now on; where a count tells that, it is."""
         member = self._snapshots.now.host.device(device_id)
-        if not (isinstance(member, PciFunction) and groups.opened(member)):
+        if not _counted(member):
             self._publish({**self._snapshots.now.left_open, device_id: process})
 
     def _publish(self, left_open: Mapping[str, str]) -> None:
@@ -165,39 +167,47 @@ class Closing:
         """
         doubtful: list[HostDevice] = []
         uncounted: list[HostDevice] = []
-        now = anyio.current_time()
         for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
             if groups.uncertain(member):
                 doubtful.append(member)
-            elif isinstance(member, PciFunction) and groups.opened(member):
+            elif _counted(member):
                 return member.id
-            elif resource.isolation is not Isolation.NONE and self._may_be_uncounted(member, now):
+            elif resource.isolation is not Isolation.NONE:
                 uncounted.append(member)
         return await self._open_among(doubtful, uncounted) if doubtful or uncounted else None
-
-    def _may_be_uncounted(self, member: HostDevice, now: float) -> bool:
-        """True if somebody may have the node of its group open, and no device of it yet, or no more.
-
-        That counts nothing, and keeps everybody else from the group. The daemon before this one may have
-        seen it.
-        """
-        return member.group not in self._shut or self._forgotten.has(member, now)
 
     async def _open_among(
         self, doubtful: Sequence[HostDevice], uncounted: Sequence[HostDevice]
     ) -> str | None:
-        """One that a process is seen to have open, or of the ``doubtful`` ones may have."""
-        by_group = frozenset(each.id for each in uncounted)
-        ids = frozenset(each.id for each in doubtful) | by_group
-        seen = await self._looks.at_all(ids, by_group)
-        opened = {each.group for each in uncounted if each.id in seen.openers}
-        self._shut = self._shut.union(each.group for each in uncounted) - opened
+        """One that a process is seen to have open, or may have whose pod was forgotten a moment ago.
+
+        Of the ``uncounted`` somebody may have the node of the group open, and no device of it yet, or no
+        more. That counts nothing, and keeps everybody else from the group.
+        """
+        members, by_group = (*doubtful, *uncounted), frozenset(each.id for each in uncounted)
+        began = anyio.current_time()
+        shut = [each for each in uncounted if each.group in self._shut]
+        quickly = frozenset(each.id for each in shut if not self._forgotten.has(each, began))
+        seen = await self._looks.at_all(frozenset(each.id for each in members), by_group, quickly)
+        self._shut -= {each.group for each in uncounted if each.id in seen.openers}
+        self._shut |= {each.group for each in uncounted if each.id in seen.closed}
         now = anyio.current_time()
-        for each in (*doubtful, *uncounted):
+        for each in members:
             unproven = each.id not in seen.closed and self._forgotten.has(each, now)
-            if each.id in seen.openers or (unproven and each.id not in by_group):
+            if unproven or each.id in seen.openers:
                 return each.id
         return None
+
+
+def _counted(member: HostDevice | None) -> bool:
+    """True if its count says that it is open."""
+    return isinstance(member, PciFunction) and bool(groups.opened(member))
+
+
+def _sighted(member: HostDevice | None) -> str:
+    """The process that was seen with it outside of pods."""
+    sight = member.sight if isinstance(member, PciFunction) else None
+    return (sight.process if sight is not None else None) or ""
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

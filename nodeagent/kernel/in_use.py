@@ -13,6 +13,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from nodeagent.base import cachedstat
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.ids import PciAddress, mdev_uuid
@@ -33,7 +34,7 @@ class Seen(NamedTuple):
 
     openers: Mapping[str, str]  # by id: the process that has it open, as "process 4711 (qemu-system-x86)"
     whole: bool  # every process could be seen
-    closed: frozenset[str]  # these are closed for sure
+    closed: frozenset[str]  # these are closed for sure; what was asked by its group, as far as can be seen
 
 
 def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
@@ -59,7 +60,7 @@ def in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def look(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> Seen:
+def look(root: Root, ids: Iterable[str], by_group: frozenset[str] = frozenset()) -> Seen:
     """Who has these mdevs (by UUID) and functions (by address) open, as far as that can be seen.
 
     Of those ``by_group`` only the node of the group counts, which one process opens: their own any may open.
@@ -69,27 +70,27 @@ def look(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> Seen
     """
     searched, closed = _searched(root, ids, by_group)
     found, whole, ending = _processes_with(root, _by_node(searched))
-    if whole and not ending:
-        closed |= searched.keys() - found.keys()
+    if not ending:
+        closed |= (searched.keys() if whole else searched.keys() & by_group) - found.keys()
     return Seen(found, whole, frozenset(closed))
 
 
 def near(
-    root: Root, ids: Iterable[str], by_group: Collection[str], known: Mapping[str, str]
-) -> Mapping[str, str]:
-    """Who has these open through a node of the name that it has on the host: as a container has it.
+    root: Root, ids: Iterable[str], by_group: Collection[str], known: Mapping[str, Iterable[str]]
+) -> dict[str, tuple[str, ...]]:
+    """All who have these open through a node of the name that it has on the host: as a container has it.
 
-    Asks no file system, any of which may be dead: what a descriptor leads to is looked at only if it has such
-    a name. ``by_group`` as in ``look``. Who of the ``known`` is ending has yet what it had.
+    Nothing else is looked at, so it is quick. ``by_group`` as in ``look``. Who of the ``known`` is ending
+    has yet what it had.
     """
     asked = _by_node(_searched(root, ids, by_group)[0])
     names = {_in_vfio(path) for each in ids for path in _paths(root, _directory(each))} - {None}
-    found = {each: opener for each, opener in known.items() if _ends(root, opener.split()[1])}
+    found = {each: [opener for opener in known[each] if _ends(root, opener.split()[1])] for each in known}
     for process in _processes(root) if asked else ():
         opened = {_node(path) for path in _table(root, process) or () if _in_vfio(_name(path)) in names}
-        for node in asked.keys() & opened:
-            found |= dict.fromkeys(asked[node], _called(root, process))
-    return found
+        for each in (each for node in asked.keys() & opened for each in asked[node]):
+            found.setdefault(each, []).append(_called(root, process))
+    return {each: tuple(openers) for each, openers in found.items() if openers}
 
 
 def _ends(root: Root, process: str) -> bool:
@@ -100,7 +101,7 @@ def _ends(root: Root, process: str) -> bool:
 def _name(path: str) -> str:
     """What the descriptor leads to, as its process calls it."""
     try:
-        return os.readlink(path).removesuffix(_DELETED)  # noqa: PTH115 - as below
+        return os.readlink(path).removesuffix(_DELETED)  # noqa: PTH115 - thousands, and a Path is slow
     except OSError:
         return ""
 
@@ -294,12 +295,12 @@ def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
 def _node(path: str) -> Node | None:
     """By number, not by name: a holder in a container has the node under a path of its own."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - thousands of them, and a Path costs five times more
+        status = cachedstat.status(path)
     except OSError:
         return None
-    if status.st_rdev:
-        return stat.S_IFMT(status.st_mode), status.st_rdev, 0  # block devices have numbers of their own
-    return 0, status.st_dev, status.st_ino
+    if status.rdev:
+        return stat.S_IFMT(status.mode), status.rdev, 0  # block devices have numbers of their own
+    return 0, status.device, status.inode
 
 
 def _open_nodes(root: Root) -> frozenset[Node] | None:
