@@ -171,6 +171,7 @@ class Closing:
             if groups.uncertain(member):
                 doubtful.append(member)
             elif _counted(member):
+                self._looks.saw(member.id, _sighted(member))
                 return member.id
             elif resource.isolation is not Isolation.NONE:
                 uncounted.append(member)

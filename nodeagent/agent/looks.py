@@ -42,6 +42,12 @@ class Looks:
         self._openers = {**others, **{each: (process,) for each, process in seen.openers.items()}, **near}
         return seen._replace(openers={**seen.openers, **{each: near[each][-1] for each in near}})
 
+    def saw(self, device_id: str, process: str) -> None:
+        """This one has it open, as was seen elsewhere; nothing if that is empty."""
+        known = self._openers.get(device_id, ())
+        if process and process not in known:
+            self._openers[device_id] = (process, *known)
+
     async def near(
         self, seconds: float, ids: frozenset[str], by_group: frozenset[str]
     ) -> Mapping[str, tuple[str, ...]]:

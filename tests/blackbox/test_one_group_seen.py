@@ -107,8 +107,9 @@ async def test_a_group_is_waited_for_when_its_device_is_closed_late_and_its_node
     running(new)
 
 
+@pytest.mark.parametrize("seconds", [LET_GO, OLD + 1.0])
 async def test_a_group_is_waited_for_while_the_process_ends_that_was_seen_by_its_count_alone(
-    node: Node,
+    node: Node, seconds: float
 ) -> None:
     process(node)
     (board,) = boards = usb_boards(node, 1)
@@ -119,9 +120,30 @@ async def test_a_group_is_waited_for_while_the_process_ends_that_was_seen_by_its
         kubelet.delete(old)
         new = pod("new", {GPU: 1})
         tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
+        await stays(kubelet, lambda: new.phase == "Pending", seconds)
         node.host.release(board.gpu)
         await ends(node, kubelet, new)
+    running(new)
+
+
+async def test_a_group_that_was_refused_is_waited_for_while_the_process_ends_that_was_named(
+    node: Node,
+) -> None:
+    process(node)
+    new = pod("new", {GPU: 1})
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await with_a_node_open(node, kubelet, board)
+        node.host.hold(board.gpu)
+        kubelet.delete(old)
+        assert "see process 4711 (qemu-system-x86)" in await refusal(kubelet, GPU, board.gpu)
+        process(node, flags=ENDING, state="D")
+        node.host.tree.remove(f"{QEMU}/fd/7")
+        node.host.release(board.gpu)
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", ENDS)
+        process(node, flags=ENDING, state="Z")
     running(new)
 
 
@@ -136,8 +158,9 @@ async def test_a_group_is_waited_for_by_the_next_daemon_while_the_process_ends(n
             await node.until_told(lambda told: not told["holders"])
         kubelet.state.table.save()
         process(node, flags=ENDING, state="D")
+        await kubelet.until(lambda: not kubelet.state.table.healthy[GPU])
         async with node.daemon(), anyio.create_task_group() as tasks:
-            await all_listed(kubelet, usb_lists(boards))
+            await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
             tasks.start_soon(kubelet.admit, new)
             await ends(node, kubelet, new)
     running(new)
