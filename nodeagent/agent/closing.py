@@ -21,6 +21,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.kernel.wakes import Wakes
@@ -114,8 +115,8 @@ class Closing:
     async def _left_open(self, resource: Resource, device_id: str) -> Refused:
         """It was waited for in vain; the process that has it open, if that is known."""
         member = self._snapshots.now.host.device(device_id)
-        by_group = member is not None and not (groups.uncertain(member) or _counted(member))
-        process = await self._looks.by_whom(device_id, by_group=by_group) or _sighted(member)
+        by_group = member is not None and _by_group(member)
+        process = "" if member is None else await self._looks.by_whom(member, by_group=by_group)
         self._keep(device_id, process)
         return Refused(
             f"{resource.name}: {device_id}: it is open, and no pod of this node has it"
@@ -128,15 +129,16 @@ class Closing:
 
         If nothing can be looked at, it stays so.
         """
-        if not (known := self._snapshots.now.left_open):
+        host, known = self._snapshots.now.host, self._snapshots.now.left_open
+        refused = {each.id: each for each in map(host.device, known) if each is not None}
+        members = {**{each.id: each for each in self._looks.remembered(host)}, **refused}
+        if not (known or members):
             return
-        found = [each for each in map(self._snapshots.now.host.device, known) if each is not None]
-        by_group = frozenset(each.id for each in found if not groups.uncertain(each))
         with contextlib.suppress(KernelRefused):
-            seen = await self._looks.at_all(frozenset(known), by_group)
-            closed, now = known.keys() - seen.openers.keys(), self._snapshots.now.left_open
-            self._publish({each: seen.openers.get(each, now[each]) for each in now if each not in closed})
-            self._shut |= {each.group for each in found if each.id in seen.closed & by_group}
+            seen = await self._seen(tuple(members.values()))
+            now = self._snapshots.now.left_open
+            stays = (each for each in now if each in seen.openers or each not in known)
+            self._publish({each: seen.openers.get(each, now[each]) for each in stays})
 
     def _keep(self, device_id: str, process: str) -> None:
         """List it as open from now on; where a count tells that, it is."""
@@ -163,52 +165,43 @@ class Closing:
     async def _opened(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> str | None:
         """One of the devices, or of what shares their groups, that is open; None if all is closed.
 
-        What is not proven to be closed is taken for the pod's that was forgotten a moment ago.
+        What is not proven to be closed is taken for the pod's that was forgotten a moment ago. Of what has no
+        count somebody may have the node of the group open, and no device of it yet, or no more: that counts
+        nothing, and keeps everybody else from the group.
         """
-        doubtful: list[HostDevice] = []
-        uncounted: list[HostDevice] = []
-        for member in releases.unaccounted(resource, device_ids, self._offering.decision, pods):
-            if groups.uncertain(member):
-                doubtful.append(member)
-            elif _counted(member):
-                self._looks.saw(member.id, _sighted(member))
-                return member.id
-            elif resource.isolation is not Isolation.NONE:
-                uncounted.append(member)
-        return await self._open_among(doubtful, uncounted) if doubtful or uncounted else None
-
-    async def _open_among(
-        self, doubtful: Sequence[HostDevice], uncounted: Sequence[HostDevice]
-    ) -> str | None:
-        """One that a process is seen to have open, or may have whose pod was forgotten a moment ago.
-
-        Of the ``uncounted`` somebody may have the node of the group open, and no device of it yet, or no
-        more. That counts nothing, and keeps everybody else from the group.
-        """
-        members, by_group = (*doubtful, *uncounted), frozenset(each.id for each in uncounted)
-        began = anyio.current_time()
-        shut = [each for each in uncounted if each.group in self._shut]
+        unaccounted = releases.unaccounted(resource, device_ids, self._offering.decision, pods)
+        alone = resource.isolation is Isolation.NONE
+        members = tuple({each.id: each for each in unaccounted if not (alone and _by_group(each))}.values())
+        if not members:
+            return None
+        began, shut = anyio.current_time(), (each for each in members if each.group in self._shut)
         quickly = frozenset(each.id for each in shut if not self._forgotten.has(each, began))
-        seen = await self._looks.at_all(frozenset(each.id for each in members), by_group, quickly)
-        self._shut -= {each.group for each in uncounted if each.id in seen.openers}
-        self._shut |= {each.group for each in uncounted if each.id in seen.closed}
-        now = anyio.current_time()
-        for each in members:
-            unproven = each.id not in seen.closed and self._forgotten.has(each, now)
-            if unproven or each.id in seen.openers:
-                return each.id
-        return None
+        seen, now = await self._seen(members, quickly), anyio.current_time()
+        counted = [each.id for each in members if _counted(each)]
+        opened = [each.id for each in members if each.id in seen.openers]
+        lately = [each.id for each in members if self._forgotten.has(each, now)]
+        return next(iter((*counted, *opened, *(each for each in lately if each not in seen.closed))), None)
+
+    async def _seen(
+        self, members: Sequence[HostDevice], quickly: frozenset[str] = frozenset()
+    ) -> in_use.Seen:
+        """Who has these open; whose group was closed is known from then on."""
+        by_group = frozenset(each.id for each in members if _by_group(each))
+        seen = await self._looks.at_all(members, by_group, quickly & by_group)
+        opened = {each.group for each in members if _counted(each) or each.id in seen.openers}
+        closed = {each.group for each in members if each.id in seen.closed & by_group}
+        self._shut = (self._shut | closed) - opened
+        return seen
+
+
+def _by_group(member: HostDevice) -> bool:
+    """True if a count tells that it is closed: then it is the node of its group that may be open."""
+    return not (groups.uncertain(member) or _counted(member))
 
 
 def _counted(member: HostDevice | None) -> bool:
     """True if its count says that it is open."""
     return isinstance(member, PciFunction) and bool(groups.opened(member))
-
-
-def _sighted(member: HostDevice | None) -> str:
-    """The process that was seen with it outside of pods."""
-    sight = member.sight if isinstance(member, PciFunction) else None
-    return (sight.process if sight is not None else None) or ""
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

@@ -7,15 +7,18 @@ kernel tell what it has in memory. So those come first that have the name of a d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from nodeagent.base import threads
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
+from nodeagent.model.host import Host, HostDevice, PciFunction
 
 LOOK = 2.0  # seconds for a look at all processes
 NAME = 0.5  # seconds to find out who it is, for a refusal that is due
 NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
+
+Openers = Mapping[str, tuple[str, ...]]
 
 
 class Looks:
@@ -25,39 +28,64 @@ class Looks:
         self._root = root
         self._near = threads.OneByOne()
         self._at_all = threads.OneByOne()
-        self._openers: dict[str, tuple[str, ...]] = {}  # when they were seen last
+        self._remembered: dict[str, tuple[int | None, tuple[str, ...]]] = {}  # by id, with what it was then
 
     async def at_all(
-        self, ids: frozenset[str], by_group: frozenset[str], quickly: frozenset[str] = frozenset()
+        self, members: Collection[HostDevice], by_group: frozenset[str], quickly: frozenset[str] = frozenset()
     ) -> in_use.Seen:
         """Who has these open, and what is closed for sure; those ``by_group`` through the group's node.
 
-        Of what is to be seen ``quickly`` it is only known who has it by the node's name.
+        Of what is to be seen ``quickly`` it is only known who has it by the node's name. Who was seen before,
+        and is ending, has it yet.
         """
-        near = await self.near(LOOK, ids, by_group)
-        left = ids - near.keys() - quickly
+        ids, known = frozenset(each.id for each in members), self._known(members)
+        near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
+        left = ids - (known if near is None else near).keys() - (quickly - known.keys())
         seen = await self._at_all.call(LOOK, in_use.look, self._root, left, by_group) if left else None
         seen = seen or NOT_SEEN
-        others = {each: known for each, known in self._openers.items() if each not in ids}
-        self._openers = {**others, **{each: (process,) for each, process in seen.openers.items()}, **near}
-        return seen._replace(openers={**seen.openers, **{each: near[each][-1] for each in near}})
+        before = {each: who for each, who in known.items() if each not in seen.closed}
+        last = before if near is None else await self._lasting(before)
+        openers = _joined(last, {each: (process,) for each, process in seen.openers.items()}, near or {})
+        self._remember(members, openers)
+        return seen._replace(openers={each: who[-1] for each, who in openers.items()})
 
-    def saw(self, device_id: str, process: str) -> None:
-        """This one has it open, as was seen elsewhere; nothing if that is empty."""
-        known = self._openers.get(device_id, ())
-        if process and process not in known:
-            self._openers[device_id] = (process, *known)
-
-    async def near(
-        self, seconds: float, ids: frozenset[str], by_group: frozenset[str]
-    ) -> Mapping[str, tuple[str, ...]]:
-        """All who have these open, as a container has them; if that takes too long, who had them last."""
-        known = {each: processes for each, processes in self._openers.items() if each in ids}
-        seen = await self._near.call(seconds, in_use.near, self._root, ids, by_group, known)
-        return known if seen is None else seen
-
-    async def by_whom(self, device_id: str, *, by_group: bool) -> str:
+    async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
-        known, asked = self._openers.get(device_id, ()), frozenset({device_id})
-        found = await self.near(NAME, asked, asked if by_group else frozenset())
-        return next(reversed(found.get(device_id, known)), "")
+        ids = frozenset({member.id})
+        near = await self._near.call(NAME, in_use.near, self._root, ids, ids if by_group else frozenset())
+        return next(reversed((near or self._known([member])).get(member.id, ())), "")
+
+    def remembered(self, host: Host) -> Iterator[HostDevice]:
+        """The devices of the host that somebody had open when they were looked at last."""
+        return (each for each in map(host.device, self._remembered) if each is not None)
+
+    async def _lasting(self, openers: Openers) -> Openers:
+        """Who of them has them yet, for they are ending; all of them if that is not found out."""
+        seen = await self._near.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
+        return openers if seen is None else seen
+
+    def _known(self, members: Collection[HostDevice]) -> dict[str, tuple[str, ...]]:
+        """Who had them last. To remove a device waits until it is closed: of another one nobody is known."""
+        known = {each.id: self._remembered.get(each.id, (None, ())) for each in members}
+        same = (each.id for each in members if known[each.id][0] == _which(each))
+        return {each: known[each][1] for each in same if known[each][1]}
+
+    def _remember(self, members: Collection[HostDevice], openers: Openers) -> None:
+        for each in members:
+            self._remembered.pop(each.id, None)
+            if each.id in openers:
+                self._remembered[each.id] = _which(each), openers[each.id]
+
+
+def _which(member: HostDevice) -> int | None:
+    """Another number means another device under the same address."""
+    return member.inode if isinstance(member, PciFunction) else None
+
+
+def _joined(*tables: Openers) -> dict[str, tuple[str, ...]]:
+    """All who are in one of the tables, each once; of the last table last."""
+    joined: dict[str, tuple[str, ...]] = {}
+    for table in tables:
+        for each, who in table.items():
+            joined[each] = (*(one for one in joined.get(each, ()) if one not in who), *who)
+    return joined

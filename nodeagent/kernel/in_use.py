@@ -75,22 +75,29 @@ def look(root: Root, ids: Iterable[str], by_group: frozenset[str] = frozenset())
     return Seen(found, whole, frozenset(closed))
 
 
-def near(
-    root: Root, ids: Iterable[str], by_group: Collection[str], known: Mapping[str, Iterable[str]]
-) -> dict[str, tuple[str, ...]]:
+def near(root: Root, ids: Iterable[str], by_group: Collection[str]) -> dict[str, tuple[str, ...]]:
     """All who have these open through a node of the name that it has on the host: as a container has it.
 
-    Nothing else is looked at, so it is quick. ``by_group`` as in ``look``. Who of the ``known`` is ending
-    has yet what it had.
+    Nothing else is looked at, so it is quick. ``by_group`` as in ``look``.
     """
     asked = _by_node(_searched(root, ids, by_group)[0])
     names = {_in_vfio(path) for each in ids for path in _paths(root, _directory(each))} - {None}
-    found = {each: [opener for opener in known[each] if _ends(root, opener.split()[1])] for each in known}
+    found: dict[str, tuple[str, ...]] = {}
     for process in _processes(root) if asked else ():
         opened = {_node(path) for path in _table(root, process) or () if _in_vfio(_name(path)) in names}
-        for each in (each for node in asked.keys() & opened for each in asked[node]):
-            found.setdefault(each, []).append(_called(root, process))
-    return {each: tuple(openers) for each, openers in found.items() if openers}
+        had = [each for node in asked.keys() & opened for each in asked[node]]
+        opener = _called(root, process) if had else ""
+        found |= {each: (*found.get(each, ()), opener) for each in had}
+    return found
+
+
+def lasting(root: Root, openers: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Those of the ``openers`` who are ending: they have yet what they had.
+
+    To be asked after a look: who begins to end under it has a table neither before nor behind.
+    """
+    ending = {each: tuple(one for one in who if _ends(root, one.split()[1])) for each, who in openers.items()}
+    return {each: who for each, who in ending.items() if who}
 
 
 def _ends(root: Root, process: str) -> bool:

@@ -27,6 +27,8 @@ async def test_what_was_refused_for_being_open_stays_so_while_no_process_can_be_
     host, snapshots = nodes.many(tmp_path, 2), Snapshots(Snapshot(left_open=LEFT_OPEN))
     files.directory(host.path("/proc/4711/fd"))
     eyes = Eyes(host, snapshots)
+    async with eyes.open():
+        await eyes.until(lambda host: ONE in host.functions)
     offering = Offering(snapshots, Releases(eyes.settings))
     forgotten = ReservationBook(snapshots).forgotten
     closing = Closing(Root(host.directory), eyes.wakes, eyes.observer, offering, snapshots, forgotten)

@@ -55,8 +55,8 @@ def usb_boards(node: Node, count: int, *, numa: int = -1) -> list[Board]:
     ]
     for board in made:
         node.add_gpu(board.gpu, int(board.group), numa=numa)
-        _add_usb(node, board.usb, int(board.group), "1ad8")
-    _add_usb(node, LONE_AT, 8, "1ad9")
+        add_usb(node, board.usb, int(board.group), "1ad8")
+    add_usb(node, LONE_AT, 8, "1ad9")
     node.configure(RULES)
     return made
 
@@ -73,7 +73,7 @@ def pair_boards(node: Node, count: int) -> list[Pair]:
     return made
 
 
-def _add_usb(node: Node, address: str, group: int, device: str) -> None:
+def add_usb(node: Node, address: str, group: int, device: str) -> None:
     node.host.add_function(
         address, vendor="10de", device=device, pci_class="0c0330", driver="vfio-pci", group=group
     )
