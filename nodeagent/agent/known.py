@@ -61,7 +61,7 @@ class Known:
         self._named: set[Possession] = set()  # by any answer, or struck from the file
         self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
-        self._first: tuple[Stamp | None] | None = None  # the file at the first answer
+        self._first: Stamp | None = None  # the first file that could be read
         self._trusted = False  # the file was written after an answer
         self._beside: list[tuple[str, Holder]] = []  # who may be a namesake of what was told last
         self._newest = Allocations()  # with answers: readers find by identity what has changed
@@ -171,8 +171,9 @@ class Known:
             self._named |= before - checkpoint.of({entry.device_id for entry in self._unnamed})
         self._unnamed = unnamed_entries
         self.hinted = frozenset((entry.resource, entry.device_id) for entry in unnamed_entries)
-        self._first = self._first or (checkpoint.written,)
-        self._trusted = self._trusted or not self.hinted or self._first != (checkpoint.written,)
+        if checkpoint.written is not None:
+            self._first = self._first or checkpoint.written
+            self._trusted = self._trusted or not self.hinted or self._first != checkpoint.written
 
     def _may_go_on(self, device_id: str, holder: Holder) -> bool:
         """False for whom this kubelet has named, and names no more."""

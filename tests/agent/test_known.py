@@ -71,6 +71,14 @@ def test_until_a_kubelet_has_written_after_an_answer_every_entry_counts() -> Non
     assert known.answered({}, {}, checkpoint(written=2), doubtful=False) == {}
 
 
+def test_a_file_that_cannot_be_read_at_the_first_answer_is_none_that_was_written_after_it() -> None:
+    known = Known()
+    assert known.answered({}, {}, Checkpoint(), doubtful=False) == {}
+    for _ in range(2):
+        assert known.answered({}, {}, checkpoint(entry("x")), doubtful=False) == {"x": hinted()}
+    assert known.answered({}, {}, checkpoint(written=2), doubtful=False) == {}
+
+
 def test_a_new_kubelet_that_names_nobody_yet_frees_nothing() -> None:
     known = Known()
     known.answered({"x": POD, "y": POD}, {}, checkpoint(entry("x")), doubtful=False)
