@@ -110,7 +110,7 @@ class Closing:
             await anyio.sleep(POLL)
             with anyio.CancelScope(deadline=deadline):  # what takes longer has shown nothing new
                 await self.recheck(resource, device_ids)
-                opened = await self._opened(resource, device_ids, pods)
+                opened = await self._opened(resource, device_ids, pods, opened)
 
     async def _left_open(self, resource: Resource, device_id: str) -> Refused:
         """It was waited for in vain; the process that has it open, if that is known."""
@@ -131,7 +131,8 @@ class Closing:
         """
         host, known = self._snapshots.now.host, self._snapshots.now.left_open
         refused = {each.id: each for each in map(host.device, known) if each is not None}
-        members = {**{each.id: each for each in self._looks.remembered(host)}, **refused}
+        remembered = (each for each in self._looks.remembered(host) if not _counted(each))
+        members = {**{each.id: each for each in remembered}, **refused}
         if not (known or members):
             return
         with contextlib.suppress(KernelRefused):
@@ -162,7 +163,9 @@ class Closing:
                 self._wakes.recovery(address, Recovery.FALLEN)
                 await self._observer.rescan(frozenset({address}))
 
-    async def _opened(self, resource: Resource, device_ids: Sequence[str], pods: Pods) -> str | None:
+    async def _opened(
+        self, resource: Resource, device_ids: Sequence[str], pods: Pods, before: str | None = None
+    ) -> str | None:
         """One of the devices, or of what shares their groups, that is open; None if all is closed.
 
         What is not proven to be closed is taken for the pod's that was forgotten a moment ago. Of what has no
@@ -172,12 +175,12 @@ class Closing:
         unaccounted = releases.unaccounted(resource, device_ids, self._offering.decision, pods)
         alone = resource.isolation is Isolation.NONE
         members = tuple({each.id: each for each in unaccounted if not (alone and _by_group(each))}.values())
-        if not members:
-            return None
+        counted = [each.id for each in members if _counted(each)]
+        if not members or before in counted:  # who has that was seen, and a look may take its time
+            return before if members else None
         began, shut = anyio.current_time(), (each for each in members if each.group in self._shut)
         quickly = frozenset(each.id for each in shut if not self._forgotten.has(each, began))
         seen, now = await self._seen(members, quickly), anyio.current_time()
-        counted = [each.id for each in members if _counted(each)]
         opened = [each.id for each in members if each.id in seen.openers]
         lately = [each.id for each in members if self._forgotten.has(each, now)]
         return next(iter((*counted, *opened, *(each for each in lately if each not in seen.closed))), None)
