@@ -9,8 +9,10 @@ have the nodes of an mdev or a vendor's vGPU. What cannot be seen does not stop 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
 import anyio
 
@@ -35,6 +37,19 @@ from nodeagent.policy.offer import grants, releases
 PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
 DESCRIBED = 4.0  # seconds for a CDI file that was written a moment ago to be read
 POLL = 0.1  # seconds: closing raises no event
+
+
+class _Found(NamedTuple):
+    """What is open of what is to be given."""
+
+    opened: str | None = None  # one of that
+    counted: frozenset[str] = frozenset()  # whose counts tell so; who has these was looked for
+
+    @classmethod
+    def of(cls, counted: Iterable[str], *others: Iterable[str]) -> _Found:
+        """What counts tell comes first: it is certain."""
+        counted = tuple(counted)
+        return cls(next(chain(counted, *others), None), frozenset(counted))
 
 
 class Closing:
@@ -103,14 +118,14 @@ class Closing:
         :raises KernelRefused: if what has changed could not be read.
         """
         await self.recheck(resource, device_ids)
-        opened = await self._opened(resource, device_ids, pods)
-        while opened:
+        found = await self._opened(resource, device_ids, pods, _Found())
+        while found.opened:
             if anyio.current_time() >= deadline:
-                raise await self._left_open(resource, opened)
+                raise await self._left_open(resource, found.opened)
             await anyio.sleep(POLL)
             with anyio.CancelScope(deadline=deadline):  # what takes longer has shown nothing new
                 await self.recheck(resource, device_ids)
-                opened = await self._opened(resource, device_ids, pods, opened)
+                found = await self._opened(resource, device_ids, pods, found)
 
     async def _left_open(self, resource: Resource, device_id: str) -> Refused:
         """It was waited for in vain; the process that has it open, if that is known."""
@@ -164,9 +179,9 @@ class Closing:
                 await self._observer.rescan(frozenset({address}))
 
     async def _opened(
-        self, resource: Resource, device_ids: Sequence[str], pods: Pods, before: str | None = None
-    ) -> str | None:
-        """One of the devices, or of what shares their groups, that is open; None if all is closed.
+        self, resource: Resource, device_ids: Sequence[str], pods: Pods, before: _Found
+    ) -> _Found:
+        """One of the devices, or of what shares their groups, that is open, if any is.
 
         What is not proven to be closed is taken for the pod's that was forgotten a moment ago. Of what has no
         count somebody may have the node of the group open, and no device of it yet, or no more: that counts
@@ -175,15 +190,15 @@ class Closing:
         unaccounted = releases.unaccounted(resource, device_ids, self._offering.decision, pods)
         alone = resource.isolation is Isolation.NONE
         members = tuple({each.id: each for each in unaccounted if not (alone and _by_group(each))}.values())
-        counted = [each.id for each in members if _counted(each)]
-        if not members or before in counted:  # who has that was seen, and a look may take its time
-            return before if members else None
+        counted = tuple(each.id for each in members if _counted(each))
+        if not members or (counted and before.counted.issuperset(counted)):
+            return _Found.of(counted)  # who has these was looked for, which may take its time
         began, shut = anyio.current_time(), (each for each in members if each.group in self._shut)
         quickly = frozenset(each.id for each in shut if not self._forgotten.has(each, began))
         seen, now = await self._seen(members, quickly), anyio.current_time()
         opened = [each.id for each in members if each.id in seen.openers]
         lately = [each.id for each in members if self._forgotten.has(each, now)]
-        return next(iter((*counted, *opened, *(each for each in lately if each not in seen.closed))), None)
+        return _Found.of(counted, opened, [each for each in lately if each not in seen.closed])
 
     async def _seen(
         self, members: Sequence[HostDevice], quickly: frozenset[str] = frozenset()

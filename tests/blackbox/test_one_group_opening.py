@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who opens a device while an Allocate waits already, for something else, is waited for until it has ended.
+
+No count told of it when processes were looked at first.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import anyio
+import pytest
+
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.blackbox.boards import (
+    GPU,
+    LONE,
+    LONE_AT,
+    named,
+    running,
+    started,
+    stays,
+    usb_boards,
+    usb_lists,
+)
+from tests.blackbox.harness import Node, health, pod
+from tests.blackbox.test_one_group_counts import ENDING, OLD, QEMU, process
+from tests.blackbox.test_one_group_ending import another, hangs_as_it_ends
+from tests.blackbox.test_one_group_looks import OTHER
+
+STARTS = 0.7  # seconds after which the old container opens a device here
+KILLED = 2.5  # seconds more after which it is killed
+CLOSED = 0.5  # seconds more after which its counts have fallen
+LONG = 3.0  # seconds more that the kernel takes to close all that it had
+
+
+async def given(kubelet: Kubelet, wants: dict[str, int]) -> Pod:
+    """A pod with these, from a daemon that has seen them closed."""
+    await stays(kubelet, lambda: "Unhealthy" not in health(kubelet, GPU).values(), OLD)
+    old = await kubelet.admit(pod("old", wants))
+    running(old)
+    return old
+
+
+async def closes(node: Node, kubelet: Kubelet, new: Pod, *devices: str) -> None:
+    """The first process is killed; the counts fall before it has ended."""
+    await stays(kubelet, lambda: new.phase == "Pending", KILLED)
+    hangs_as_it_ends(node)
+    await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
+    for each in devices:
+        node.host.release(each)
+    await stays(kubelet, lambda: new.phase == "Pending", LONG)
+    process(node, flags=ENDING, state="Z")
+
+
+@pytest.mark.parametrize("other", ["has ended", "hangs"])
+async def test_who_opens_its_device_after_its_pod_was_forgotten_is_waited_for(node: Node, other: str) -> None:
+    """Another machine of the node is ending at that moment, so the Allocate has not seen the group closed."""
+    process(node)
+    new = pod("new", {GPU: 1})
+    (board,) = boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {GPU: 1})
+        await named(node, board.gpu, old)
+        another(node, "99", flags=ENDING, state="D")
+        kubelet.delete(old)
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
+        node.host.hold(board.gpu)
+        if other == "has ended":
+            await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
+            shutil.rmtree(node.host.path(OTHER))
+        await closes(node, kubelet, new, board.gpu)
+    running(new)
+
+
+async def test_who_opens_a_second_device_while_the_first_is_waited_for_is_waited_for(node: Node) -> None:
+    """A pod with two GPUs has a process for each."""
+    process(node)
+    new = pod("new", {GPU: 2})
+    one, two = boards = usb_boards(node, 2)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {GPU: 2})
+        await named(node, one.gpu, old)
+        another(node, one.group)
+        node.host.hold(one.gpu)
+        kubelet.delete(old)
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
+        node.host.hold(two.gpu)
+        await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
+        node.host.tree.remove(f"{OTHER}/fd/7")
+        await closes(node, kubelet, new, one.gpu, two.gpu)
+    running(new)
+
+
+async def test_who_opens_a_device_whose_group_is_waited_for_is_waited_for(node: Node) -> None:
+    """The application was started again in its container: the first one had the node of the group alone."""
+    process(node)
+    new = pod("new", {LONE: 1})
+    boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {LONE: 1})
+        await named(node, LONE_AT, old)
+        another(node, "8")
+        kubelet.delete(old)
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
+        node.host.hold(LONE_AT)
+        shutil.rmtree(node.host.path(OTHER))
+        await closes(node, kubelet, new, LONE_AT)
+    running(new)
