@@ -191,8 +191,11 @@ class Closing:
         alone = resource.isolation is Isolation.NONE
         members = tuple({each.id: each for each in unaccounted if not (alone and _by_group(each))}.values())
         counted = tuple(each.id for each in members if _counted(each))
-        if not members or (counted and before.counted.issuperset(counted)):
-            return _Found.of(counted)  # who has these was looked for, which may take its time
+        if not members:
+            return _Found()
+        if counted and before.counted.issuperset(counted):  # to look at all again may take its time
+            await self._looks.by_names(members, frozenset(each.id for each in members if _by_group(each)))
+            return _Found.of(counted)
         began, shut = anyio.current_time(), (each for each in members if each.group in self._shut)
         quickly = frozenset(each.id for each in shut if not self._forgotten.has(each, began))
         seen, now = await self._seen(members, quickly), anyio.current_time()

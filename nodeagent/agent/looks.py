@@ -49,6 +49,12 @@ class Looks:
         self._remember(members, openers)
         return seen._replace(openers={each: who[-1] for each, who in openers.items()})
 
+    async def by_names(self, members: Collection[HostDevice], by_group: frozenset[str]) -> None:
+        """Remember also who has these open by the names of their nodes. Quick."""
+        ids = frozenset(each.id for each in members)
+        near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
+        self._remember(members, _joined(self._known(members), near or {}))
+
     async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
         ids = frozenset({member.id})

@@ -114,3 +114,44 @@ async def test_who_opens_a_device_whose_group_is_waited_for_is_waited_for(node: 
         shutil.rmtree(node.host.path(OTHER))
         await closes(node, kubelet, new, LONE_AT)
     running(new)
+
+
+async def test_who_opens_a_second_group_while_the_first_device_is_waited_for_is_waited_for(
+    node: Node,
+) -> None:
+    """It is killed before it has a device of that group: to pin the memory of a guest takes its time."""
+    process(node)
+    new = pod("new", {GPU: 2})
+    one, two = boards = usb_boards(node, 2)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {GPU: 2})
+        await named(node, one.gpu, old)
+        another(node, one.group)
+        node.host.hold(one.gpu)
+        kubelet.delete(old)
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
+        await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
+        shutil.rmtree(node.host.path(OTHER))
+        await closes(node, kubelet, new, one.gpu)
+    running(new)
+
+
+async def test_who_opens_a_device_as_another_closes_it_is_waited_for(node: Node) -> None:
+    """Whoever watches over the application starts it again at once."""
+    process(node)
+    new = pod("new", {LONE: 1})
+    boards = usb_boards(node, 1)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {LONE: 1})
+        await named(node, LONE_AT, old)
+        another(node, "8")
+        node.host.hold(LONE_AT)
+        kubelet.delete(old)
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        shutil.rmtree(node.host.path(OTHER))
+        node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
+        await closes(node, kubelet, new, LONE_AT)
+    running(new)
