@@ -7,7 +7,7 @@ kernel tell what it has in memory. So those come first that have the name of a d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from nodeagent.base import threads
 from nodeagent.kernel import in_use
@@ -17,8 +17,6 @@ from nodeagent.model.host import Host, HostDevice, PciFunction
 LOOK = 2.0  # seconds for a look at all processes
 NAME = 0.5  # seconds to find out who it is, for a refusal that is due
 NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
-
-Openers = Mapping[str, tuple[str, ...]]
 
 
 class Looks:
@@ -50,10 +48,11 @@ class Looks:
         return seen._replace(openers={each: who[-1] for each, who in openers.items()})
 
     async def by_names(self, members: Collection[HostDevice], by_group: frozenset[str]) -> None:
-        """Remember also who has these open by the names of their nodes. Quick."""
-        ids = frozenset(each.id for each in members)
+        """Remember who has these open by the names of their nodes, and who had them and may yet. Quick."""
+        ids, known = frozenset(each.id for each in members), self._known(members)
         near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
-        self._remember(members, _joined(self._known(members), near or {}))
+        still = await self._near.call(LOOK, in_use.still, self._root, known) if known else {}
+        self._remember(members, _joined(known if still is None else still, near or {}))
 
     async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
@@ -65,7 +64,7 @@ class Looks:
         """The devices of the host that somebody had open when they were looked at last."""
         return (each for each in map(host.device, self._remembered) if each is not None)
 
-    async def _lasting(self, openers: Openers) -> Openers:
+    async def _lasting(self, openers: in_use.Openers) -> in_use.Openers:
         """Who of them has them yet, for they are ending; all of them if that is not found out."""
         seen = await self._near.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
         return openers if seen is None else seen
@@ -76,7 +75,7 @@ class Looks:
         same = (each.id for each in members if known[each.id][0] == _which(each))
         return {each: known[each][1] for each in same if known[each][1]}
 
-    def _remember(self, members: Collection[HostDevice], openers: Openers) -> None:
+    def _remember(self, members: Collection[HostDevice], openers: in_use.Openers) -> None:
         for each in members:
             self._remembered.pop(each.id, None)
             if each.id in openers:
@@ -88,7 +87,7 @@ def _which(member: HostDevice) -> int | None:
     return member.inode if isinstance(member, PciFunction) else None
 
 
-def _joined(*tables: Openers) -> dict[str, tuple[str, ...]]:
+def _joined(*tables: in_use.Openers) -> dict[str, tuple[str, ...]]:
     """All who are in one of the tables, each once; of the last table last."""
     joined: dict[str, tuple[str, ...]] = {}
     for table in tables:

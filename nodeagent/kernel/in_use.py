@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from nodeagent.base import cachedstat
@@ -26,6 +26,7 @@ _STATE, _FLAGS, _THREADS = 0, 6, 17  # fields of proc_pid_stat(5), counted from 
 _ZOMBIE = "Z"
 _DELETED = " (deleted)"  # behind the name of what has been unlinked (fs/d_path.c)
 
+Openers = Mapping[str, tuple[str, ...]]  # by id: processes, as "process 4711 (qemu-system-x86)"
 Node = tuple[int, int, int]  # file type and device number, else file system and inode
 
 
@@ -91,13 +92,12 @@ def near(root: Root, ids: Iterable[str], by_group: Collection[str]) -> dict[str,
     return found
 
 
-def lasting(root: Root, openers: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+def lasting(root: Root, openers: Openers) -> dict[str, tuple[str, ...]]:
     """Those of the ``openers`` who are ending: they have yet what they had.
 
     To be asked after a look: who begins to end under it has a table neither before nor behind.
     """
-    ending = {each: tuple(one for one in who if _ends(root, one.split()[1])) for each, who in openers.items()}
-    return {each: who for each, who in ending.items() if who}
+    return _those(openers, lambda _, process: _ends(root, process))
 
 
 def _ends(root: Root, process: str) -> bool:
@@ -143,9 +143,15 @@ def _by_node(searched: Mapping[str, Iterable[Node]]) -> dict[Node, list[str]]:
     return asked
 
 
-def still(root: Root, openers: Mapping[str, str]) -> frozenset[str]:
-    """Those that the process which ``openers`` names has open yet, or may close as it ends. Quick."""
-    return frozenset(each for each, opener in openers.items() if _has_still(root, each, opener.split()[1]))
+def still(root: Root, openers: Openers) -> dict[str, tuple[str, ...]]:
+    """Those of the ``openers`` who have it open yet, or may close it as they end. Quick."""
+    return _those(openers, lambda device_id, process: _has_still(root, device_id, process))
+
+
+def _those(openers: Openers, fits: Callable[[str, str], bool]) -> dict[str, tuple[str, ...]]:
+    """Of whom that is true, by the id and the number of the process."""
+    found = {each: tuple(one for one in who if fits(each, one.split()[1])) for each, who in openers.items()}
+    return {each: who for each, who in found.items() if who}
 
 
 def _has_still(root: Root, device_id: str, process: str) -> bool:

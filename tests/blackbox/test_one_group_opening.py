@@ -155,3 +155,31 @@ async def test_who_opens_a_device_as_another_closes_it_is_waited_for(node: Node)
         node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
         await closes(node, kubelet, new, LONE_AT)
     running(new)
+
+
+async def test_a_group_that_a_living_process_has_closed_beside_a_counted_one_is_given_though_that_hangs_later(
+    node: Node,
+) -> None:
+    """Nobody has asked the kubelet in between, and so looked again."""
+    process(node)
+    new = pod("new", {GPU: 2})
+    one, two = boards = usb_boards(node, 2)
+    seldom = started(node, "--timing-holders", "10s", listed=usb_lists(boards))
+    async with seldom as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {GPU: 2})
+        await named(node, one.gpu, old)
+        another(node, one.group)
+        node.host.hold(one.gpu)
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
+        node.host.hold(two.gpu)
+        kubelet.delete(old)
+        tasks.start_soon(kubelet.admit, new)
+        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        node.host.release(two.gpu)
+        node.host.tree.remove(f"{QEMU}/fd/7")
+        await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
+        hangs_as_it_ends(node)
+        await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
+        shutil.rmtree(node.host.path(OTHER))
+        node.host.release(one.gpu)
+    running(new)

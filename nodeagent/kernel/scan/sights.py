@@ -61,7 +61,7 @@ class Sights:
 def _look(root: Root, wanted: Sequence[PciFunction]) -> dict[PciAddress, Sight]:
     """What is seen now, but of those that whoever was seen has yet."""
     seen = {each.address: each.sight.process for each in wanted if each.sight is not None}
-    same = in_use.still(root, {address: process for address, process in seen.items() if process})
+    same = in_use.still(root, {address: (process,) for address, process in seen.items() if process})
     searched = [each.address for each in wanted if each.address not in same]
     found = in_use.look(root, searched)
     return {each: Sight(found.openers.get(each), found.whole) for each in searched}
