@@ -43,8 +43,8 @@ class Looks:
         seen = seen or NOT_SEEN
         before = {each: who for each, who in known.items() if each not in seen.closed}
         last = before if near is None else await self._lasting(before)
-        openers = _joined(last, {each: (process,) for each, process in seen.openers.items()}, near or {})
-        self._remember(members, openers)
+        found = _joined(last, {each: (process,) for each, process in seen.openers.items()}, near or {})
+        openers = self._remember(members, known, found)
         return seen._replace(openers={each: who[-1] for each, who in openers.items()})
 
     async def by_names(self, members: Collection[HostDevice], by_group: frozenset[str]) -> None:
@@ -52,7 +52,7 @@ class Looks:
         ids, known = frozenset(each.id for each in members), self._known(members)
         near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
         still = await self._near.call(LOOK, in_use.still, self._root, known) if known else {}
-        self._remember(members, _joined(known if still is None else still, near or {}))
+        self._remember(members, known, _joined(known if still is None else still, near or {}))
 
     async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
@@ -75,11 +75,18 @@ class Looks:
         same = (each.id for each in members if known[each.id][0] == _which(each))
         return {each: known[each][1] for each in same if known[each][1]}
 
-    def _remember(self, members: Collection[HostDevice], openers: in_use.Openers) -> None:
+    def _remember(
+        self, members: Collection[HostDevice], known: in_use.Openers, openers: in_use.Openers
+    ) -> in_use.Openers:
+        """The openers, with those whom another look has seen since these were ``known``."""
+        newest = self._known(members).items()
+        since = {each: tuple(one for one in who if one not in known.get(each, ())) for each, who in newest}
+        joined = _joined({each: who for each, who in since.items() if who}, openers)
         for each in members:
             self._remembered.pop(each.id, None)
-            if each.id in openers:
-                self._remembered[each.id] = _which(each), openers[each.id]
+            if each.id in joined:
+                self._remembered[each.id] = _which(each), joined[each.id]
+        return joined
 
 
 def _which(member: HostDevice) -> int | None:
