@@ -9,12 +9,16 @@ processors does not count at all.
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")  # Documentation/scheduler/sched-stats.rst
 BEAT = 0.05
+
+_of_thread = threading.local()
 
 
 class Standstill(NamedTuple):
@@ -68,8 +72,14 @@ class Pulse:
 
 def ready_time() -> float:
     """A clock, in seconds, that stands while this thread waits for a processor."""
+    return time.monotonic() - _waited() / 1e9
+
+
+def _waited() -> int:
+    """Nanoseconds; from a file that stays open, for a test may leave no free descriptor."""
     try:
-        waited = int(SCHEDSTAT.read_text().split()[1])
+        if not hasattr(_of_thread, "schedstat"):
+            _of_thread.schedstat = SCHEDSTAT.open("rb", buffering=0)
+        return int(os.pread(_of_thread.schedstat.fileno(), 128, 0).split()[1])
     except FileNotFoundError:  # a kernel without CONFIG_SCHED_INFO
-        waited = 0
-    return time.monotonic() - waited / 1e9
+        return 0

@@ -11,12 +11,15 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.kernel.root import Root
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim import files, nodes
 from tests.agent.parts import Eyes
 from tests.agent.test_deviceplugins import ONE
 from tests.limits import free_descriptors
 
+HOST = Host(functions={PciAddress(ONE): PciFunction(PciAddress(ONE), driver="vfio-pci", vfio=True, enable=0)})
 LEFT_OPEN = {ONE: "process 4711 (qemu-system-x86)"}
 
 
@@ -24,11 +27,9 @@ async def test_what_was_refused_for_being_open_stays_so_while_no_process_can_be_
     tmp_path: Path,
 ) -> None:
     """Without a free descriptor nobody has looked at all; and whoever polls goes on."""
-    host, snapshots = nodes.many(tmp_path, 2), Snapshots(Snapshot(left_open=LEFT_OPEN))
+    host, snapshots = nodes.many(tmp_path, 2), Snapshots(Snapshot(HOST, left_open=LEFT_OPEN))
     files.directory(host.path("/proc/4711/fd"))
     eyes = Eyes(host, snapshots)
-    async with eyes.open():
-        await eyes.until(lambda host: ONE in host.functions)
     offering = Offering(snapshots, Releases(eyes.settings))
     forgotten = ReservationBook(snapshots).forgotten
     closing = Closing(Root(host.directory), eyes.wakes, eyes.observer, offering, snapshots, forgotten)
