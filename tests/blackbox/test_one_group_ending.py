@@ -74,10 +74,15 @@ def instances(node: Node, count: int) -> None:
     node.host.write_file("/proc/modules", f"nvidia_vgpu_vfio 81920 {count} - Live 0x0\n")
 
 
+async def later_with_a_node_open(node: Node, kubelet: Kubelet, board: Board, path: str = "") -> Pod:
+    """A pod with the GPU, whose process has the node of the group open, when the daemon is no young one."""
+    await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
+    return await with_a_node_open(node, kubelet, board, path)
+
+
 async def forgotten_counted(node: Node, kubelet: Kubelet, board: Board, path: str = "") -> None:
     """A pod was forgotten whose process has the GPU open: the daemon sees the group, and its count."""
-    await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
-    old = await with_a_node_open(node, kubelet, board, path)
+    old = await later_with_a_node_open(node, kubelet, board, path)
     node.host.hold(board.gpu)
     kubelet.delete(old)
 
@@ -88,8 +93,7 @@ async def test_of_a_container_that_was_started_again_the_new_process_is_waited_f
     new = pod("new", {GPU: 1})
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
-        old = await with_a_node_open(node, kubelet, board)
+        old = await later_with_a_node_open(node, kubelet, board)
         node.host.hold(board.gpu)
         assert "held by" in await refusal(kubelet, USB, board.usb)
         shutil.rmtree(node.host.path(QEMU))
@@ -109,8 +113,7 @@ async def test_of_two_processes_with_a_counted_device_the_one_that_ends_last_is_
     new = pod("new", {GPU: 1})
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
-        old = await with_a_node_open(node, kubelet, board)
+        old = await later_with_a_node_open(node, kubelet, board)
         another(node, board.group)
         node.host.hold(board.gpu)
         kubelet.delete(old)
@@ -167,8 +170,7 @@ async def test_who_begins_to_end_while_processes_are_looked_at_is_waited_for(nod
     new = pod("new", {GPU: 1})
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
-        kubelet.delete(await with_a_node_open(node, kubelet, board))
+        kubelet.delete(await later_with_a_node_open(node, kubelet, board))
         tasks.start_soon(kubelet.admit, new)
         await stays(kubelet, lambda: new.phase == "Pending", OLD + 1.0)
         comm = Path(node.host.path("/proc/1900/comm"))

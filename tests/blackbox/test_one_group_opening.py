@@ -10,6 +10,7 @@ import shutil
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
@@ -43,6 +44,13 @@ async def given(kubelet: Kubelet, wants: dict[str, int]) -> Pod:
     return old
 
 
+async def waited_for(kubelet: Kubelet, tasks: TaskGroup, old: Pod, new: Pod) -> None:
+    """The old pod is forgotten, and the new one is asked to wait for its container."""
+    kubelet.delete(old)
+    tasks.start_soon(kubelet.admit, new)
+    await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+
+
 async def closes(node: Node, kubelet: Kubelet, new: Pod, *devices: str) -> None:
     """The first process is killed; the counts fall before it has ended."""
     await stays(kubelet, lambda: new.phase == "Pending", KILLED)
@@ -64,9 +72,7 @@ async def test_who_opens_its_device_after_its_pod_was_forgotten_is_waited_for(no
         old = await given(kubelet, {GPU: 1})
         await named(node, board.gpu, old)
         another(node, "99", flags=ENDING, state="D")
-        kubelet.delete(old)
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        await waited_for(kubelet, tasks, old, new)
         node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
         node.host.hold(board.gpu)
         if other == "has ended":
@@ -86,9 +92,7 @@ async def test_who_opens_a_second_device_while_the_first_is_waited_for_is_waited
         await named(node, one.gpu, old)
         another(node, one.group)
         node.host.hold(one.gpu)
-        kubelet.delete(old)
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        await waited_for(kubelet, tasks, old, new)
         node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
         node.host.hold(two.gpu)
         await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
@@ -106,9 +110,7 @@ async def test_who_opens_a_device_whose_group_is_waited_for_is_waited_for(node: 
         old = await given(kubelet, {LONE: 1})
         await named(node, LONE_AT, old)
         another(node, "8")
-        kubelet.delete(old)
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        await waited_for(kubelet, tasks, old, new)
         node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
         node.host.hold(LONE_AT)
         shutil.rmtree(node.host.path(OTHER))
@@ -128,9 +130,7 @@ async def test_who_opens_a_second_group_while_the_first_device_is_waited_for_is_
         await named(node, one.gpu, old)
         another(node, one.group)
         node.host.hold(one.gpu)
-        kubelet.delete(old)
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        await waited_for(kubelet, tasks, old, new)
         node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
         await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
         shutil.rmtree(node.host.path(OTHER))
@@ -148,9 +148,7 @@ async def test_who_opens_a_device_as_another_closes_it_is_waited_for(node: Node)
         await named(node, LONE_AT, old)
         another(node, "8")
         node.host.hold(LONE_AT)
-        kubelet.delete(old)
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        await waited_for(kubelet, tasks, old, new)
         shutil.rmtree(node.host.path(OTHER))
         node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
         await closes(node, kubelet, new, LONE_AT)
@@ -172,9 +170,7 @@ async def test_a_group_that_a_living_process_has_closed_beside_a_counted_one_is_
         node.host.hold(one.gpu)
         node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
         node.host.hold(two.gpu)
-        kubelet.delete(old)
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", STARTS)
+        await waited_for(kubelet, tasks, old, new)
         node.host.release(two.gpu)
         node.host.tree.remove(f"{QEMU}/fd/7")
         await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
