@@ -169,6 +169,7 @@ class Mdev(NamedTuple):
     cdev: bool = False
     unreadable: str | None = None  # why nothing more is known of it
     leaving: bool = False  # its removal waits for a holder: only its group still knows it
+    inode: int | None = None  # of its directory, as with PCI functions: another one was made under its UUID
 
     @property
     def id(self) -> str:

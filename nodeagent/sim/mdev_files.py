@@ -19,6 +19,7 @@ from nodeagent.sim.tree import Tree
 _PARENTS = "/sys/class/mdev_bus"
 _INSTANCES = "/sys/bus/mdev/devices"
 _DRIVER = "/sys/bus/mdev/drivers/nvidia-vgpu-vfio"
+_REMOVED = "/.removed"
 
 
 class MdevFiles:
@@ -104,8 +105,8 @@ class MdevFiles:
         self._tree.remove(f"{_INSTANCES}/{mdev.uuid}")
         for name in ("driver", "mdev_type", "remove"):
             self._tree.remove(f"{real}/{name}")
-        if gone:
-            files.remove_tree(self._tree.path(real))
+        if gone:  # kept: a file system would give its inode to the next one, which the kernel does not
+            files.move(self._tree.path(real), self._tree.path(f"{_REMOVED}/{mdev.uuid}"))
 
     def _types(self, parent: str | None) -> str:
         return f"{self._tree.real(f'{BUS}/{parent}')}/mdev_supported_types"

@@ -45,6 +45,7 @@ def _instance(root: Root, uuid: str, at: Directory) -> Mdev:
         vendor=hexadecimal(_of_parent(root, parent, "vendor"), 4),
         vfio_device=device,
         cdev=device is not None and has_cdev(root, at, device),
+        inode=at.inode,
     )
 
 
