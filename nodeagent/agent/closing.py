@@ -154,7 +154,7 @@ class Closing:
             seen = await self._seen(tuple(members.values()))
             now = self._snapshots.now.left_open
             stays = (each for each in now if each in seen.openers or each not in known)
-            self._publish({each: seen.openers.get(each, now[each]) for each in stays})
+            self._publish({each: seen.openers.get(each, (now[each],))[-1] for each in stays})
 
     def _keep(self, device_id: str, process: str) -> None:
         """List it as open from now on; where a count tells that, it is."""

@@ -2,31 +2,45 @@
 """Looks at the processes of the host: which of them have devices open.
 
 A look at all files takes its time, and may not end where somebody's file system neither answers nor lets the
-kernel tell what it has in memory. So those come first that have the name of a device's node.
+kernel tell what it has in memory. So those come first that have the name of a device's node, and each kind of
+question waits for its own kind alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from nodeagent.base import threads
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import Host, HostDevice, PciFunction
+from nodeagent.model.host import Host, HostDevice, VfioDevice
 
 LOOK = 2.0  # seconds for a look at all processes
 NAME = 0.5  # seconds to find out who it is, for a refusal that is due
 NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
 
 
+class _Memory(NamedTuple):
+    """Who had a device when it was looked at last."""
+
+    inode: int | None  # another one means another device under the same id
+    openers: tuple[str, ...]
+    look: int  # counts the looks that were remembered
+
+
 class Looks:
-    """One after the other; remembers who was seen."""
+    """One of a kind after the other; remembers who was seen."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
         self._near = threads.OneByOne()
+        self._still = threads.OneByOne()
         self._at_all = threads.OneByOne()
-        self._remembered: dict[str, tuple[int | None, tuple[str, ...]]] = {}  # by id, with what it was then
+        self._lasting = threads.OneByOne()
+        self._remembered: dict[str, _Memory] = {}  # by id
+        self._numbers = itertools.count()
 
     async def at_all(
         self, members: Collection[HostDevice], by_group: frozenset[str], quickly: frozenset[str] = frozenset()
@@ -36,62 +50,66 @@ class Looks:
         Of what is to be seen ``quickly`` it is only known who has it by the node's name. Who was seen before,
         and is ending, has it yet.
         """
-        ids, known = frozenset(each.id for each in members), self._known(members)
+        ids, memories = frozenset(each.id for each in members), self._memories(members)
+        known = _openers(memories)
         near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
         left = ids - (known if near is None else near).keys() - (quickly - known.keys())
         seen = await self._at_all.call(LOOK, in_use.look, self._root, left, by_group) if left else None
         seen = seen or NOT_SEEN
         before = {each: who for each, who in known.items() if each not in seen.closed}
-        last = before if near is None else await self._lasting(before)
-        found = _joined(last, {each: (process,) for each, process in seen.openers.items()}, near or {})
-        openers = self._remember(members, known, found)
-        return seen._replace(openers={each: who[-1] for each, who in openers.items()})
+        last = before if near is None else await self._who_lasts(before)
+        openers = self._remember(members, memories, _joined(last, seen.openers, near or {}))
+        return seen._replace(openers=openers)
 
     async def by_names(self, members: Collection[HostDevice], by_group: frozenset[str]) -> None:
         """Remember who has these open by the names of their nodes, and who had them and may yet. Quick."""
-        ids, known = frozenset(each.id for each in members), self._known(members)
+        ids, memories = frozenset(each.id for each in members), self._memories(members)
+        known = _openers(memories)
         near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
-        still = await self._near.call(LOOK, in_use.still, self._root, known) if known else {}
-        self._remember(members, known, _joined(known if still is None else still, near or {}))
+        still = await self._still.call(LOOK, in_use.still, self._root, known) if known else {}
+        self._remember(members, memories, _joined(known if still is None else still, near or {}))
 
     async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
         ids = frozenset({member.id})
         near = await self._near.call(NAME, in_use.near, self._root, ids, ids if by_group else frozenset())
-        return next(reversed((near or self._known([member])).get(member.id, ())), "")
+        found = near or _openers(self._memories([member]))
+        return next(reversed(found.get(member.id, ())), "")
 
     def remembered(self, host: Host) -> Iterator[HostDevice]:
         """The devices of the host that somebody had open when they were looked at last."""
         return (each for each in map(host.device, self._remembered) if each is not None)
 
-    async def _lasting(self, openers: in_use.Openers) -> in_use.Openers:
+    async def _who_lasts(self, openers: in_use.Openers) -> in_use.Openers:
         """Who of them has them yet, for they are ending; all of them if that is not found out."""
-        seen = await self._near.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
+        seen = await self._lasting.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
         return openers if seen is None else seen
 
-    def _known(self, members: Collection[HostDevice]) -> dict[str, tuple[str, ...]]:
+    def _memories(self, members: Collection[HostDevice]) -> dict[str, _Memory]:
         """Who had them last. To remove a device waits until it is closed: of another one nobody is known."""
-        known = {each.id: self._remembered.get(each.id, (None, ())) for each in members}
-        same = (each.id for each in members if known[each.id][0] == _which(each))
-        return {each: known[each][1] for each in same if known[each][1]}
+        memories = ((each, self._remembered.get(each.id)) for each in members)
+        return {each.id: known for each, known in memories if known and known.inode == _inode(each)}
 
     def _remember(
-        self, members: Collection[HostDevice], known: in_use.Openers, openers: in_use.Openers
+        self, members: Collection[HostDevice], before: Mapping[str, _Memory], found: in_use.Openers
     ) -> in_use.Openers:
-        """The openers, with those whom another look has seen since these were ``known``."""
-        newest = self._known(members).items()
-        since = {each: tuple(one for one in who if one not in known.get(each, ())) for each, who in newest}
-        joined = _joined({each: who for each, who in since.items() if who}, openers)
+        """The openers, with those whom another look has seen since that was known ``before``."""
+        now = self._memories(members).items()
+        since = _openers({each: known for each, known in now if known != before.get(each)})
+        openers = _joined(since, found)
         for each in members:
             self._remembered.pop(each.id, None)
-            if each.id in joined:
-                self._remembered[each.id] = _which(each), joined[each.id]
-        return joined
+            if each.id in openers:
+                self._remembered[each.id] = _Memory(_inode(each), openers[each.id], next(self._numbers))
+        return openers
 
 
-def _which(member: HostDevice) -> int | None:
-    """Another number means another device under the same address."""
-    return member.inode if isinstance(member, PciFunction) else None
+def _inode(member: HostDevice) -> int | None:
+    return member.inode if isinstance(member, VfioDevice) else None
+
+
+def _openers(memories: Mapping[str, _Memory]) -> in_use.Openers:
+    return {each: known.openers for each, known in memories.items()}
 
 
 def _joined(*tables: in_use.Openers) -> dict[str, tuple[str, ...]]:

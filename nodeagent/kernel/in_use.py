@@ -24,6 +24,7 @@ _NVIDIA = "nvidia"  # a driver that makes nothing of a VF but vGPUs
 _EXITING = 0x4  # PF_EXITING in include/linux/sched.h
 _STATE, _FLAGS, _THREADS = 0, 6, 17  # fields of proc_pid_stat(5), counted from the one after the name
 _ZOMBIE = "Z"
+_ANY = "replace"  # names are bytes, of which the kernel keeps 15: the last character may be half of one
 _DELETED = " (deleted)"  # behind the name of what has been unlinked (fs/d_path.c)
 
 Openers = Mapping[str, tuple[str, ...]]  # by id: processes, as "process 4711 (qemu-system-x86)"
@@ -33,7 +34,7 @@ Node = tuple[int, int, int]  # file type and device number, else file system and
 class Seen(NamedTuple):
     """What one look at all processes has shown of mdevs and functions."""
 
-    openers: Mapping[str, str]  # by id: the process that has it open, as "process 4711 (qemu-system-x86)"
+    openers: Openers  # who has them open
     whole: bool  # every process could be seen
     closed: frozenset[str]  # these are closed for sure; what was asked by its group, as far as can be seen
 
@@ -86,9 +87,7 @@ def near(root: Root, ids: Iterable[str], by_group: Collection[str]) -> dict[str,
     found: dict[str, tuple[str, ...]] = {}
     for process in _processes(root) if asked else ():
         opened = {_node(path) for path in _table(root, process) or () if _in_vfio(_name(path)) in names}
-        had = [each for node in asked.keys() & opened for each in asked[node]]
-        opener = _called(root, process) if had else ""
-        found |= {each: (*found.get(each, ()), opener) for each in had}
+        _note(root, process, (each for node in asked.keys() & opened for each in asked[node]), found)
     return found
 
 
@@ -166,7 +165,7 @@ def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
     for name in names:
         node = _node(root.path(f"/dev/{name}")) or _of_block(root, name)
         asked |= {} if node is None else {node: [name]}
-    return _processes_with(root, asked)[:2]
+    return _one_each(root, asked)
 
 
 def _of_block(root: Root, name: str) -> Node | None:
@@ -176,7 +175,13 @@ def _of_block(root: Root, name: str) -> Node | None:
 def characters_open(root: Root, numbers: Mapping[str, str]) -> tuple[dict[str, str], bool]:
     """The same of character devices, by name with its number ``226:0``."""
     asked = {_numbered(stat.S_IFCHR, number): [name] for name, number in numbers.items()}
-    return _processes_with(root, {node: names for node, names in asked.items() if node is not None})[:2]
+    return _one_each(root, {node: names for node, names in asked.items() if node is not None})
+
+
+def _one_each(root: Root, asked: Mapping[Node, Collection[str]]) -> tuple[dict[str, str], bool]:
+    """The names of the nodes that are open, with one process; whether all processes let that be seen."""
+    found, whole, _ = _processes_with(root, asked)
+    return {each: who[-1] for each, who in found.items()}, whole
 
 
 def _numbered(kind: int, number: str) -> Node | None:
@@ -187,21 +192,29 @@ def _numbered(kind: int, number: str) -> Node | None:
     return kind, os.makedev(int(major), int(minor)), 0
 
 
-def _processes_with(root: Root, asked: Mapping[Node, Collection[str]]) -> tuple[dict[str, str], bool, bool]:
-    """The names of the nodes that are open, with the process; whether all processes let that be seen.
+def _processes_with(
+    root: Root, asked: Mapping[Node, Collection[str]]
+) -> tuple[dict[str, tuple[str, ...]], bool, bool]:
+    """The names of the nodes that are open, with all who have; whether all processes let that be seen.
 
     And whether one of them is ending.
     """
-    result: dict[str, str] = {}
+    result: dict[str, tuple[str, ...]] = {}
     processes = _processes(root) if asked else []
     whole, ending = bool(processes) and sees_all_processes(root), False
     for process in processes:
         opened = _opened_by(root, process)
         whole = whole and opened is not None
         ending = ending or (not opened and _is_ending(root, process))
-        for node in asked.keys() & (opened or ()):
-            result |= dict.fromkeys(asked[node], _called(root, process))
+        _note(root, process, (each for node in asked.keys() & (opened or ()) for each in asked[node]), result)
     return result, whole, ending
+
+
+def _note(root: Root, process: str, had: Iterable[str], found: dict[str, tuple[str, ...]]) -> None:
+    """The process has these, too."""
+    if ids := frozenset(had):
+        opener = _called(root, process)
+        found |= {each: (*found.get(each, ()), opener) for each in ids}
 
 
 def _processes(root: Root) -> list[str]:
@@ -209,7 +222,7 @@ def _processes(root: Root) -> list[str]:
 
 
 def _called(root: Root, process: str) -> str:
-    name = root.text(f"/proc/{process}/comm") or "?"
+    name = root.text(f"/proc/{process}/comm", errors=_ANY) or "?"
     return f"process {process} ({name})"
 
 
@@ -219,7 +232,7 @@ def _is_ending(root: Root, process: str) -> bool:
     It is a zombie when it has closed its own, and alone when all of its threads have (``do_exit`` in
     kernel/exit.c: ``exit_files``, ``exit_task_work``, ``exit_notify``).
     """
-    fields = (root.text(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
+    fields = (root.text(f"/proc/{process}/stat", errors=_ANY) or "").rpartition(")")[2].split()
     if len(fields) <= _THREADS or not fields[_FLAGS].isdecimal():
         return False
     ending = bool(int(fields[_FLAGS]) & _EXITING)

@@ -145,12 +145,13 @@ class Root:
         """Open a directory. :raises OSError: if it is not there or refuses."""
         return Directory(self._prefix + path)
 
-    def text(self, path: str, most: int = MOST) -> str | None:
+    def text(self, path: str, most: int = MOST, errors: str = "strict") -> str | None:
         """The content without surrounding blanks; None if it cannot be read or is not UTF-8.
 
         A file of more than ``most`` bytes is none that is meant: half of it would be believed for the whole.
+        ``errors`` as in ``bytes.decode``: where names are in it that anybody gave, they may be anything.
         """
-        return _text(self._prefix + path, most=most)
+        return _text(self._prefix + path, most=most, errors=errors)
 
     def target(self, path: str) -> str | None:
         """The whole target of a link as the kernel has it (relative), or None."""
@@ -199,7 +200,7 @@ def looked(error: OSError) -> None:
         ) from error
 
 
-def _text(path: str, dir_fd: int | None = None, most: int = MOST) -> str | None:
+def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = "strict") -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
     except OSError as error:
@@ -209,7 +210,7 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST) -> str | None:
         data = os.read(fd, _ATTRIBUTE)
         if len(data) == _ATTRIBUTE:
             data += _rest(fd, most)
-        return None if len(data) > most else data.strip().decode()
+        return None if len(data) > most else data.strip().decode(errors=errors)
     except (OSError, UnicodeDecodeError):
         return None
     finally:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import anyio
+import pytest
 
 from nodeagent.agent.looks import Looks
 from nodeagent.base import threads
@@ -26,16 +27,24 @@ def process(host: SimulatedHost, *, flags: int = 0, state: str = "S") -> None:
     host.write_file("/proc/4711/stat", f"4711 (qemu) {state} 1 4711 4711 0 -1 {flags} {'0 ' * 10}1 0 0")
 
 
-async def test_who_is_seen_while_an_older_look_goes_on_is_not_forgotten_by_that(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["unknown", "known"])
+async def test_who_is_seen_while_an_older_look_goes_on_is_not_forgotten_by_that(
+    tmp_path: Path, before: str
+) -> None:
+    """``known``: who had closed it, and opens it again."""
     host = SimulatedHost(tmp_path)
     host.add_function(
         GPU.address, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=20
     )
     process(host)
+    looks = Looks(Root(host.directory))
+    if before == "known":
+        host.tree.link("/proc/4711/fd/7", "/dev/vfio/20")
+        await looks.at_all([GPU], ALL)
+        host.tree.remove("/proc/4711/fd/7")
     slow = host.path("/proc/4712/stat")
     files.directory(host.path("/proc/4712/fd"))
     os.mkfifo(slow)
-    looks = Looks(Root(host.directory))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(looks.at_all, [GPU], ALL)
         told = await threads.call(os.open, slow, os.O_WRONLY)  # the look at all files has come to this one
@@ -45,4 +54,4 @@ async def test_who_is_seen_while_an_older_look_goes_on_is_not_forgotten_by_that(
         host.tree.remove("/proc/4711/fd/7")
         host.tree.remove("/proc/4712/stat")
         os.close(told)
-    assert (await looks.at_all([GPU], ALL)).openers == {GPU.id: "process 4711 (?)"}
+    assert (await looks.at_all([GPU], ALL)).openers == {GPU.id: ("process 4711 (?)",)}

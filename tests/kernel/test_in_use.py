@@ -8,7 +8,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -213,7 +213,7 @@ async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards
     assert used(cards, vf) == {vf}
 
 
-def openers(cards: SimulatedCards, *ids: str) -> Mapping[str, str]:
+def openers(cards: SimulatedCards, *ids: str) -> in_use.Openers:
     return in_use.look(Root(cards.host.directory), ids).openers
 
 
@@ -221,7 +221,7 @@ async def test_the_process_that_is_seen_to_have_it_open_is_named(cards: Simulate
     assert openers(cards, ONE, TWO, *VFS) == {}
     files.link(cards.host.path("/proc/77/fd/9"), str(nodes(cards)[1]))
     files.write(cards.host.path("/proc/77/comm"), "qemu-system-x86\n")
-    assert list(openers(cards, ONE, TWO, *VFS).values()) == ["process 77 (qemu-system-x86)"]
+    assert list(openers(cards, ONE, TWO, *VFS).values()) == [("process 77 (qemu-system-x86)",)]
 
 
 async def test_what_cannot_be_seen_is_nobody_s(cards: SimulatedCards) -> None:

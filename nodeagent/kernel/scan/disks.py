@@ -42,11 +42,11 @@ class Storage(NamedTuple):
 
 def storage(root: Root) -> Storage:
     """What is mounted, and what is swapped on."""
-    text = root.text(MOUNTS)
+    text = root.text(MOUNTS, errors="replace")  # paths are bytes
     mounted = {key: point for keys, point in _mounts(text or "") for key in keys if key}
     btrfs = (name for each in root.names(_BTRFS) for name in root.names(f"{_BTRFS}/{each}/devices"))
     somewhere = [*btrfs, *(name for each in _FILE_SYSTEMS for name in root.names(f"/sys/fs/{each}"))]
-    lines = (root.text("/proc/swaps") or "").splitlines()[1:]
+    lines = (root.text("/proc/swaps", errors="replace") or "").splitlines()[1:]
     swaps = frozenset(_base(line.split()[0]) for line in lines if line.startswith("/dev/"))
     return Storage(
         {**dict.fromkeys(somewhere, ""), **mounted},

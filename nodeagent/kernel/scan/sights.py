@@ -64,7 +64,7 @@ def _look(root: Root, wanted: Sequence[PciFunction]) -> dict[PciAddress, Sight]:
     same = in_use.still(root, {address: (process,) for address, process in seen.items() if process})
     searched = [each.address for each in wanted if each.address not in same]
     found = in_use.look(root, searched)
-    return {each: Sight(found.openers.get(each), found.whole) for each in searched}
+    return {each: Sight(next(reversed(found.openers.get(each, ())), None), found.whole) for each in searched}
 
 
 def _unseen(function: PciFunction) -> bool:
