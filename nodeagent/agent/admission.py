@@ -17,6 +17,7 @@ from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
 UNFINISHED = 12.0  # seconds that another plugin may take for a container of the pod that is being admitted
 AGAIN = 0.5  # seconds between two looks whether it has answered
+SOON = 0.1  # seconds between two looks whether the kubelet has begun to start the pod
 NOTHING = Checkpoint()
 
 
@@ -82,11 +83,19 @@ class Admission:
         known = self.begun(checkpoint) or self.names.issubset(owners_of(pods or {}, self.given))
         return named if known else named - self.names
 
-    def entered(self, checkpoint: Checkpoint) -> frozenset[Possession]:
-        """What pods have whose admission is over; one that has ended may be entered with the same."""
-        if self._begun is None or checkpoint.admitted is None:
-            return checkpoint.settled
-        return checkpoint.begun(self._begun)
+    @property
+    def visible(self) -> bool:
+        """True if it could be seen which pods the kubelet had begun to start."""
+        return self._begun is not None
+
+    def is_entered(self, checkpoint: Checkpoint) -> bool:
+        """True if pods have all it was given whose admission is over, or if there is no telling.
+
+        One that has ended may be entered with the same.
+        """
+        seen = self._begun is not None and checkpoint.admitted is not None
+        entered = checkpoint.begun(self._begun or ()) if seen else checkpoint.settled
+        return checkpoint.written is None or self.given <= entered
 
     def whoever(self) -> Admission:
         """This one, without the names of whom it might be: nobody came who could ask."""
@@ -197,16 +206,29 @@ class Admissions:
             self.settles = None
         return over
 
-    def settle(self, now: float, entered: Collection[Possession] | None) -> None:
-        """If its time is over by now, what it got has settled.
+    def settle(self, now: float, file: Checkpoint = NOTHING) -> None:
+        """If the kubelet has begun to start the pod, or its time is over by now, what it got has settled.
 
-        Unless by its checkpoint the kubelet may still be at it: it enters what a container got when it has
-        asked for all of it, and may wait for another plugin. ``entered`` has what is over; None: not known.
+        Unless by its ``file`` the kubelet may still be at it: it enters what a container got when it has
+        asked for all of it, and may wait for another plugin.
         """
-        if self.settles is None or self.settles > now:
+        if self.settles is None:
             return
-        over = entered is None or self.now.given <= set(entered) or now > self._given_at + UNFINISHED
-        self.settles = None if over else now + AGAIN
+        if self.now.begun(file):
+            self.settles = None
+        elif self.settles <= now:
+            over = self.now.is_entered(file) or now > self._given_at + UNFINISHED
+            self.settles = None if over else now + AGAIN
+
+    def due(self, asked: float) -> float | None:
+        """When to ask whether it has settled, after a question at that time; None: it has.
+
+        It is the sooner the better: until then the kubelet takes the rest of its groups for free, and may
+        choose the NUMA node of the next pod by that.
+        """
+        if self.settles is None or not self.now.visible:
+            return self.settles
+        return min(self.settles, asked + SOON)
 
 
 def _came(before: Pods, now: Pods) -> frozenset[str]:

@@ -92,6 +92,17 @@ def test_an_ipv6_default_route_counts(at: Path) -> None:
     assert found(at, NIC) == ["eth0, default route"]
 
 
+def test_paths_of_mounts_and_swaps_that_are_no_utf_8_hide_no_others(at: Path) -> None:
+    for name, line in (
+        ("1/mountinfo", b"50 31 0:61 / /srv/\xfcbung rw - cifs //server/share rw\n"),
+        ("swaps", b"/srv/\xfcbung file 8388604 0 -2\n"),
+    ):
+        path = at / "proc" / name
+        path.write_bytes(path.read_bytes() + line)
+    assert found(at, DISK) == ["nvme1n1p1, mounted on /mnt/data", "nvme1n1p2, swap"]
+    assert look(at, EMPTY).unseen == ()
+
+
 def test_an_ipv6_address_counts_but_not_the_link_local_one_that_each_interface_has(at: Path) -> None:
     without_routes(at)
     addresses = at / "proc/1/net/if_inet6"
