@@ -145,7 +145,7 @@ class Admissions:
         self.now = Admission("")
         self.ours: Mapping[Possession, float] = {}  # given to anybody since the kubelet was started, and when
         self.settles: float | None = None  # when what is left of its groups is open no more; None: it is not
-        self._given_at = 0.0
+        self._given_at = self._until = 0.0
         self._named: Pods | None = None  # whom the kubelet named last
         self._numbers = itertools.count(1)
 
@@ -179,7 +179,7 @@ class Admissions:
         """
         other = admission is not self.now
         if other or self.settles is not None:
-            self.now, self.settles = admission, until
+            self.now, self.settles, self._until = admission, until, until
         return other
 
     def new_kubelet(self) -> None:
@@ -221,14 +221,15 @@ class Admissions:
             self.settles = None if over else now + AGAIN
 
     def due(self, asked: float) -> float | None:
-        """When to ask whether it has settled, after a question at that time; None: it has.
+        """When to ask what has become of it, after a question at that time; None: that is known.
 
-        It is the sooner the better: until then the kubelet takes the rest of its groups for free, and may
-        choose the NUMA node of the next pod by that.
+        Whether it has settled is asked soon: until then the kubelet takes the rest of its groups for free,
+        and may choose the NUMA node of the next pod by that. And once more when its time is over: that a pod
+        has ended at once is told by nothing.
         """
-        if self.settles is None or not self.now.visible:
-            return self.settles
-        return min(self.settles, asked + SOON)
+        if self.settles is None:
+            return self._until if asked < self._until else None
+        return min(self.settles, asked + SOON) if self.now.visible else self.settles
 
 
 def _came(before: Pods, now: Pods) -> frozenset[str]:

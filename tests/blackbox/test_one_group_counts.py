@@ -8,7 +8,7 @@ group; of a process that is ending it shows nothing (see test_one_group_dying.py
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -71,9 +71,12 @@ async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[Kubelet]:
 
 @asynccontextmanager
 async def restarted_with(
-    node: Node, board: Board, wants: dict[str, int], *, seen: bool = True
+    node: Node, board: Board, wants: dict[str, int], *, seen: bool = True, then: Callable[[], object] = list
 ) -> AsyncIterator[tuple[Kubelet, Pod]]:
-    """A pod got these of the board, its process has them open; the daemon is a new one, without a record."""
+    """A pod got these of the board, its process has them open; the daemon is a new one, without a record.
+
+    ``then`` is done before that is started.
+    """
     if seen:
         process(node)
     async with node.kubelet() as kubelet:
@@ -86,6 +89,7 @@ async def restarted_with(
             for resource in wants:
                 node.host.hold(board.gpu if resource == GPU else board.usb)
         lose_counts(node)
+        then()
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy.get(next(iter(wants)), ())) == 1)
             yield kubelet, old

@@ -46,7 +46,7 @@ async def test_a_board_that_was_left_a_moment_ago_is_not_torn_where_what_is_free
     node.add_gpu(lone, 10, numa=0)
     for each in pair:
         node.add_gpu(each, 20, numa=1)
-    async with started(node, "--timing-resync", "1s", listed={T4: 3}) as (_, kubelet):
+    async with started(node, listed={T4: 3}) as (_, kubelet):
         old = await kubelet.admit(pod("old", {T4: 2}))
         assert groups(old) == {"20"}
         await named(node, pair[0], old)

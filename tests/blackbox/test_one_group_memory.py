@@ -19,17 +19,27 @@ from nodeagent.sim import cards, files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.blackbox import silentfs
-from tests.blackbox.boards import GPU, named, refusal, running, started, stays, usb_boards, usb_lists
+from tests.blackbox.boards import GPU, USB, named, refusal, running, started, stays, usb_boards, usb_lists
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
-from tests.blackbox.test_one_group_counts import ENDING, MDEVS, OLD, QEMU, mdevs_offered, process
+from tests.blackbox.test_one_group_counts import (
+    ENDING,
+    MDEVS,
+    OLD,
+    QEMU,
+    closed,
+    mdevs_offered,
+    process,
+    restarted_with,
+)
 from tests.blackbox.test_one_group_ending import (
     another,
     forgotten_counted,
     hangs_as_it_ends,
 )
-from tests.blackbox.test_one_group_left_open import left_open
-from tests.blackbox.test_one_group_looks import OTHER
+from tests.blackbox.test_one_group_left_open import left_open, slow_to_tell
+from tests.blackbox.test_one_group_looks import OTHER, unseen
 from tests.blackbox.test_one_group_open import LET_GO
+from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_seen import ENDS, alias
 
 CUT = "приложение".encode()[:15]  # as the kernel cuts it (TASK_COMM_LEN): half of the eighth letter is left
@@ -195,3 +205,59 @@ async def test_who_has_a_group_by_its_name_is_seen_though_a_file_hangs_of_who_ha
             kubelet.delete(other)
             await stays(kubelet, lambda: health(kubelet, GPU)[its.gpu] == "Healthy", OLD + 1.0)
             assert "see process 4713" in await refusal(kubelet, GPU, its.gpu)
+
+
+async def test_a_group_is_free_again_when_its_neighbour_is_closed_though_each_look_takes_its_time(
+    node: Node,
+) -> None:
+    """A driver has left the count of the sibling, so who has the group open was seen with that, too."""
+    (board,) = usb_boards(node, 1)
+    node.host.write(board.usb, "enable", "1")
+    async with restarted_with(node, board, {GPU: 1}) as (kubelet, old), anyio.create_task_group() as tasks:
+        await until_health(kubelet, USB, board.usb, "Unhealthy")
+        tasks.start_soon(slow_to_tell, unseen(node), 1.4)
+        closed(node, board.gpu)
+        kubelet.delete(old)
+        await kubelet.until(lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD + PATIENCE)
+        running(await kubelet.admit(pod("new", {GPU: 1})))
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("first", [QEMU, OTHER])
+async def test_of_two_processes_that_were_there_before_the_daemon_the_one_that_ends_last_is_waited_for(
+    node: Node, first: str
+) -> None:
+    """The count was never lower, so it is what is seen of processes that tells."""
+    (board,) = usb_boards(node, 1)
+    both = restarted_with(node, board, {GPU: 1}, then=lambda: another(node, board.group))
+    async with both as (kubelet, old):
+        kubelet.delete(old)
+        await stays(kubelet, lambda: True, OLD + 1.0)
+        assert health(kubelet, GPU)[board.gpu] == "Unhealthy"
+        for each in (QEMU, OTHER):
+            node.host.tree.remove(f"{each}/fd/7")
+        shutil.rmtree(node.host.path(first))
+        lasts(node, first, "D")
+        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Unhealthy", ENDS)
+        assert await refusal(kubelet, GPU, board.gpu)
+        lasts(node, first, "Z")
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+
+
+async def test_an_mdev_that_a_living_process_has_under_another_name_is_refused_though_no_look_ends_any_more(
+    node: Node,
+) -> None:
+    process(node)
+    async with mdevs_offered(node, 1) as kubelet, anyio.create_task_group() as tasks:
+        old = await kubelet.admit(pod("old", {MDEVS: 1}))
+        (device,) = old.result.ids[MDEVS]
+        node.host.tree.link(f"{QEMU}/fd/7", alias(node, group_of(node, device)))
+        await named(node, device, old)
+        kubelet.delete(old)
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+        assert "see process 4711" in (await kubelet.admit(pod("refused", {MDEVS: 1}))).message
+        await until_health(kubelet, MDEVS, device, "Unhealthy")
+        tasks.start_soon(slow_to_tell, unseen(node), 3.0)
+        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", OLD)
+        assert (await kubelet.admit(pod("new", {MDEVS: 1}))).phase == "Failed"
+        tasks.cancel_scope.cancel()
