@@ -17,7 +17,7 @@ from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
 UNFINISHED = 12.0  # seconds that another plugin may take for a container of the pod that is being admitted
 AGAIN = 0.5  # seconds between two looks whether it has answered
-SOON = 0.1  # seconds between two looks whether the kubelet has begun to start the pod
+SOON, LONG = 0.1, 2.0  # seconds between two looks whether the pod is being started; how long that is soon
 NOTHING = Checkpoint()
 
 
@@ -29,13 +29,13 @@ class Admission:
         identity: str,
         pods: Pods | None = None,
         before: Pods | None = None,
-        begun: Collection[str] | None = None,
+        file: Checkpoint = NOTHING,
         done: Collection[str] = (),
     ) -> None:
         """``before``: whom the kubelet named when it was asked last, for whatever reason.
 
-        ``begun``: the uids of the pods that it had begun to start by now; None: not known. ``done``: whose
-        admission was over before this one, as the other one's ``done`` tells.
+        ``file``: what its file said by then, and which pods it had begun to start. ``done``: whose admission
+        was over before this one, as the other one's ``done`` tells.
         """
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
@@ -45,7 +45,7 @@ class Admission:
         self.name = _only(self.names)
         self.came = _only(came)  # the pod, if it is new for certain: a container of an old one may ask, too
         self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
-        self._begun = begun
+        self._file = file
 
     @property
     def askers(self) -> frozenset[str]:
@@ -68,9 +68,7 @@ class Admission:
         Who asks from then on is another one, also if no name is new: a container that is started, and has not
         got what it asks for (``GetDeviceRunContainerOptions`` in pkg/kubelet/cm/devicemanager/manager.go).
         """
-        if self._begun is None or not self.given:
-            return False
-        return self.given <= checkpoint.begun(self._begun)
+        return self.visible and bool(self.given) and self.given <= checkpoint.begun(self._former)
 
     def done(self, pods: Pods | None, checkpoint: Checkpoint) -> frozenset[str]:
         """Of whom the kubelet named at this one's last Allocate, those whose admission was over by the next.
@@ -86,15 +84,20 @@ class Admission:
     @property
     def visible(self) -> bool:
         """True if it could be seen which pods the kubelet had begun to start."""
-        return self._begun is not None
+        return self._file.admitted is not None
+
+    @property
+    def _former(self) -> frozenset[str]:
+        """The uids of those that had begun before, or had what was given: their directories may come late."""
+        return (self._file.admitted or frozenset()).union(self._file.pods_with(self.given))
 
     def is_entered(self, checkpoint: Checkpoint) -> bool:
         """True if pods have all it was given whose admission is over, or if there is no telling.
 
         One that has ended may be entered with the same.
         """
-        seen = self._begun is not None and checkpoint.admitted is not None
-        entered = checkpoint.begun(self._begun or ()) if seen else checkpoint.settled
+        seen = self.visible and checkpoint.admitted is not None
+        entered = checkpoint.begun(self._former) if seen else checkpoint.settled
         return checkpoint.written is None or self.given <= entered
 
     def whoever(self) -> Admission:
@@ -169,7 +172,7 @@ class Admissions:
             self.now.named(pods)
             return self.now
         identity, done = f"admission {next(self._numbers)}", self.now.done(pods, checkpoint)
-        other = Admission(identity, pods, self._named, checkpoint.admitted, done)
+        other = Admission(identity, pods, self._named, checkpoint, done)
         return other.whoever() if again else other
 
     def begin(self, admission: Admission, until: float) -> bool:
@@ -206,19 +209,19 @@ class Admissions:
             self.settles = None
         return over
 
-    def settle(self, now: float, file: Checkpoint = NOTHING) -> None:
+    def settle(self, now: float, file: Checkpoint = NOTHING) -> bool:
         """If the kubelet has begun to start the pod, or its time is over by now, what it got has settled.
 
         Unless by its ``file`` the kubelet may still be at it: it enters what a container got when it has
-        asked for all of it, and may wait for another plugin.
+        asked for all of it, and may wait for another plugin. True if it has begun to start it.
         """
-        if self.settles is None:
-            return
-        if self.now.begun(file):
+        begun = self.settles is not None and self.now.begun(file)
+        if begun:
             self.settles = None
-        elif self.settles <= now:
+        elif self.settles is not None and self.settles <= now:
             over = self.now.is_entered(file) or now > self._given_at + UNFINISHED
             self.settles = None if over else now + AGAIN
+        return begun
 
     def due(self, asked: float) -> float | None:
         """When to ask what has become of it, after a question at that time; None: that is known.
@@ -229,7 +232,9 @@ class Admissions:
         """
         if self.settles is None:
             return self._until if asked < self._until else None
-        return min(self.settles, asked + SOON) if self.now.visible else self.settles
+        if not self.now.visible:
+            return self.settles
+        return min(self.settles, asked + (SOON if asked < self._given_at + LONG else AGAIN))
 
 
 def _came(before: Pods, now: Pods) -> frozenset[str]:

@@ -57,7 +57,8 @@ class Looks:
         seen = await self._at_all.call(LOOK, in_use.look, self._root, left, by_group) if left else None
         seen = seen or NOT_SEEN
         before = {each: who for each, who in known.items() if each not in seen.closed}
-        last = before if near is None else await self._have_yet(before, left if seen is not NOT_SEEN else ())
+        unseen = before.keys() if seen is NOT_SEEN else before.keys() - left
+        last = before if near is None else await self._have_yet(before, unseen, by_group)
         openers = self._remember(members, memories, _joined(last, seen.openers, near or {}))
         return seen._replace(openers=openers)
 
@@ -80,15 +81,20 @@ class Looks:
         """The devices of the host that somebody had open when they were looked at last."""
         return (each for each in map(host.device, self._remembered) if each is not None)
 
-    async def _have_yet(self, openers: in_use.Openers, looked: Collection[str]) -> in_use.Openers:
-        """Who of them has them yet: who is ending, and of what was not ``looked`` at also who is not.
+    async def _have_yet(
+        self, openers: in_use.Openers, unseen: Collection[str], by_group: frozenset[str]
+    ) -> in_use.Openers:
+        """Who of them has them yet: who is ending, and of what was ``unseen`` by the look also who is not.
 
-        All of them if it is not found out who is ending, for that is asked last.
+        All of whom that is not found out, but where a count tells that the device is closed. Who is ending is
+        asked last.
         """
-        unseen = {each: who for each, who in openers.items() if each not in looked}
-        still = await self._still.call(NAME, in_use.still, self._root, unseen) if unseen else {}
+        asked = {each: openers[each] for each in unseen}
+        still = await self._still.call(NAME, in_use.still, self._root, asked) if asked else {}
+        if still is None:
+            still = {each: who for each, who in asked.items() if each not in by_group}
         seen = await self._lasting.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
-        return openers if seen is None else _joined(seen, still or {})
+        return openers if seen is None else _joined(seen, still)
 
     def _memories(self, members: Collection[HostDevice]) -> dict[str, _Memory]:
         """Who had them last. To remove a device waits until it is closed: of another one nobody is known."""

@@ -65,7 +65,8 @@ class ReservationBook:
 
     def settle(self, now: float, file: Checkpoint = NOTHING) -> None:
         """If the admission is over, by its time or by the kubelet's ``file``, what it got has settled."""
-        self.admissions.settle(now, file)
+        if self.admissions.settle(now, file):
+            self.given.all_due()
         self._publish()
 
     def named(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.agent.admission import SOON, UNFINISHED, Admission, Admissions
+from nodeagent.agent.admission import AGAIN, LONG, SOON, UNFINISHED, Admission, Admissions
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
@@ -90,6 +90,25 @@ def test_what_it_got_has_settled_once_the_kubelet_has_begun_to_start_the_pod_whi
     assert admissions.settling == frozenset()
     assert admissions.due(asked=2.0) == 10.0, "it may have ended at once"
     assert admissions.due(asked=10.0) is None
+
+
+def test_who_had_the_device_before_is_not_the_pod_though_its_directory_is_made_late() -> None:
+    """It was deleted by force before the kubelet had made it; the file has it until it is written again."""
+    old, mine = Entry("old", A, "x", None), Entry("u", A, "x", None)
+    admissions = Admissions()
+    admissions.begin(admissions.asker(NOBODY, Checkpoint((1, 1, 1), (old,), frozenset())), 10.0)
+    admissions.gave([(A, "x")], now=1.0)
+    assert not admissions.settle(2.0, Checkpoint((1, 1, 1), (old,), frozenset({"old"})))
+    assert not admissions.settle(2.0, Checkpoint((1, 2, 1), (old, mine), frozenset({"old"})))
+    assert admissions.settle(2.0, Checkpoint((1, 2, 1), (old, mine), frozenset({"old", "u"})))
+
+
+def test_whether_the_pod_is_started_is_asked_less_often_later() -> None:
+    admissions = Admissions()
+    admissions.begin(admissions.asker(NOBODY, Checkpoint((1, 1, 1), (), frozenset())), 100.0)
+    admissions.gave([(A, "x")], now=1.0)
+    assert admissions.due(asked=2.0) == 2.0 + SOON
+    assert admissions.due(asked=1.0 + LONG) == 1.0 + LONG + AGAIN
 
 
 def test_where_that_cannot_be_seen_the_kubelet_is_asked_when_its_time_is_over() -> None:

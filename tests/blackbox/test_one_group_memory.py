@@ -244,20 +244,37 @@ async def test_of_two_processes_that_were_there_before_the_daemon_the_one_that_e
         await until_health(kubelet, GPU, board.gpu, "Healthy")
 
 
+async def under_another_name_refused(node: Node, kubelet: Kubelet) -> str:
+    """The mdev, of which the process has the node under a name that is not the host's, after a refusal."""
+    old = await kubelet.admit(pod("old", {MDEVS: 1}))
+    (device,) = old.result.ids[MDEVS]
+    node.host.tree.link(f"{QEMU}/fd/7", alias(node, group_of(node, device)))
+    await named(node, device, old)
+    kubelet.delete(old)
+    await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
+    assert "see process 4711" in (await kubelet.admit(pod("refused", {MDEVS: 1}))).message
+    await until_health(kubelet, MDEVS, device, "Unhealthy")
+    return device
+
+
 async def test_an_mdev_that_a_living_process_has_under_another_name_is_refused_though_no_look_ends_any_more(
     node: Node,
 ) -> None:
     process(node)
     async with mdevs_offered(node, 1) as kubelet, anyio.create_task_group() as tasks:
-        old = await kubelet.admit(pod("old", {MDEVS: 1}))
-        (device,) = old.result.ids[MDEVS]
-        node.host.tree.link(f"{QEMU}/fd/7", alias(node, group_of(node, device)))
-        await named(node, device, old)
-        kubelet.delete(old)
-        await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Healthy", OLD + 1.0)
-        assert "see process 4711" in (await kubelet.admit(pod("refused", {MDEVS: 1}))).message
-        await until_health(kubelet, MDEVS, device, "Unhealthy")
+        device = await under_another_name_refused(node, kubelet)
         tasks.start_soon(slow_to_tell, unseen(node), 3.0)
         await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", OLD)
         assert (await kubelet.admit(pod("new", {MDEVS: 1}))).phase == "Failed"
         tasks.cancel_scope.cancel()
+
+
+async def test_an_mdev_that_a_living_process_has_is_refused_though_whoever_looks_at_its_files_hangs(
+    node: Node, tmp_path: Path
+) -> None:
+    process(node)
+    async with mdevs_offered(node, 1) as kubelet:
+        device = await under_another_name_refused(node, kubelet)
+        with unanswered(node, tmp_path):
+            await stays(kubelet, lambda: health(kubelet, MDEVS)[device] == "Unhealthy", OLD)
+            assert (await kubelet.admit(pod("new", {MDEVS: 1}))).phase == "Failed"
