@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.e2e import waiting
+from tests.e2e import processes, waiting
 from tests.e2e.processes import Process
 
 _SYSCTLS = (
@@ -98,12 +98,7 @@ def traces(base: Path) -> list[str]:
     """What is left of a node below ``base``: processes that name it, mounts, and the directory itself."""
     found = [f"directory {base}"] if base.exists() else []
     found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if str(base) in line]
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if str(base) in command:
-                found.append(f"process {path.parent.name} {command}")
-    return found
+    return [*found, *(f"process {pid} {command}" for pid, command in processes.naming(str(base)))]
 
 
 def _cgroups() -> list[Path]:

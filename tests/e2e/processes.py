@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 PATIENCE = 15.0  # seconds between SIGTERM and SIGKILL
+
+
+def naming(text: str) -> Iterator[tuple[int, str]]:
+    """The processes in whose command line that stands, by pid."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if text in command:
+                yield int(path.parent.name), command
 
 
 class Process:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 from tests.e2e import image, processes, waiting
@@ -85,7 +86,10 @@ class Containerd:
             raise OSError(str(error)) from error
 
     def close(self) -> None:
-        """End all containers (their shims end with them), then containerd."""
+        """End all containers (their shims end with them), then containerd.
+
+        What was being made when its kubelet was killed is no task, and its shim outlives containerd.
+        """
         if self._process is None:
             return
         with contextlib.suppress(OSError):
@@ -96,3 +100,11 @@ class Containerd:
                 with contextlib.suppress(OSError):
                     self._ctr("containers", "delete", name)
         self._process.stop()
+        for pid in self._shims():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        waiting.until(lambda: not self._shims(), "the shims have ended", 10.0)
+
+    def _shims(self) -> list[int]:
+        """The pids of what runs containers for this containerd."""
+        return [pid for pid, command in processes.naming(str(self.socket)) if "containerd-shim" in command]
