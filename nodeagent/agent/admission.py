@@ -17,7 +17,6 @@ from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
 UNFINISHED = 12.0  # seconds that another plugin may take for a container of the pod that is being admitted
 AGAIN = 0.5  # seconds between two looks whether it has answered
-SOON, LONG = 0.1, 2.0  # seconds between two looks whether the pod is being started; how long that is soon
 NOTHING = Checkpoint()
 
 
@@ -29,13 +28,13 @@ class Admission:
         identity: str,
         pods: Pods | None = None,
         before: Pods | None = None,
-        file: Checkpoint = NOTHING,
+        begun: Collection[str] | None = None,
         done: Collection[str] = (),
     ) -> None:
         """``before``: whom the kubelet named when it was asked last, for whatever reason.
 
-        ``file``: what its file said by then, and which pods it had begun to start. ``done``: whose admission
-        was over before this one, as the other one's ``done`` tells.
+        ``begun``: the uids of the pods that it had begun to start by now; None: not known. ``done``: whose
+        admission was over before this one, as the other one's ``done`` tells.
         """
         self.identity = identity
         self.given: frozenset[Possession] = frozenset()
@@ -45,7 +44,7 @@ class Admission:
         self.name = _only(self.names)
         self.came = _only(came)  # the pod, if it is new for certain: a container of an old one may ask, too
         self._shown: frozenset[Possession] = frozenset()  # by the pod of that name, at any time
-        self._file = file
+        self._begun = begun
 
     @property
     def askers(self) -> frozenset[str]:
@@ -68,7 +67,9 @@ class Admission:
         Who asks from then on is another one, also if no name is new: a container that is started, and has not
         got what it asks for (``GetDeviceRunContainerOptions`` in pkg/kubelet/cm/devicemanager/manager.go).
         """
-        return self.visible and bool(self.given) and self.given <= checkpoint.begun(self._former)
+        if self._begun is None or not self.given:
+            return False
+        return self.given <= checkpoint.begun(self._begun)
 
     def done(self, pods: Pods | None, checkpoint: Checkpoint) -> frozenset[str]:
         """Of whom the kubelet named at this one's last Allocate, those whose admission was over by the next.
@@ -81,24 +82,11 @@ class Admission:
         known = self.begun(checkpoint) or self.names.issubset(owners_of(pods or {}, self.given))
         return named if known else named - self.names
 
-    @property
-    def visible(self) -> bool:
-        """True if it could be seen which pods the kubelet had begun to start."""
-        return self._file.admitted is not None
-
-    @property
-    def _former(self) -> frozenset[str]:
-        """The uids of those that had begun before, or had what was given: their directories may come late."""
-        return (self._file.admitted or frozenset()).union(self._file.pods_with(self.given))
-
-    def is_entered(self, checkpoint: Checkpoint) -> bool:
-        """True if pods have all it was given whose admission is over, or if there is no telling.
-
-        One that has ended may be entered with the same.
-        """
-        seen = self.visible and checkpoint.admitted is not None
-        entered = checkpoint.begun(self._former) if seen else checkpoint.settled
-        return checkpoint.written is None or self.given <= entered
+    def entered(self, checkpoint: Checkpoint) -> frozenset[Possession]:
+        """What pods have whose admission is over; one that has ended may be entered with the same."""
+        if self._begun is None or checkpoint.admitted is None:
+            return checkpoint.settled
+        return checkpoint.begun(self._begun)
 
     def whoever(self) -> Admission:
         """This one, without the names of whom it might be: nobody came who could ask."""
@@ -148,7 +136,7 @@ class Admissions:
         self.now = Admission("")
         self.ours: Mapping[Possession, float] = {}  # given to anybody since the kubelet was started, and when
         self.settles: float | None = None  # when what is left of its groups is open no more; None: it is not
-        self._given_at = self._until = 0.0
+        self._given_at = 0.0
         self._named: Pods | None = None  # whom the kubelet named last
         self._numbers = itertools.count(1)
 
@@ -172,7 +160,7 @@ class Admissions:
             self.now.named(pods)
             return self.now
         identity, done = f"admission {next(self._numbers)}", self.now.done(pods, checkpoint)
-        other = Admission(identity, pods, self._named, checkpoint, done)
+        other = Admission(identity, pods, self._named, checkpoint.admitted, done)
         return other.whoever() if again else other
 
     def begin(self, admission: Admission, until: float) -> bool:
@@ -182,7 +170,7 @@ class Admissions:
         """
         other = admission is not self.now
         if other or self.settles is not None:
-            self.now, self.settles, self._until = admission, until, until
+            self.now, self.settles = admission, until
         return other
 
     def new_kubelet(self) -> None:
@@ -209,32 +197,16 @@ class Admissions:
             self.settles = None
         return over
 
-    def settle(self, now: float, file: Checkpoint = NOTHING) -> bool:
-        """If the kubelet has begun to start the pod, or its time is over by now, what it got has settled.
+    def settle(self, now: float, entered: Collection[Possession] | None) -> None:
+        """If its time is over by now, what it got has settled.
 
-        Unless by its ``file`` the kubelet may still be at it: it enters what a container got when it has
-        asked for all of it, and may wait for another plugin. True if it has begun to start it.
+        Unless by its checkpoint the kubelet may still be at it: it enters what a container got when it has
+        asked for all of it, and may wait for another plugin. ``entered`` has what is over; None: not known.
         """
-        begun = self.settles is not None and self.now.begun(file)
-        if begun:
-            self.settles = None
-        elif self.settles is not None and self.settles <= now:
-            over = self.now.is_entered(file) or now > self._given_at + UNFINISHED
-            self.settles = None if over else now + AGAIN
-        return begun
-
-    def due(self, asked: float) -> float | None:
-        """When to ask what has become of it, after a question at that time; None: that is known.
-
-        Whether it has settled is asked soon: until then the kubelet takes the rest of its groups for free,
-        and may choose the NUMA node of the next pod by that. And once more when its time is over: that a pod
-        has ended at once is told by nothing.
-        """
-        if self.settles is None:
-            return self._until if asked < self._until else None
-        if not self.now.visible:
-            return self.settles
-        return min(self.settles, asked + (SOON if asked < self._given_at + LONG else AGAIN))
+        if self.settles is None or self.settles > now:
+            return
+        over = entered is None or self.now.given <= set(entered) or now > self._given_at + UNFINISHED
+        self.settles = None if over else now + AGAIN
 
 
 def _came(before: Pods, now: Pods) -> frozenset[str]:

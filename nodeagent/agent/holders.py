@@ -37,7 +37,7 @@ class Waits:
 
     asked: float  # the last question
     failures: int = 0  # questions without an answer since the last one that had one
-    settled: float | None = None  # when the first id may have settled
+    settled: float | None = None  # when the first id has settled
     released: bool = False  # somebody waits for a release
     doubted: float = 0.0  # until when an answer proves presence only
     rewrite: float | None = None  # when the kubelet is to write its file again
@@ -180,7 +180,7 @@ class Holders:
         waits = Waits(
             asked,
             max(self._inquiry.failures.get(), 0),
-            self._reservations.admissions.due(asked),
+            self._reservations.admissions.settles,
             bool(self._releases.awaited.get()),
             self._inquiry.doubt.until,
             self.rewrites.due,

@@ -220,7 +220,8 @@ class Inquiry:
 
     def _take(self, allocations: Allocations, now: float, checkpoint: Checkpoint) -> None:
         """Publish these; what has settled by then is held, also where no pod is named."""
-        self._reservations.settle(now, checkpoint)
+        entered = self._reservations.admissions.now.entered(checkpoint) if checkpoint.written else None
+        self._reservations.settle(now, entered)
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         allocations = self.known.with_answers(allocations, checkpoint)

@@ -19,7 +19,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.checkpoint import Checkpoint
-from nodeagent.model.allocation import Holder, PodList, Reservations
+from nodeagent.model.allocation import Holder, PodList, Possession, Reservations
 
 
 class ReservationBook:
@@ -63,10 +63,9 @@ class ReservationBook:
         self.given.add(holders, now, due)
         self._publish(held=holders)
 
-    def settle(self, now: float, file: Checkpoint = NOTHING) -> None:
-        """If the admission is over, by its time or by the kubelet's ``file``, what it got has settled."""
-        if self.admissions.settle(now, file):
-            self.given.all_due()
+    def settle(self, now: float, entered: Collection[Possession] | None = None) -> None:
+        """If the time of the admission is over by now, and ``entered`` says nothing else, it has settled."""
+        self.admissions.settle(now, entered)
         self._publish()
 
     def named(

@@ -293,7 +293,7 @@ SETTINGS: tuple[Setting, ...] = (
         "timing.settle",
         scalars.duration(0.0, 60.0),
         1.0,
-        "after an Allocate, how long the rest of the IOMMU group is listed as Healthy for that pod, at most",
+        "after an Allocate, how long the rest of the IOMMU group is listed as Healthy for that pod",
     ),
     Setting(
         "timing.resync",

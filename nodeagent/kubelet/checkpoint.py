@@ -67,10 +67,6 @@ class Checkpoint(NamedTuple):
             return frozenset()
         return frozenset((each.resource, each.device_id) for each in self.entries if each.device_id in ids)
 
-    def pods_with(self, possessions: Collection[Possession]) -> frozenset[str]:
-        """The uids of the pods that have some of these."""
-        return frozenset(each.uid for each in self.entries if (each.resource, each.device_id) in possessions)
-
     @property
     def settled(self) -> frozenset[Possession]:
         """What pods have whose admission is over, or that are not known to be in it."""

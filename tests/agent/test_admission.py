@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.agent.admission import AGAIN, LONG, SOON, UNFINISHED, Admission, Admissions
+from nodeagent.agent.admission import UNFINISHED, Admission, Admissions
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
@@ -49,7 +49,7 @@ def test_once_the_kubelet_has_begun_to_start_the_pod_another_one_asks_though_no_
 def test_what_is_not_clear_is_the_same_pod_s_only_while_its_groups_are_open() -> None:
     admissions, admission = begun()
     assert admissions.asker(NOBODY) is admission
-    admissions.settle(10.0)
+    admissions.settle(10.0, None)
     assert admissions.asker(NOBODY) is not admission
     assert admissions.asker(SHOWN) is admission
 
@@ -57,9 +57,9 @@ def test_what_is_not_clear_is_the_same_pod_s_only_while_its_groups_are_open() ->
 def test_what_has_settled_stays_so_though_the_same_pod_asks_again() -> None:
     admissions, admission = begun()
     assert admissions.settling == {"x"}
-    admissions.settle(9.9)
+    admissions.settle(9.9, None)
     assert admissions.settling == {"x"}
-    admissions.settle(10.0)
+    admissions.settle(10.0, None)
     assert admissions.settling == frozenset()
     assert not admissions.begin(admission, 20.0)
     assert admissions.settling == frozenset()
@@ -67,53 +67,14 @@ def test_what_has_settled_stays_so_though_the_same_pod_asks_again() -> None:
 
 def test_its_groups_stay_open_while_the_kubelet_has_not_entered_what_it_got_but_not_for_ever() -> None:
     admissions, _ = begun()
-    admissions.settle(10.0, Checkpoint((1, 2, 1)))
+    admissions.settle(10.0, frozenset())
     assert admissions.settling == {"x"}
     assert admissions.settles is not None
-    admissions.settle(admissions.settles, Checkpoint((1, 2, 1), (Entry("u", A, "x", None),)))
+    admissions.settle(admissions.settles, frozenset({(A, "x")}))
     assert admissions.settling == frozenset()
     admissions, _ = begun()
-    admissions.settle(2.0 + UNFINISHED, Checkpoint((1, 2, 1)))
+    admissions.settle(2.0 + UNFINISHED, frozenset())
     assert admissions.settling == frozenset()
-
-
-def test_what_it_got_has_settled_once_the_kubelet_has_begun_to_start_the_pod_which_is_asked_soon() -> None:
-    entries = (Entry("u", A, "x", None),)
-    admissions = Admissions()
-    admissions.begin(admissions.asker(NOBODY, Checkpoint((1, 1, 1), (), frozenset({"old"}))), 10.0)
-    admissions.gave([(A, "x")], now=1.0)
-    assert admissions.due(asked=2.0) == 2.0 + SOON
-    assert admissions.due(asked=9.99) == 10.0
-    admissions.settle(2.0, Checkpoint((1, 2, 1), entries, frozenset({"old"})))
-    assert admissions.settling == {"x"}
-    admissions.settle(2.0, Checkpoint((1, 2, 1), entries, frozenset({"old", "u"})))
-    assert admissions.settling == frozenset()
-    assert admissions.due(asked=2.0) == 10.0, "it may have ended at once"
-    assert admissions.due(asked=10.0) is None
-
-
-def test_who_had_the_device_before_is_not_the_pod_though_its_directory_is_made_late() -> None:
-    """It was deleted by force before the kubelet had made it; the file has it until it is written again."""
-    old, mine = Entry("old", A, "x", None), Entry("u", A, "x", None)
-    admissions = Admissions()
-    admissions.begin(admissions.asker(NOBODY, Checkpoint((1, 1, 1), (old,), frozenset())), 10.0)
-    admissions.gave([(A, "x")], now=1.0)
-    assert not admissions.settle(2.0, Checkpoint((1, 1, 1), (old,), frozenset({"old"})))
-    assert not admissions.settle(2.0, Checkpoint((1, 2, 1), (old, mine), frozenset({"old"})))
-    assert admissions.settle(2.0, Checkpoint((1, 2, 1), (old, mine), frozenset({"old", "u"})))
-
-
-def test_whether_the_pod_is_started_is_asked_less_often_later() -> None:
-    admissions = Admissions()
-    admissions.begin(admissions.asker(NOBODY, Checkpoint((1, 1, 1), (), frozenset())), 100.0)
-    admissions.gave([(A, "x")], now=1.0)
-    assert admissions.due(asked=2.0) == 2.0 + SOON
-    assert admissions.due(asked=1.0 + LONG) == 1.0 + LONG + AGAIN
-
-
-def test_where_that_cannot_be_seen_the_kubelet_is_asked_when_its_time_is_over() -> None:
-    admissions, _ = begun()
-    assert admissions.due(asked=2.0) == 10.0
 
 
 def test_a_name_that_is_new_ends_it_and_one_that_goes_does_not() -> None:

@@ -82,7 +82,7 @@ def test_an_admission_is_over_though_the_kubelet_s_file_has_nothing_of_what_came
     reservations = ReservationBook(snapshots)
     given = unnamed(A, None, "admission 1")
     give(reservations, {"a": given, "b": replace(given, brought="a")}, 0.0, 1.0)
-    reservations.settle(1.0, Checkpoint((1, 1, 1), (Entry("u", A, "a", None),)))
+    reservations.settle(1.0, entered={(A, "a")})
     assert snapshots.now.reservations.settling == frozenset()
 
 

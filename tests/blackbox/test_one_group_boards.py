@@ -76,32 +76,6 @@ async def test_the_other_gpu_of_a_board_is_unhealthy_at_once_and_not_given(
         assert health(kubelet, T4)[given] == "Healthy"
 
 
-@SETTLES
-async def test_the_rest_of_a_board_is_unhealthy_as_soon_as_the_kubelet_has_begun_to_start_its_pod(
-    node: Node, flags: tuple[str, ...]
-) -> None:
-    """It chooses the NUMA node of the next pod by what is Healthy."""
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, *flags, listed=usb_lists(boards)) as (_, kubelet):
-        running(await kubelet.admit(pod("vm", {GPU: 1})))
-        await kubelet.until(lambda: health(kubelet, USB)[board.usb] == "Unhealthy", 2.0)
-
-
-async def test_a_board_is_free_soon_after_its_pod_was_deleted_by_force_at_once(node: Node) -> None:
-    """Pods without devices have come unheard of, so it is not known which of them it is."""
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
-        for number in range(2):
-            await kubelet.admit(pod(f"quiet{number}", {}))
-        vm = await kubelet.admit(pod("vm", {USB: 1}, {GPU: 1}))
-        running(vm)
-        kubelet.delete(vm)
-        await anyio.sleep(0.5)
-        await until_health(kubelet, USB, board.usb, "Healthy")
-        await until_health(kubelet, GPU, board.gpu, "Healthy")
-        running(await kubelet.admit(pod("new", {USB: 1}, {GPU: 1})))
-
-
 async def test_one_pod_may_still_have_a_whole_board_by_one_allocate(node: Node) -> None:
     boards = pair_boards(node, 2)
     async with started(node, listed=pair_lists(boards)) as (_, kubelet):

@@ -27,14 +27,13 @@ LATE = "example.com/late"  # nobody has served it before
 SLOW = 4.0  # seconds of another plugin's Allocate: longer than any settle time
 
 
-def offer(running: Cluster, daemon: Daemon, *gpus: str, **settings: object) -> None:
+def offer(running: Cluster, daemon: Daemon, *gpus: str) -> None:
     """Offer of each board its GPU and its sound function as two resources, and two more as one."""
     daemon.configure(
         only(
             rule(GPU, *gpus),
             rule(SOUND, *(function(gpu, 1) for gpu in gpus)),
             rule(PAIR, *(function(gpu, number) for gpu in gpus for number in (2, 3))),
-            **settings,
         )
     )
     daemon.start()
@@ -217,22 +216,9 @@ def test_the_siblings_of_what_a_pod_got_a_moment_ago_are_refused_to_another_pod(
     assert not boards.look(running.kubelet.directory).shared()
 
 
-@pytest.mark.parametrize("other", [SECOND, THIRD], ids=["one NUMA node", "two"])
-def test_a_pod_after_another_gets_what_is_free_wherever_that_is(
-    running: Cluster, daemon: Daemon, pods: Pods, other: str
-) -> None:
-    """The kubelet chooses the NUMA node by what is Healthy, and asks no preference if one is left there."""
-    offer(running, daemon, FIRST, other, timing={"settle": "60s"})
-    pods.create(pod("one", {GPU: 1}))
-    assert given(pods, "one")
-    pods.create(pod("two", {SOUND: 1}))
-    assert outcome(pods, "two") == "Running"
-    assert boards.boards(given(pods, "one")) != boards.boards(given(pods, "two"))
-
-
-@pytest.mark.parametrize("name", ["new", "old"])
+@pytest.mark.parametrize(("resource", "name"), [(GPU, "new"), (GPU, "old"), (SOUND, "new")])
 def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_container(
-    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost, name: str
+    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost, resource: str, name: str
 ) -> None:
     offer(running, daemon, FIRST)
     pods.create(pod("old", {GPU: 1}, then=LINGER))
@@ -240,7 +226,7 @@ def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_conta
     host.hold(FIRST)
     (uid,) = {life.uid for life in boards.look(running.kubelet.directory).lives}
     pods.force("old")
-    pods.create(pod(name, {GPU: 1}))
+    pods.create(pod(name, {resource: 1}))
 
     def ended() -> bool:
         seen = boards.look(running.kubelet.directory)
@@ -250,7 +236,7 @@ def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_conta
     waiting.until(ended, "the old container has ended")
     host.release(FIRST)
     assert outcome(pods, name) == "Running"
-    assert given(pods, name) == {FIRST}
+    assert given(pods, name) == {FIRST if resource == GPU else function(FIRST, 1)}
 
 
 def test_a_container_that_starts_late_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
@@ -272,7 +258,7 @@ def test_a_container_that_starts_late_gets_nothing_of_the_board_that_another_pod
 
 
 def refused(pods: Pods, name: str) -> bool:
-    """True once the container cannot be started for what its group's holder has, as the list tells."""
+    """True once the container cannot be started for what its group's holder has."""
     (status,) = pods.get(name)["status"]["containerStatuses"]
     assert status["restartCount"] == 0, status
-    return "cannot allocate unhealthy devices" in status["state"].get("waiting", {}).get("message", "")
+    return "IOMMU group held by default/vm" in status["state"].get("waiting", {}).get("message", "")
