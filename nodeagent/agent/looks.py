@@ -8,8 +8,7 @@ question waits for its own kind alone.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from nodeagent.base import threads
@@ -27,7 +26,6 @@ class _Memory(NamedTuple):
 
     inode: int | None  # another one means another device under the same id
     openers: tuple[str, ...]
-    look: int  # counts the looks that were remembered
 
 
 class Looks:
@@ -40,7 +38,10 @@ class Looks:
         self._at_all = threads.OneByOne()
         self._lasting = threads.OneByOne()
         self._remembered: dict[str, _Memory] = {}  # by id
-        self._numbers = itertools.count()
+        self._named: dict[
+            str, tuple[int, tuple[str, ...]]
+        ] = {}  # by id: the last look by name that saw somebody
+        self._looks_by_name = 0
 
     async def at_all(
         self, members: Collection[HostDevice], by_group: frozenset[str], quickly: frozenset[str] = frozenset()
@@ -50,31 +51,31 @@ class Looks:
         Of what is to be seen ``quickly`` it is only known who has it by the node's name. Who was seen before,
         and is ending, has it yet.
         """
-        ids, memories = frozenset(each.id for each in members), self._memories(members)
-        known = _openers(memories)
-        near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
+        ids, known = frozenset(each.id for each in members), self._known(members)
+        near, began = await self._by_name(ids, by_group)
         left = ids - (known if near is None else near).keys() - (quickly - known.keys())
         seen = await self._at_all.call(LOOK, in_use.look, self._root, left, by_group) if left else None
         seen = seen or NOT_SEEN
         before = {each: who for each, who in known.items() if each not in seen.closed}
         unseen = before.keys() if seen is NOT_SEEN else before.keys() - left
         last = before if near is None else await self._have_yet(before, unseen, by_group)
-        openers = self._remember(members, memories, _joined(last, seen.openers, near or {}))
-        return seen._replace(openers=openers)
+        found = _joined(last, seen.openers, near or {}, self._since(members, known, began))
+        self._remember(members, found)
+        return seen._replace(openers=found)
 
     async def by_names(self, members: Collection[HostDevice], by_group: frozenset[str]) -> None:
         """Remember who has these open by the names of their nodes, and who had them and may yet. Quick."""
-        ids, memories = frozenset(each.id for each in members), self._memories(members)
-        known = _openers(memories)
-        near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
+        ids, known = frozenset(each.id for each in members), self._known(members)
+        near, began = await self._by_name(ids, by_group)
         still = await self._still.call(LOOK, in_use.still, self._root, known) if known else {}
-        self._remember(members, memories, _joined(known if still is None else still, near or {}))
+        had = known if still is None else still
+        self._remember(members, _joined(had, near or {}, self._since(members, known, began)))
 
     async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
         ids = frozenset({member.id})
         near = await self._near.call(NAME, in_use.near, self._root, ids, ids if by_group else frozenset())
-        found = near or _openers(self._memories([member]))
+        found = near or self._known([member])
         return next(reversed(found.get(member.id, ())), "")
 
     def remembered(self, host: Host) -> Iterator[HostDevice]:
@@ -96,31 +97,43 @@ class Looks:
         seen = await self._lasting.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
         return openers if seen is None else _joined(seen, still)
 
-    def _memories(self, members: Collection[HostDevice]) -> dict[str, _Memory]:
+    async def _by_name(
+        self, ids: frozenset[str], by_group: frozenset[str]
+    ) -> tuple[in_use.Openers | None, int]:
+        """Who has these open by the names of their nodes, if that is found out; which look that was."""
+        near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
+        self._looks_by_name += 1
+        self._named |= {each: (self._looks_by_name, who) for each, who in (near or {}).items()}
+        return near, self._looks_by_name
+
+    def _known(self, members: Collection[HostDevice]) -> dict[str, tuple[str, ...]]:
         """Who had them last. To remove a device waits until it is closed: of another one nobody is known."""
         memories = ((each, self._remembered.get(each.id)) for each in members)
-        return {each.id: known for each, known in memories if known and known.inode == _inode(each)}
+        return {each.id: known.openers for each, known in memories if known and known.inode == _inode(each)}
 
-    def _remember(
-        self, members: Collection[HostDevice], before: Mapping[str, _Memory], found: in_use.Openers
-    ) -> in_use.Openers:
-        """The openers, with those whom another look has seen since that was known ``before``."""
-        now = self._memories(members).items()
-        since = _openers({each: known for each, known in now if known != before.get(each)})
-        openers = _joined(since, found)
+    def _since(
+        self, members: Collection[HostDevice], known: in_use.Openers, began: int
+    ) -> dict[str, tuple[str, ...]]:
+        """Whom another look has seen since these were ``known``, and a later one by name.
+
+        Another look at all that has seen them may be the older one: it takes its time.
+        """
+        others: dict[str, tuple[str, ...]] = {}
+        for each, who in self._known(members).items():
+            number, named = self._named.get(each, (0, ()))
+            later = named if number > began else ()
+            others[each] = tuple(one for one in who if one not in known.get(each, ()) or one in later)
+        return {each: who for each, who in others.items() if who}
+
+    def _remember(self, members: Collection[HostDevice], openers: in_use.Openers) -> None:
         for each in members:
             self._remembered.pop(each.id, None)
             if each.id in openers:
-                self._remembered[each.id] = _Memory(_inode(each), openers[each.id], next(self._numbers))
-        return openers
+                self._remembered[each.id] = _Memory(_inode(each), openers[each.id])
 
 
 def _inode(member: HostDevice) -> int | None:
     return member.inode if isinstance(member, VfioDevice) else None
-
-
-def _openers(memories: Mapping[str, _Memory]) -> in_use.Openers:
-    return {each: known.openers for each, known in memories.items()}
 
 
 def _joined(*tables: in_use.Openers) -> dict[str, tuple[str, ...]]:

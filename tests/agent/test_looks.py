@@ -55,3 +55,32 @@ async def test_who_is_seen_while_an_older_look_goes_on_is_not_forgotten_by_that(
         host.tree.remove("/proc/4712/stat")
         os.close(told)
     assert (await looks.at_all([GPU], ALL)).openers == {GPU.id: ("process 4711 (?)",)}
+
+
+async def test_who_was_seen_by_an_older_look_alone_is_forgotten_by_the_next(tmp_path: Path) -> None:
+    """He has the node under another name, so that a look at all files tells; the older one takes its time."""
+    host = SimulatedHost(tmp_path)
+    host.add_function(
+        GPU.address, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=20
+    )
+    process(host)
+    os.link(host.path("/dev/vfio/20"), host.path("/dev/alias"))
+    host.tree.link("/proc/4711/fd/7", "/dev/alias")
+    looks, newer = Looks(Root(host.directory)), list[object]()
+    await looks.at_all([GPU], ALL)
+    slow = host.path("/proc/4712/stat")
+    files.directory(host.path("/proc/4712/fd"))
+    os.mkfifo(slow)
+
+    async def look() -> None:
+        newer.append((await looks.at_all([GPU], ALL)).openers)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(looks.at_all, [GPU], ALL)
+        told = await threads.call(os.open, slow, os.O_WRONLY)  # it has seen him, and has come to this one
+        host.tree.remove("/proc/4711/fd/7")
+        tasks.start_soon(look)
+        await anyio.wait_all_tasks_blocked()
+        host.tree.remove("/proc/4712/stat")
+        os.close(told)
+    assert newer == [{}]
