@@ -285,7 +285,7 @@ async def test_a_device_is_given_when_its_count_falls_though_each_look_at_all_pr
     new = pod("new", {GPU: 1})
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        tasks.start_soon(slow_to_tell, unseen(node), 1.6)
+        tasks.start_soon(slow_to_tell, unseen(node), 1.9)
         await forgotten_counted(node, kubelet, board, alias(node, board.group))
         async with anyio.create_task_group() as asking:
             asking.start_soon(kubelet.admit, new)
