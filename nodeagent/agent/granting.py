@@ -23,7 +23,7 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.tally import AllocateTally
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
-from nodeagent.model.allocation import Grant, Possession
+from nodeagent.model.allocation import Grant, possessions
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
@@ -90,12 +90,15 @@ class Granting:
         self._admit(admission)
         grants.check_given(self.resource(name), device_ids)
         await self._closing.answering(device_ids)
-        await self._provisions.ensure(self.resource(name), device_ids)
+        had = admission.given | possessions(admission.pods or {})
+        own = [each for each in device_ids if (name, each) in had]
+        await self._provisions.ensure(self.resource(name), device_ids, own)
         self._admit(admission)
         resource = self.resource(name)
         grants.check_given(resource, device_ids)
         self._asking.check_free(resource, device_ids, admission, began)
         self._asking.check_alone(resource, device_ids, admission)
+        grants.check_lent(resource, device_ids, self._offering.decision)
         grant = grants.grant(resource, device_ids, self._offering.decision)
         self._reserve(resource, device_ids, admission)
         return grant
@@ -124,7 +127,7 @@ class Granting:
 
     def _reserve(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
         """The ids are the pod's from now on, but for those that the kubelet names: they are their pod's."""
-        shown = frozenset[Possession]().union(*(admission.pods or {}).values())
+        shown = possessions(admission.pods or {})
         fresh = [each for each in device_ids if (resource.name, each) not in shown]
         holders = {each: admission.holder(resource.name, _numa(resource, each)) for each in fresh}
         for each, holder in tuple(holders.items()):

@@ -8,7 +8,7 @@ and that is told until the pod lets go. What was lent is given back when it is k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
@@ -18,21 +18,20 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.usb_closing import UsbClosing
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.supervise import Component
-from nodeagent.kernel import in_use
 from nodeagent.kernel.apply import owner
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import usb_uses
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, Loans, UsbDevice
-from nodeagent.policy.offer import usb_sets
 
 DEADLINE = 8.0  # seconds for the nodes of one Allocate, which may take ten
-PATIENCE = 5.0  # of these for a former holder to let go
-POLL = 0.2  # seconds: closing raises no event
+
+_Wanted = Mapping[DeviceId, Sequence[UsbDevice]]
+"""The id of a Device → the USB devices that it stands for."""
 
 
 def components(core: Core) -> Sequence[Component]:
@@ -52,7 +51,7 @@ class Lending:
         self._path = root.path(loans_record.PATH)
         self._snapshots = snapshots
         self._offering = offering
-        self._forgotten = forgotten
+        self._closing = UsbClosing(root, snapshots, forgotten)
         self._lock = anyio.Lock()
         self._known = False  # what an earlier daemon has lent
 
@@ -66,21 +65,31 @@ class Lending:
             async with self._lock:
                 await self._give_back()
 
-    async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """Make the nodes of these devices QEMU's. :raises Refused: if that cannot be done in time."""
+    async def ensure(self, name: ResourceName, device_ids: Sequence[str], had: Collection[str]) -> None:
+        """Make the nodes of these devices QEMU's; the pod that asks ``had`` some of them before.
+
+        :raises Refused: if that cannot be done in time.
+        """
         async with self._lock:
             await self._read()
-            wanted = self._wanted(device_ids)
             try:
                 with anyio.fail_after(DEADLINE):
-                    await self._lend(wanted)
+                    await self._lend(await self._closed(device_ids, had))
             except TimeoutError:
                 what = f"{name}: {', '.join(device_ids)}: the nodes do not become QEMU's"
                 raise Refused(what, "look for blocked tasks in the kernel log of the host") from None
             except KernelRefused as error:
                 raise Refused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint) from error
 
-    def _wanted(self, device_ids: Sequence[str]) -> Mapping[DeviceId, Sequence[UsbDevice]]:
+    async def _closed(self, device_ids: Sequence[str], had: Collection[str]) -> _Wanted:
+        """What these ids stand for, when nobody else has that open: another one may be in a set by then."""
+        while True:
+            wanted = self._wanted(device_ids)
+            await self._closing.closed([each for head in wanted if head not in had for each in wanted[head]])
+            if self._wanted(device_ids) == wanted:
+                return wanted
+
+    def _wanted(self, device_ids: Sequence[str]) -> _Wanted:
         decision = self._offering.one_turn()
         offers = {device_id: decision.offer_of(device_id) for device_id in device_ids}
         return {
@@ -91,33 +100,13 @@ class Lending:
             if offer is not None
         }
 
-    async def _lend(self, wanted: Mapping[DeviceId, Sequence[UsbDevice]]) -> None:
-        before, snapshot = self._loans, self._snapshots.now
-        new = [head for head in wanted if head not in before or snapshot.holder(head) is None]
-        await self._closed([each for head in new for each in wanted[head]])
+    async def _lend(self, wanted: _Wanted) -> None:
+        before = self._loans
         devices = [each for members in wanted.values() for each in members]
         fresh = await threads.call(_looked, self._root, devices, before)
         lent = {head: tuple(fresh[each.id] for each in members) for head, members in wanted.items()}
         await self._keep({**before, **lent})
         await threads.call(_give, self._root, tuple(fresh.values()))
-
-    async def _closed(self, devices: Sequence[UsbDevice]) -> None:
-        """Wait until no process has them open: a container may outlive its pod by seconds.
-
-        Where not every process is seen, whoever had one until a moment ago counts as one that has it open.
-        """
-        end = anyio.current_time() + PATIENCE
-        while opened := await threads.call(_opened, self._root, devices, doubted=self._doubted(devices)):
-            if anyio.current_time() > end:
-                hint = "the container of a pod that was deleted by force may still run: look for its process"
-                raise KernelRefused(opened, hint)
-            await anyio.sleep(POLL)
-
-    def _doubted(self, devices: Sequence[UsbDevice]) -> bool:
-        """True if a pod had one of them a moment ago: alone, in a set of then, or by a node of it."""
-        now = anyio.current_time()
-        had = usb_sets.were_in_containers(self._forgotten.lately(now), self._snapshots.now)
-        return any(each.id in had or self._forgotten.has(each, now) for each in devices)
 
     async def _give_back(self) -> None:
         snapshot = self._snapshots.now
@@ -169,23 +158,6 @@ def _looked(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str
         own = before is not None and (now.user, now.group) == (owner.QEMU, owner.QEMU)
         fresh[each.id] = before._replace(id=each.id) if before is not None and own else now
     return fresh
-
-
-def _opened(root: Root, devices: Sequence[UsbDevice], *, doubted: bool) -> str | None:
-    """Which of them a process has open, or one of its disks; None if nothing is seen to be.
-
-    If they are ``doubted`` they count as open where that cannot be seen.
-    """
-    nodes = {each.id: "{}:{}".format(*owner.number(each.place)) for each in devices}
-    holders, whole = in_use.characters_open(root, nodes)
-    for device_id, holder in holders.items():
-        return f"{device_id}: open by {holder}"
-    if doubted and nodes and not whole:
-        return f"{next(iter(nodes))}: who had it until a moment ago may have it open yet"
-    for each in devices:
-        for use in usb_uses.opened(root, each).found if each.driver else ():
-            return f"{each.id}: in use by the host ({use})"
-    return None
 
 
 def _give(root: Root, loans: Sequence[Loan]) -> None:

@@ -8,7 +8,7 @@ question waits for its own kind alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from nodeagent.base import threads
@@ -78,9 +78,15 @@ class Looks:
         found = near or self._known([member])
         return next(reversed(found.get(member.id, ())), "")
 
-    def remembered(self, host: Host) -> Iterator[HostDevice]:
-        """The devices of the host that somebody had open when they were looked at last."""
-        return (each for each in map(host.device, self._remembered) if each is not None)
+    def remembered(self, host: Host) -> Sequence[HostDevice]:
+        """The devices of the host that somebody had open when they were looked at last.
+
+        What has left it is forgotten: one that comes again is another one.
+        """
+        found = [each for each in map(host.device, self._remembered) if each is not None]
+        self._remembered = {each.id: self._remembered[each.id] for each in found}
+        self._named = {each: told for each, told in self._named.items() if host.device(each) is not None}
+        return found
 
     async def _have_yet(
         self, openers: in_use.Openers, unseen: Collection[str], by_group: frozenset[str]

@@ -7,7 +7,7 @@ before that waits for it, but not long.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import anyio
@@ -19,7 +19,6 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 
 PATIENCE = 5.0  # seconds that a feature may take to be loaded
-Ensure = Callable[[ResourceName, Sequence[str]], Awaitable[None]]
 
 
 class Ensures(Protocol):
@@ -30,29 +29,40 @@ class Ensures(Protocol):
         ...
 
 
+class Lends(Protocol):
+    """Sees to the nodes of USB devices."""
+
+    async def ensure(self, name: ResourceName, device_ids: Sequence[str], had: Collection[str]) -> None:
+        """Raise Refused if these cannot be lent; of what the pod that asks ``had``, nobody has to let go."""
+        ...
+
+
 class Provisions:
     """Who sees to what."""
 
     def __init__(self) -> None:
         self._cdi: Ensures | None = None
-        self._usb: Latest[Ensures | None] = Latest(None)
+        self._usb: Latest[Lends | None] = Latest(None)
 
     def serve_cdi(self, by: Ensures) -> None:
         """Devices that are given by CDI names have their files from now on."""
         self._cdi = by
 
-    def serve_usb(self, by: Ensures) -> None:
+    def serve_usb(self, by: Lends) -> None:
         """USB devices have nodes that QEMU can open from now on."""
         self._usb.set(by)
 
-    async def ensure(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """See to all that these devices need. :raises Refused: if they cannot have it."""
+    async def ensure(self, resource: Resource, device_ids: Sequence[str], had: Collection[str]) -> None:
+        """See to all that these devices need, of which the pod that asks ``had`` some before.
+
+        :raises Refused: if they cannot have it.
+        """
         if resource.cdi and self._cdi is not None:
             await self._cdi.ensure(resource.name, device_ids)
         if resource.kind is Kind.USB:
-            await (await self._lender(resource)).ensure(resource.name, device_ids)
+            await (await self._lender(resource)).ensure(resource.name, device_ids, had)
 
-    async def _lender(self, resource: Resource) -> Ensures:
+    async def _lender(self, resource: Resource) -> Lends:
         with anyio.move_on_after(PATIENCE):
             while (lender := self._usb.get()) is None:
                 await self._usb.newer(self._usb.version)

@@ -165,23 +165,21 @@ def disks_open(root: Root, names: Iterable[str]) -> tuple[dict[str, str], bool]:
     for name in names:
         node = _node(root.path(f"/dev/{name}")) or _of_block(root, name)
         asked |= {} if node is None else {node: [name]}
-    return _one_each(root, asked)
+    found, whole, _ = _processes_with(root, asked)
+    return {each: who[-1] for each, who in found.items()}, whole
 
 
 def _of_block(root: Root, name: str) -> Node | None:
     return _numbered(stat.S_IFBLK, root.text(f"/sys/class/block/{name}/dev") or "")
 
 
-def characters_open(root: Root, numbers: Mapping[str, str]) -> tuple[dict[str, str], bool]:
-    """The same of character devices, by name with its number ``226:0``."""
-    asked = {_numbered(stat.S_IFCHR, number): [name] for name, number in numbers.items()}
-    return _one_each(root, {node: names for node, names in asked.items() if node is not None})
-
-
-def _one_each(root: Root, asked: Mapping[Node, Collection[str]]) -> tuple[dict[str, str], bool]:
-    """The names of the nodes that are open, with one process; whether all processes let that be seen."""
-    found, whole, _ = _processes_with(root, asked)
-    return {each: who[-1] for each, who in found.items()}, whole
+def characters_open(root: Root, numbers: Mapping[str, str]) -> Seen:
+    """Who has these character devices open, by name with the number ``226:0``; which are closed for sure."""
+    named = {name: _numbered(stat.S_IFCHR, number) for name, number in numbers.items()}
+    asked = {node: [name] for name, node in named.items() if node is not None}
+    found, whole, ending = _processes_with(root, asked)
+    closed = {name for names in asked.values() for name in names} if whole and not ending else set[str]()
+    return Seen(found, whole, frozenset(closed - found.keys()))
 
 
 def _numbered(kind: int, number: str) -> Node | None:
@@ -205,7 +203,8 @@ def _processes_with(
     for process in processes:
         opened = _opened_by(root, process)
         whole = whole and opened is not None
-        ending = ending or (not opened and _is_ending(root, process))
+        torn = not opened or None in opened  # it may have gone while it was looked at
+        ending = ending or (torn and _is_ending(root, process))
         _note(root, process, (each for node in asked.keys() & (opened or ()) for each in asked[node]), result)
     return result, whole, ending
 
@@ -329,11 +328,11 @@ def _node(path: str) -> Node | None:
     return 0, status.device, status.inode
 
 
-def _open_nodes(root: Root) -> frozenset[Node] | None:
+def _open_nodes(root: Root) -> frozenset[Node | None] | None:
     """All nodes that any process has open; None if not every process of the host can be seen."""
     if not sees_all_processes(root):
         return None
-    opened: set[Node] = set()
+    opened: set[Node | None] = set()
     for process in _processes(root):
         nodes = _opened_by(root, process)
         if nodes is None:
@@ -342,15 +341,18 @@ def _open_nodes(root: Root) -> frozenset[Node] | None:
     return frozenset(opened)
 
 
-def _opened_by(root: Root, process: str) -> set[Node] | None:
-    """What one process has open; None if that may not be seen. One that has ended has nothing open."""
+def _opened_by(root: Root, process: str) -> set[Node | None] | None:
+    """What one process has open; None if that may not be seen. One that has ended has nothing open.
+
+    With None among it something was in the table that could not be looked at: it may have gone meanwhile.
+    """
     paths = _table(root, process)
     if paths is None:
         return None
     nodes = {path: _node(path) for path in paths}
     if any(node is None and _hidden(path) for path, node in nodes.items()):
         return None
-    return {node for node in nodes.values() if node is not None}
+    return set(nodes.values())
 
 
 def _table(root: Root, process: str) -> list[str] | None:

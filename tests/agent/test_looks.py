@@ -12,7 +12,7 @@ import pytest
 from nodeagent.agent.looks import Looks
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
@@ -84,3 +84,18 @@ async def test_who_was_seen_by_an_older_look_alone_is_forgotten_by_the_next(tmp_
         host.tree.remove("/proc/4712/stat")
         os.close(told)
     assert newer == [{}]
+
+
+async def test_what_has_left_the_host_is_not_remembered(tmp_path: Path) -> None:
+    """Under the same id another one may come, whose nodes are those of before."""
+    host = SimulatedHost(tmp_path)
+    host.add_function(
+        GPU.address, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=20
+    )
+    process(host)
+    host.tree.link("/proc/4711/fd/7", "/dev/vfio/20")
+    looks, here = Looks(Root(host.directory)), Host(functions={GPU.address: GPU})
+    await looks.at_all([GPU], ALL)
+    assert looks.remembered(here) == [GPU]
+    assert looks.remembered(Host()) == []
+    assert looks.remembered(here) == []

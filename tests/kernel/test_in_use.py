@@ -295,6 +295,18 @@ async def test_while_a_process_is_ending_nothing_is_closed_for_sure(
     assert in_use.look(root, [ONE]) == ({}, True, frozenset({ONE} if closed else ()))
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_table_that_goes_while_it_is_looked_at_is_no_whole_one(
+    cards: SimulatedCards, ends: bool
+) -> None:
+    """Some of it was looked at already: what was not, may be what the kernel closes now."""
+    files.link(cards.host.path("/proc/77/fd/0"), cards.host.path("/dev/vfio/vfio"))
+    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/gone"))
+    flags = 4 if ends else 0
+    files.write(cards.host.path("/proc/77/stat"), f"77 (qemu) D 1 1 1 0 -1 {flags} {'0 ' * 10}1 0 0\n")
+    assert in_use.look(Root(cards.host.directory), [ONE]).closed == (set() if ends else {ONE})
+
+
 @pytest.mark.parametrize("thread", ["sleeps", "ends"])
 async def test_of_a_process_whose_first_thread_has_ended_the_others_are_looked_at(
     cards: SimulatedCards, thread: str

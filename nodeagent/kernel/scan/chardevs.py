@@ -26,9 +26,11 @@ _DEPTH = 12  # directories below a function: USB allows five hubs in a row, and 
 def opened(root: Root, address: str) -> HostUses:
     """What of the function is open, and by which process."""
     nodes = dict(_nodes(root, address))
-    holders, whole = in_use.characters_open(root, nodes) if nodes else ({}, True)
-    found = tuple(HostUse(UseKind.OPEN, name, f"open by {holder}") for name, holder in holders.items())
-    return HostUses(found, () if found or whole else (f"which processes have {', '.join(nodes)} open",))
+    if not nodes:
+        return HostUses()
+    seen = in_use.characters_open(root, nodes)
+    found = tuple(HostUse(UseKind.OPEN, name, f"open by {who[-1]}") for name, who in seen.openers.items())
+    return HostUses(found, () if found or seen.whole else (f"which processes have {', '.join(nodes)} open",))
 
 
 def minor(root: Root, address: str) -> str | None:

@@ -14,7 +14,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
-from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import direct, kinds, units
@@ -102,6 +102,22 @@ def check_free(
             raise Refused(
                 f"{resource.name}: {device_id}: held by {holder}, and the kubelet took it for free",
                 "the kubelet knows it again now; try the pod again",
+            )
+
+
+def check_lent(resource: Resource, device_ids: Iterable[str], decision: Decision) -> None:
+    """What the record of loans does not have is protected from nobody: a set may be another one by now.
+
+    :raises Refused: for the first USB device that was not lent as it is now.
+    """
+    for device_id in device_ids if resource.kind is Kind.USB else ():
+        loans = decision.snapshot.loans.get(DeviceId(device_id), ())
+        lent = [(loan.id, loan.place) for loan in loans]
+        members = _host_devices(device_id, decision)
+        if lent != [(each.id, kinds.of(each).address(each)) for each in members]:
+            raise Refused(
+                f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
+                "try the pod again",
             )
 
 

@@ -82,7 +82,7 @@ def _usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     devices = [each for each in unit.devices if isinstance(each, UsbDevice)]
     return tuple(
         _offer([(each, match) for each in members], unit, snapshot)
-        for members, match in usb_sets.taken(devices, snapshot)
+        for members, match in usb_sets.taken(devices, snapshot, unit.in_containers)
     )
 
 

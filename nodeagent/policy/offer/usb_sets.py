@@ -2,35 +2,42 @@
 """Which rule takes which USB devices: one by one, or in sets of which no part may be missing. Pure.
 
 All USB devices are one unit of decision, for a set is made of any of them. Rules go in their order, each
-selector of a set takes the first free device, the one that was plugged in first; and a rule makes sets for as
-long as it finds whole ones. What a pod was given together stays together.
+selector of a set takes the first free device, the one that was plugged in first, and what can be given goes
+before what cannot; and a rule makes sets for as long as it finds whole ones. What a pod was given together
+stays together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule, UsbRule
-from nodeagent.model.ids import ResourceName, usb_id
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
 from nodeagent.policy.offer import behind, direct
+from nodeagent.policy.offer.checks import usb
 from nodeagent.policy.offer.matches import Match
 
+NOBODY: Mapping[str, Holder] = MappingProxyType({})
 Taken = tuple[tuple[UsbDevice, ...], Match]
 """What one Device stands for, the first of which names it; and the rule that takes it."""
 
 
-def taken(devices: Sequence[UsbDevice], snapshot: Snapshot) -> Iterator[Taken]:
-    """All that rules take of these devices."""
+def taken(
+    devices: Sequence[UsbDevice], snapshot: Snapshot, in_containers: Mapping[str, Holder] = NOBODY
+) -> Iterator[Taken]:
+    """All that rules take of these devices; some are ``in_containers``."""
     free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each)}
+    had = _had(free, snapshot).union(in_containers)
     for rule in snapshot.desired.rules:
         if isinstance(rule, UsbRule):
             match = Match(ResourceName(rule.name), rule)
-            for members in _found(rule, free, snapshot):
+            for members in _found(rule, free, had, snapshot):
                 for each in members:
                     del free[each.id]
                 yield members, match
@@ -40,13 +47,15 @@ def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     """The USB devices of which pods have nodes, and who that is.
 
     By the answers of before, whatever the rules say by now, and by the rules for nodes and CDI kinds: an
-    answer with names does not tell the nodes.
+    answer with names does not tell the nodes. Of a USB device whose loan is not on record any more the answer
+    has the nodes as well.
     """
     host, answered = snapshot.host, snapshot.allocations.nodes
     by_rule = _by_rule(snapshot)
     found: dict[str, Holder] = {}
     for device_id, holder in snapshot.held() if by_rule or answered else ():
-        given = () if _lends(device_id) else answered.get(holder.resource, {}).get(device_id, ())
+        lent = device_id in snapshot.loans  # which tell by which number it was given
+        given = () if lent else answered.get(holder.resource, {}).get(device_id, ())
         by_now = by_rule.get(holder.resource, {}).get(device_id, ())
         nodes = [each for each in by_now if not given or each.real in given]
         nodes += [host.dev_nodes.get(path) or DevNode(path) for path in given]
@@ -67,9 +76,16 @@ def _by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
     return {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
 
 
-def _lends(device_id: str) -> bool:
-    """True if a pod with this id has a USB device itself: the loans tell, and by which number."""
-    return usb_id(device_id) is not None
+def _had(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+    """Those that pods have, alone or in a set. A loan is on record a moment longer than that."""
+    complete = snapshot.allocations.complete
+    live = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
+    return frozenset(
+        (
+            *(each for each in devices if snapshot.holder(each) is not None),
+            *(loan.id for loans in live for loan in loans),
+        )
+    )
 
 
 def _in_order(device: UsbDevice) -> tuple[int, int, str]:
@@ -81,15 +97,20 @@ def _may_be_given(device: UsbDevice) -> bool:
 
 
 def _found(
-    rule: UsbRule, left: Mapping[str, UsbDevice], snapshot: Snapshot
+    rule: UsbRule, left: Mapping[str, UsbDevice], had: Collection[str], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
     """One after the other; what was found is taken out of what is left before the next is looked for."""
     if not rule.bundle:
         yield from [(each,) for each in left.values() if selectors.picks(rule, each)]
         return
     yield from _lent(rule, left, snapshot)
-    while members := _next_set(rule, left.values()):
+    while members := _next_set(rule, sorted(left.values(), key=lambda each: not _usable(each, rule, had))):
         yield members
+
+
+def _usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
+    """True if nobody has it, and the host can do without it."""
+    return device.id not in had and device.present and usb.refusal(device, rule.force) is None
 
 
 def _lent(

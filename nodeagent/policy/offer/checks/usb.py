@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from nodeagent.model.allocation import UNNAMED
@@ -60,7 +61,7 @@ def held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     if own is not None and (own.brought or use.resource not in ("", own.resource)):
         return holding.held_as_another(own)
     container = unit.in_containers.get(device.id)
-    if container is not None:
+    if container is not None and not (own is not None and own.is_with(container)):
         what = f"{container} has a node of it, which it got as {container.resource}"
         return Reason(ReasonCode.GROUP_HELD, what, holding.WITH_ITS_POD)
     present = {each.id for each in unit.devices}
@@ -80,7 +81,12 @@ def held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 def used(device: UsbDevice, _: Unit, use: Use) -> Reason | None:
     """QEMU takes it from its drivers without asking: what is mounted would be lost."""
+    found = refusal(device, use.force)
+    return None if found is None else Reason(ReasonCode.USED_BY_HOST, *found)
+
+
+def refusal(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
+    """What the host uses of it, and what to do; None if nothing, or if ``force`` names it."""
     known_as = (device.id, device.name, device.path)
-    forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in use.force)
-    refusal = next(uses.refusals(device.uses, device.id, forced), None)
-    return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
+    forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)
+    return next(uses.refusals(device.uses, device.id, forced), None)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A USB device is given when whoever had it has let go, whatever the kubelet says, and however he ends."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import pytest
+
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.sim.kubelet.standin import Kubelet
+from tests.blackbox.boards import named, refusal, running, stays
+from tests.blackbox.harness import PATIENCE, Node, client_of, pod
+from tests.blackbox.plugs import ONE, SINGLE, all_seen, configured, opened, plugged, stick
+from tests.blackbox.test_one_group_counts import ENDING, OLD, process
+from tests.blackbox.test_one_group_looks import unseen
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
+DEVICE = "46f4:0001-A"
+REFUSED = 9.0  # seconds within which an Allocate that waits for a USB device is answered
+
+
+def silent(kubelet: Kubelet) -> None:
+    kubelet.faults.set("pod-resources-exhausted", True)
+
+
+def slow(kubelet: Kubelet) -> None:
+    kubelet.faults.set("pod-resources-delay", 60.0)
+
+
+@pytest.mark.parametrize("how", [silent, slow, None], ids=["refuses", "is slow", "answers"])
+async def test_it_is_waited_for_though_the_kubelet(node: Node, how: object) -> None:
+    configured(node, SINGLE)
+    all_seen(node)
+    path = plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        old = await kubelet.admit(pod("old", {ONE: 1}))
+        running(old)
+        await named(node, DEVICE, old)
+        descriptor = opened(node, path)
+        if callable(how):
+            how(kubelet)
+        kubelet.delete(old)
+        new = pod("new", {ONE: 1})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, new)
+            await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
+            await stays(kubelet, lambda: new.phase == "Pending", 4.0)
+            descriptor.unlink()
+        running(new)
+
+
+@pytest.mark.parametrize("ends", ["before it is asked for", "while it is waited for"])
+async def test_a_process_that_is_ending_has_it_yet(node: Node, ends: str) -> None:
+    """It has no table of descriptors any more, and the kernel closes what was in it."""
+    configured(node, SINGLE)
+    process(node)
+    path = plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        old = await kubelet.admit(pod("old", {ONE: 1}))
+        running(old)
+        await named(node, DEVICE, old)
+        descriptor = opened(node, path)
+        if ends == "before it is asked for":
+            descriptor.unlink()
+            process(node, flags=ENDING, state="D")
+        kubelet.delete(old)
+        new = pod("new", {ONE: 1})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, new)
+            await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
+            if ends == "while it is waited for":
+                await stays(kubelet, lambda: new.phase == "Pending", 0.7)
+                process(node, flags=ENDING, state="D")
+                descriptor.unlink()
+            await stays(kubelet, lambda: new.phase == "Pending", 1.5)
+            process(node, flags=ENDING, state="Z")
+        running(new)
+
+
+async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Node) -> None:
+    """Nobody counts as forgotten a moment ago any more by then."""
+    configured(node, SINGLE)
+    process(node)
+    path = plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        descriptor = opened(node, path)
+        assert "4711" in await refusal(kubelet, ONE, DEVICE)
+        process(node, flags=ENDING, state="D")
+        descriptor.unlink()
+        await stays(kubelet, lambda: True, OLD)
+        assert "4711" in await refusal(kubelet, ONE, DEVICE)
+        process(node, flags=ENDING, state="Z")
+        assert await refusal(kubelet, ONE, DEVICE) == ""
+
+
+async def test_one_that_nobody_had_is_given_though_one_process_cannot_be_looked_at(node: Node) -> None:
+    configured(node, SINGLE)
+    process(node)
+    plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        await stays(kubelet, lambda: True, OLD)
+        unseen(node)
+        with anyio.fail_after(REFUSED):
+            running(await kubelet.admit(pod("new", {ONE: 1})))
+
+
+async def test_requests_that_are_cut_off_leave_no_thread_each(node: Node) -> None:
+    configured(node, SINGLE)
+    process(node)
+    plugged(node, "1-1", stick("A"), 4)
+    request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([DEVICE])])
+    async with node.kubelet() as kubelet, node.daemon() as daemon:
+        await kubelet.until_listed(ONE, 1)
+        await stays(kubelet, lambda: True, OLD)
+        unseen(node)
+        before = daemon.usage().threads
+        for _ in range(15):
+            with anyio.move_on_after(0.3):
+                async with client_of(kubelet, ONE) as channel:
+                    await v1beta1.DevicePluginStub(channel).allocate(request, timeout=30)
+        assert daemon.usage().threads < before + 6
