@@ -10,6 +10,7 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.kubelet_side import KubeletSide
 from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base.supervise import Component, Task
+from nodeagent.model.snapshot import Snapshot
 
 
 def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
@@ -36,14 +37,18 @@ def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
 
 
 async def _follow_nodes(core: Core) -> None:
-    """Watch the device nodes that rules name, and scan when they are others."""
-    seen, paths = -1, tuple[str, ...]()
+    """Watch the device nodes that rules name, and scan when they are others, or those that pods have."""
+    seen, paths, before = -1, tuple[str, ...](), Snapshot()
     while True:
         seen, snapshot = await core.snapshots.newer(seen)
         if snapshot.desired.node_paths != paths:
             paths = snapshot.desired.node_paths
             core.events.watch_nodes(paths)
             core.wakes.wake(None)
+        given = snapshot.allocations.nodes is not before.allocations.nodes
+        if (given or snapshot.loans is not before.loans) and not snapshot.given_nodes_seen:
+            core.wakes.wake(snapshot.given_nodes[0])
+        before = snapshot
 
 
 async def _follow_settings(core: Core, kubelet: KubeletSide) -> None:

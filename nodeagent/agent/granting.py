@@ -100,13 +100,16 @@ class Granting:
         self._asking.check_alone(resource, device_ids, admission)
         grants.check_lent(resource, device_ids, self._offering.decision)
         grant = grants.grant(resource, device_ids, self._offering.decision)
+        self._give_behind(resource, device_ids)
         self._reserve(resource, device_ids, admission)
         return grant
 
     async def _share(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         """Shares of nodes: nobody has to let go of them first, and it does not matter who asks."""
         await self._closing.recheck(self.resource(name), device_ids)
-        return grants.grant(self.resource(name), device_ids, self._offering.decision)
+        grant = grants.grant(self.resource(name), device_ids, self._offering.decision)
+        self._give_behind(self.resource(name), device_ids)
+        return grant
 
     async def prefer(
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
@@ -124,6 +127,12 @@ class Granting:
         """Decide as it is while this pod is being admitted."""
         self._reservations.admit(admission, self._settled)
         self._offering.one_turn()
+
+    def _give_behind(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """No driver is changed behind what is given. :raises Refused: if one is being changed."""
+        given = ((resource.name, each) for each in device_ids)
+        functions = grants.functions_behind(resource, device_ids, self._offering.decision)
+        self._reservations.behind.give(given, functions)
 
     def _reserve(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
         """The ids are the pod's from now on, but for those that the kubelet names: they are their pod's."""

@@ -226,6 +226,7 @@ class Inquiry:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         allocations = self.known.with_answers(allocations, checkpoint)
         self._reservations.forgotten.note(self._snapshots.now.allocations, allocations, anyio.current_time())
+        self._reservations.behind.named(allocations)
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
 
 

@@ -159,7 +159,7 @@ class Observer:
         self._events.tell_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         specs, error, began = self._wakes.specs, None, anyio.current_time()
-        nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()))
+        nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
         try:
             host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
             host = await self._baselines.kept(host, before.host)

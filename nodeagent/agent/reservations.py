@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nodeagent.agent.admission import NOTHING, Admission, Admissions
+from nodeagent.agent.behind import Behind
 from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.given import GivenIds
 from nodeagent.agent.snapshot import Snapshots
@@ -31,6 +32,7 @@ class ReservationBook:
         self.admissions = Admissions()
         self.given = GivenIds(self.admissions)
         self.forgotten = Forgotten()
+        self.behind = Behind(snapshots)
         self._snapshots = snapshots
 
     def admit(self, admission: Admission, until: float) -> None:

@@ -300,6 +300,11 @@ class RestoreDrivers(_OfDrivers):
         return f"see that no driver_override of ours is left on {', '.join(addresses)}"
 
 
+def moved(action: Action) -> frozenset[str]:
+    """The functions that get another driver by it."""
+    return action.targets if isinstance(action, BindDrivers | RestoreDrivers) else frozenset()
+
+
 _ALL = (
     *(CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType),
     *(SetNumVfs, RunSriovManage, RestoreAutoprobe, BindDrivers, RestoreDrivers),

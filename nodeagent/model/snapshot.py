@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 from nodeagent.model.allocation import Allocations, Holder, Reservations
+from nodeagent.model.cdi import looked_at
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.ledger import Ledger
+from nodeagent.model.nodes import fits, of_groups
 from nodeagent.model.usb import Loans
 
 Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Snapshot:
     """All inputs of all decisions.
 
@@ -32,7 +35,8 @@ class Snapshot:
     by the group that they were in: the turn finds them, and hands them on. ``looked_for`` are the device
     nodes besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
     USB devices that pods were given, by the numbers that these had then. ``left_open`` were refused for being
-    open although no pod has them, of which no count tells, with who is seen to have them open.
+    open although no pod has them, of which no count tells, with who is seen to have them open. ``behind`` are
+    functions of which a node or a USB device was given a moment ago.
     """
 
     host: Host = field(default_factory=Host)
@@ -48,11 +52,32 @@ class Snapshot:
     looked_for: frozenset[str] | None = None
     loans: Loans = field(default_factory=dict)
     left_open: Mapping[str, str] = field(default_factory=dict)
+    behind: frozenset[str] = frozenset()
 
     @property
     def seen(self) -> bool:
         """True if the Host tells of each device node that a rule names whether it exists."""
         return self.looked_for is None or self.looked_for.issuperset(self.desired.node_paths)
+
+    @cached_property
+    def given_nodes(self) -> tuple[str, ...]:
+        """The nodes that pods were given, but for those of VFIO and what rules name or mean by a pattern.
+
+        Found when first asked for: many Snapshots are never asked.
+        """
+        answers = (paths for ids in self.allocations.nodes.values() for paths in ids.values())
+        lent = (loan.node for loans in self.loans.values() for loan in loans)
+        wanted = self.desired.node_paths
+        return tuple(
+            path
+            for path in sorted({*chain.from_iterable(answers), *lent})
+            if looked_at(path) and not of_groups(path) and not any(fits(path, each) for each in wanted)
+        )
+
+    @property
+    def given_nodes_seen(self) -> bool:
+        """True if the Host tells what is behind each of these."""
+        return self.looked_for is None or self.looked_for.issuperset(self.given_nodes)
 
     def holder(self, device_id: str) -> Holder | None:
         """Who has it: what an Allocate has given since is newer than the kubelet's answer."""

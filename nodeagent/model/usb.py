@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nodeagent.model.ids import DeviceId, GroupNumber
+from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, pci_address
 from nodeagent.model.uses import HostUses
 
 NODES = "/dev/bus/usb"
@@ -65,6 +65,12 @@ class UsbDevice(NamedTuple):
     def keyboard(self) -> bool:
         """True if one of its interfaces is a keyboard."""
         return any(each.code == _KEYBOARD for each in self.interfaces)
+
+    @property
+    def controller(self) -> PciAddress | None:
+        """The PCI function of its bus; None where that is no PCI function, or not known."""
+        address = self.path.partition("-usb-")[0]
+        return PciAddress(address) if pci_address(address) == address else None
 
     @property
     def node(self) -> str:

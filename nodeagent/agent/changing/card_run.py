@@ -98,6 +98,7 @@ class CardRuns:
         return (
             now.desired is planned.desired
             and now.allocations is planned.allocations
+            and now.behind == planned.behind
             and now.machine_id == planned.machine_id
         )
 

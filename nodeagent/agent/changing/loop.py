@@ -7,7 +7,7 @@ nothing. A turn that finds nothing to do touches no file. Decides nothing: that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
@@ -23,12 +23,13 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.progress import Debt
-from nodeagent.model.action import Step
+from nodeagent.model.action import Step, moved
 from nodeagent.model.desired import Desired
-from nodeagent.model.ids import pci_address
+from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.plan import CardSummary, Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, WaitingStatus
+from nodeagent.policy import containers
 from nodeagent.policy.change import plan as planning
 
 
@@ -160,8 +161,14 @@ class ChangeLoop:
             if self._waiting.get(step.action.describe()) != step.why:
                 self._tell_waiting(step)
         self._waiting = reasons
-        takes = frozenset(device_id for step in self.plan.waiting for device_id in step.action.takes)
-        self._releases.wait_for(takes, by=self.name)
+        awaited = (each for step in self.plan.waiting for each in self._awaited(step))
+        self._releases.wait_for(frozenset(awaited), by=self.name)
+
+    def _awaited(self, step: Step) -> Iterator[str]:
+        """What somebody has to let go of first: ids that can be given, or what is behind a function."""
+        yield from step.action.takes
+        snapshot = self._snapshots.now
+        yield from (each for each in moved(step.action) if containers.part_of(PciAddress(each), snapshot))
 
     def _tell_waiting(self, step: Step) -> None:
         """What it waits for is often a pod, or a device of a group."""
@@ -190,6 +197,9 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.allocations,
         snapshot.reservations.given,
         snapshot.reservations.settling,
+        snapshot.behind,
+        snapshot.loans,
+        snapshot.looked_for,
         snapshot.open,
         snapshot.ledger,
         snapshot.failures,

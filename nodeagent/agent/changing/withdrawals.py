@@ -13,7 +13,7 @@ from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.model.action import Step
+from nodeagent.model.action import Step, moved
 
 
 class Withdrawals:
@@ -38,7 +38,10 @@ class Withdrawals:
 
     def withdraw(self, step: Step) -> bool:
         """Withdraw what the step takes away; False if anybody was given one of the ids a moment ago."""
+        if not self._reservations.behind.withdraw(moved(step.action)):
+            return False
         if not self._reservations.withdraw(step.action.takes):
+            self._reservations.behind.restore(moved(step.action))
             return False
         self._taken[step] = step.action.takes
         return True
@@ -57,6 +60,7 @@ class Withdrawals:
         for step in steps:
             if step not in late:
                 self._reservations.restore(self._taken.pop(step, frozenset()))
+                self._reservations.behind.restore(moved(step.action))
 
     async def settle(self) -> None:
         """After a failure: give back what the work that it has ended had taken."""

@@ -138,8 +138,9 @@ class Reading:
         if kind == "char" and major == _NVIDIA:
             gpu = self._nvidia.get(str(low))
             return None, gpu, gpu is None and low < _NVIDIA_SHARED
-        parent = self._device(f"/sys/dev/{kind}/{major}:{low}/device")
-        return parent, _function(parent), False
+        shown = f"/sys/dev/{kind}/{major}:{low}"
+        parent = self._device(f"{shown}/device")  # what is itself on a bus has no such link: a USB device
+        return parent, _function(parent or self._device(shown)), False
 
     def _device(self, link: str) -> str | None:
         if not self._root.exists(link):

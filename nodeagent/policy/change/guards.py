@@ -15,7 +15,7 @@ from nodeagent.model.action import Move
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, groups, uses
+from nodeagent.policy import classes, containers, groups, uses
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
 _PAGE = "docs/host-preparation.md"
@@ -81,7 +81,10 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
     """What the moves of a group have to wait for, in words: whoever has a part of it; None if nothing."""
     texts = [_leaving(member, snapshot.host) or taken(member.address, snapshot) for member in members]
     texts += [_left(members[0].group, snapshot)]
-    texts += [_unlooked(snapshot.host.functions[PciAddress(move.address)]) for move in moves]
+    for move in moves:
+        address = PciAddress(move.address)
+        texts.append(containers.part_of(address, snapshot) if move.now != move.to else None)
+        texts.append(_unlooked(snapshot.host.functions[address]))
     if any(map(groups.ready, members)) and not snapshot.allocations.complete:
         texts.append("who holds what is not known")
     return next((text for text in texts if text is not None), None)

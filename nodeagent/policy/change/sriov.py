@@ -19,7 +19,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
-from nodeagent.policy import groups, naming
+from nodeagent.policy import containers, groups, naming
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
@@ -144,7 +144,8 @@ def _obstacle(action: SetNumVfs | RunSriovManage, function: PciFunction, snapsho
 def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
     """What a VF is used for, in words; None if it may go."""
     function = snapshot.host.functions.get(address)
-    taken = guards.taken(address, snapshot) or _with_mdevs(address, snapshot.host)
+    taken = guards.taken(address, snapshot) or containers.part_of(address, snapshot)
+    taken = taken or _with_mdevs(address, snapshot.host)
     if taken is not None or function is None:
         return taken
     if function.vgpu_type is not None:

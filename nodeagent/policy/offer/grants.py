@@ -14,7 +14,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
-from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import direct, kinds, units
@@ -238,6 +238,20 @@ def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) ->
             offer = decision.offer_of(host_device.id)
             ids.update(dict.fromkeys(offer.host_devices if offer is not None else ()))
     return tuple(ids)
+
+
+def functions_behind(
+    resource: Resource, device_ids: Iterable[str], decision: Decision
+) -> frozenset[PciAddress]:
+    """The functions on drivers of the host to which these nodes, CDI devices or USB devices belong."""
+    rule = direct_rule(resource, decision)
+    if rule is not None:
+        sources = direct.of(rule).sources(rule, device_ids, decision.snapshot)
+        return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
+    usb = decision.snapshot.host.usb
+    offers = (decision.offer_of(each) for each in device_ids if resource.kind is Kind.USB)
+    found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
+    return frozenset(each.controller for each in found if each is not None and each.controller is not None)
 
 
 def stamps(

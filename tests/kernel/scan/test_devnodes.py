@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,21 @@ def test_the_function_behind_a_node_is_found_whatever_is_between(host: Simulated
     made.add(host, "/dev/video0", (81, 0), deep)
     node = devnodes.read(Root(tmp_path), ["/dev/video*"])["/dev/video0"]
     assert (node.function, node.parent, node.vacant) == (GPU, deep, False)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("char", (189, 3)), ("block", (8, 1))])
+def test_the_function_is_found_behind_what_has_no_device_of_its_own(
+    host: SimulatedHost, tmp_path: Path, kind: str, number: tuple[int, int]
+) -> None:
+    """A USB device is itself on a bus, and a partition is a part of its disk."""
+    deep = f"{made.real_directory(host, GPU)}/usb1/1-2"
+    host.write_file(f"{deep}/dev", "")
+    os.makedirs(host.path(f"/sys/dev/{kind}"))
+    host.tree.link(f"/sys/dev/{kind}/{number[0]}:{number[1]}", deep)
+    mode = stat.S_IFCHR if kind == "char" else stat.S_IFBLK
+    os.mknod(host.path("/dev/thing"), mode | 0o600, os.makedev(*number))
+    node = devnodes.read(Root(tmp_path), ["/dev/thing"])["/dev/thing"]
+    assert (node.function, node.parent) == (GPU, None)
 
 
 def test_a_link_is_the_node_to_which_it_leads(host: SimulatedHost, tmp_path: Path) -> None:

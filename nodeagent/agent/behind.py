@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions behind nodes and USB devices: given to a pod, or about to lose their driver? Never both.
+
+An Allocate and a change of drivers may meet at any moment; the one leaves its mark before the other looks.
+What was given is known from the kubelet as soon as it names it: until then, and not for long, it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from nodeagent.agent.admission import UNFINISHED
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import Allocations, Possession
+
+_Given = Mapping[Possession, frozenset[str]]
+"""What was given → the functions behind it."""
+
+
+class Behind:
+    """Writes ``behind`` of the Snapshot."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._given: _Given = {}
+        self._withdrawn: frozenset[str] = frozenset()
+
+    def give(self, possessions: Iterable[Possession], functions: Collection[str]) -> None:
+        """These are given, and have the functions behind them.
+
+        Of what the kubelet does not name by then, the pod was refused half-way.
+
+        :raises Refused: if one of the functions is about to get another driver.
+        """
+        for each in sorted(self._withdrawn.intersection(functions)):
+            raise Refused(f"{each}, which is behind it, is getting another driver", "try the pod again")
+        if functions:
+            given: _Given = dict.fromkeys(possessions, frozenset(functions))
+            self._publish({**self._given, **given})
+            asyncio.get_running_loop().call_later(UNFINISHED, self._over, given)
+
+    def named(self, allocations: Allocations) -> None:
+        """The kubelet knows so much now."""
+        if self._given:
+            self._publish({each: self._given[each] for each in self._given if not _names(allocations, each)})
+
+    def withdraw(self, functions: Collection[str]) -> bool:
+        """Their drivers are about to change; False, and no mark, if one was given a moment ago."""
+        if not self._snapshots.now.behind.isdisjoint(functions):
+            return False
+        self._withdrawn = self._withdrawn.union(functions)
+        return True
+
+    def restore(self, functions: Collection[str]) -> None:
+        """Nothing is done to these any more, and the Host shows what became of them."""
+        self._withdrawn = self._withdrawn.difference(functions)
+
+    def _over(self, given: _Given) -> None:
+        """What was given again since is not over."""
+        now = self._given
+        self._publish({each: now[each] for each in now if now[each] is not given.get(each)})
+
+    def _publish(self, given: _Given) -> None:
+        self._given = given
+        behind = frozenset[str]().union(*given.values())
+        if behind != self._snapshots.now.behind:
+            self._snapshots.publish(replace(self._snapshots.now, behind=behind))
+
+
+def _names(allocations: Allocations, possession: Possession) -> bool:
+    return allocations.holder_of(*possession) is not None

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is behind nodes and USB devices is given, or gets another driver, and never both."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.agent.behind import Behind
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.snapshot import Snapshot
+
+STICKS, OTHERS = ResourceName("example.com/stick"), ResourceName("example.com/other")
+ONE, TWO = (STICKS, "46f4:0001-A"), (STICKS, "46f4:0001-B")
+XHCI, CARD = "0000:00:14.0", "0000:07:00.0"
+
+
+def named(*possessions: tuple[ResourceName, str]) -> Allocations:
+    return Allocations({each: Holder("ns", "pod", name) for name, each in possessions})
+
+
+@pytest.fixture
+def snapshots() -> Snapshots:
+    return Snapshots(Snapshot())
+
+
+async def test_no_driver_is_changed_behind_what_was_given_until_that_is_named(snapshots: Snapshots) -> None:
+    behind = Behind(snapshots)
+    behind.give([ONE], [XHCI])
+    behind.give([TWO], [XHCI])
+    assert snapshots.now.behind == {XHCI}
+    assert not behind.withdraw([CARD, XHCI])
+    behind.named(named(ONE, (OTHERS, TWO[1])))
+    assert not behind.withdraw([XHCI])
+    behind.named(named(ONE, TWO))
+    assert snapshots.now.behind == frozenset()
+    assert behind.withdraw([XHCI])
+
+
+async def test_nothing_is_given_behind_which_a_driver_is_being_changed(snapshots: Snapshots) -> None:
+    behind = Behind(snapshots)
+    assert behind.withdraw([XHCI])
+    with pytest.raises(Refused, match=XHCI):
+        behind.give([ONE], [XHCI])
+    assert snapshots.now.behind == frozenset()
+    behind.give([TWO], [CARD])
+    behind.restore([XHCI])
+    behind.give([ONE], [XHCI])
+    assert snapshots.now.behind == {XHCI, CARD}
+
+
+async def test_what_has_no_function_behind_it_leaves_no_mark(snapshots: Snapshots) -> None:
+    behind, version = Behind(snapshots), snapshots.version
+    behind.give([ONE], [])
+    behind.named(named(ONE))
+    assert snapshots.version == version

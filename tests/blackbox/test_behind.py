@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The function behind what a pod has, a USB device or a node, keeps its driver, and is given to nobody else.
+
+Whoever has it opens it when it is needed: that nothing has it open proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nodeagent.sim import devnodes
+from nodeagent.sim.drivers import SimulatedDrivers, simulated
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.usb import CONTROLLER
+from tests.blackbox.boards import named, running
+from tests.blackbox.harness import Node, allocate, eventually, health, pod
+from tests.blackbox.plugs import ONE, all_seen, plugged, stick
+from tests.blackbox.test_one_group_named import described
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
+BOUND, SHARED = "example.com/bound", "example.com/shared"
+STICKS = f"  - {{name: {ONE}, usb: [{{vendors: ['46f4']}}]}}\n"
+NODE = f"  - {{name: {SHARED}, node: {{paths: ['/dev/tty*'], perPath: true}}}}\n"
+SHARES = f"  - {{name: {SHARED}, node: {{path: /dev/ttyX, count: 4}}}}\n"
+CDI = f"  - {{name: {SHARED}, cdiDevices: {{kind: vendor.example/gpu}}}}\n"
+SERIAL = "0000:07:00.0"
+LONG = 4.0  # seconds: a driver is changed in less than one
+GIVEN = 12.0  # seconds for which what the kubelet never names may be given
+
+
+def wished(node: Node, rules: str, passthrough: str = "") -> None:
+    """These rules, and a function that is to be bound and offered."""
+    head = "apiVersion: nodeagent/v1\ndiscovery: {enabled: false}\nresources:\n"
+    more = f"""  - {{name: {BOUND}, pci: [{{addresses: ["{passthrough}"]}}]}}
+passthrough: [{{match: [{{addresses: ["{passthrough}"]}}]}}]
+"""
+    node.configure(head + rules + (more if passthrough else ""))
+
+
+@asynccontextmanager
+async def with_a_stick(node: Node) -> AsyncIterator[SimulatedDrivers]:
+    all_seen(node)
+    node.host.add_function(
+        CONTROLLER, vendor="8086", device="a36d", pci_class="0c0330", driver="xhci_hcd", group=50
+    )
+    plugged(node, "1-1", stick("A"), 4)
+    node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
+    wished(node, STICKS)
+    async with simulated(node.host, CONTROLLER) as drivers:
+        yield drivers
+
+
+async def given(node: Node, kubelet: Kubelet) -> None:
+    await kubelet.until_listed(ONE, 1)
+    one = await kubelet.admit(pod("one", {ONE: 1}))
+    running(one)
+    await named(node, "46f4:0001-A", one)
+
+
+async def waits(node: Node, drivers: SimulatedDrivers, address: str, driver: str) -> None:
+    """The driver stays, and it is told why."""
+    await node.until_told(lambda told: "ns/one has" in str(told["changes"]))
+    await eventually_not(drivers, address, driver)
+
+
+async def eventually_not(drivers: SimulatedDrivers, address: str, driver: str) -> None:
+    with pytest.raises(TimeoutError):
+        await eventually(lambda: drivers.driver(address) != driver, LONG)
+
+
+@pytest.mark.parametrize("rules", [STICKS, ""], ids=["stays", "is gone"])
+async def test_the_controller_of_a_usb_device_is_kept_though_its_rule(node: Node, rules: str) -> None:
+    async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
+        await given(node, kubelet)
+        wished(node, rules or NODE, CONTROLLER)
+        await waits(node, drivers, CONTROLLER, "xhci_hcd")
+
+
+@pytest.mark.parametrize("rules", [STICKS, ""], ids=["stays", "is gone"])
+async def test_a_new_daemon_keeps_the_controller_though_the_rule(node: Node, rules: str) -> None:
+    async with with_a_stick(node) as drivers, node.kubelet() as kubelet:
+        async with node.daemon():
+            await given(node, kubelet)
+        wished(node, rules or NODE, CONTROLLER)
+        async with node.daemon():
+            await waits(node, drivers, CONTROLLER, "xhci_hcd")
+
+
+async def test_the_controller_is_bound_when_the_pod_has_ended(node: Node) -> None:
+    async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        one = await kubelet.admit(pod("one", {ONE: 1}))
+        await named(node, "46f4:0001-A", one)
+        wished(node, STICKS, CONTROLLER)
+        await waits(node, drivers, CONTROLLER, "xhci_hcd")
+        kubelet.delete(one)
+        await eventually(lambda: drivers.driver(CONTROLLER) == "vfio-pci")
+
+
+async def test_nobody_binds_the_controller_by_hand(node: Node) -> None:
+    async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
+        await given(node, kubelet)
+        said = await node.command("bind", CONTROLLER)
+        assert said.returncode != 0
+        assert "ns/one has 46f4:0001-A" in said.stdout + said.stderr
+        assert drivers.driver(CONTROLLER) == "xhci_hcd"
+
+
+async def test_what_the_kubelet_does_not_name_yet_is_kept_for_a_while(node: Node) -> None:
+    async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        await allocate(kubelet, ONE, ["46f4:0001-A"])
+        wished(node, STICKS, CONTROLLER)
+        await eventually_not(drivers, CONTROLLER, "xhci_hcd")
+        await eventually(lambda: drivers.driver(CONTROLLER) == "vfio-pci", GIVEN)
+
+
+@asynccontextmanager
+async def with_a_serial_card(node: Node, rules: str) -> AsyncIterator[SimulatedDrivers]:
+    all_seen(node)
+    node.host.add_function(SERIAL, vendor="10b5", device="9030", pci_class="070002", driver="serial", group=7)
+    at = f"{devnodes.real_directory(node.host, SERIAL)}/ttyX"
+    devnodes.add(node.host, "/dev/ttyX", (188, 9), at)
+    node.host.write_file(f"{at}/dev", "188:9\n")
+    described(node, path="/dev/ttyX")
+    node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
+    wished(node, rules)
+    async with simulated(node.host, SERIAL) as drivers:
+        yield drivers
+
+
+@pytest.mark.parametrize(
+    ("rules", "then"),
+    [(NODE, NODE), (NODE, STICKS), (SHARES, SHARES), (SHARES, STICKS), (CDI, CDI)],
+    ids=["node", "node, and the rule is gone", "share", "share, and the rule is gone", "CDI device"],
+)
+async def test_the_function_is_kept_of_which_a_container_has_a(node: Node, rules: str, then: str) -> None:
+    async with with_a_serial_card(node, rules) as drivers, node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
+        running(await kubelet.admit(pod("one", {SHARED: 1})))
+        await node.until_told(lambda told: bool(told["holders"]))
+        wished(node, then, SERIAL)
+        await waits(node, drivers, SERIAL, "serial")
+
+
+@pytest.mark.parametrize("rules", [NODE, SHARES, CDI], ids=["node", "share", "CDI device"])
+async def test_the_function_is_kept_for_a_while_of_which_somebody_was_given_a(node: Node, rules: str) -> None:
+    async with with_a_serial_card(node, rules) as drivers, node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
+        device = next(iter(health(kubelet, SHARED)))
+        await allocate(kubelet, SHARED, [device])
+        wished(node, rules, SERIAL)
+        await eventually_not(drivers, SERIAL, "serial")
+        await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", GIVEN)

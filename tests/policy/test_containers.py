@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has what is behind a function: a USB device, a node, a CDI device, by whatever rule or plugin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.cdi import CdiDevice, CdiFile
+from nodeagent.model.desired import Desired, NodePath, NodeRule
+from nodeagent.model.host import Host
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
+from nodeagent.model.nodes import DevNode
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import Loan, UsbDevice
+from nodeagent.policy import containers
+
+XHCI, CARD = PciAddress("0000:00:14.0"), PciAddress("0000:07:00.0")
+STICK = UsbDevice("46f4:0001-A", "1-1", path=f"{XHCI}-usb-0:1", bus=1, number=4)
+KEY = UsbDevice("1234:5678-B", "1-2", path=f"{XHCI}-usb-0:2", bus=1, number=5)
+NAME, GPUS = ResourceName("example.com/tty"), ResourceName("vendor.example/gpu")
+TTY = "/dev/ttyX"
+ONE = Holder("ns", "one", NAME)
+HOST = Host(
+    usb={each.id: each for each in (STICK, KEY)},
+    dev_nodes={TTY: DevNode(TTY, function=CARD), "/dev/kvm": DevNode("/dev/kvm")},
+    cdi={"/etc/cdi/gpu.json": CdiFile("/etc/cdi/gpu.json", GPUS, (CdiDevice("0", (TTY,)),))},
+)
+FREE = Snapshot(HOST)
+
+
+def held(device_id: str, *, nodes: tuple[str, ...] = (), cdi: tuple[str, ...] = ()) -> Snapshot:
+    """A pod has the id, and was given this with it."""
+    answers = ({NAME: {device_id: given}} if given else {} for given in (nodes, cdi))
+    by_nodes, by_cdi = answers
+    return replace(FREE, allocations=Allocations({device_id: ONE}, nodes=by_nodes, cdi=by_cdi))
+
+
+LOANS = {DeviceId(STICK.id): tuple(Loan(each.id, each.node, each.place) for each in (STICK, KEY))}
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "xhci", "card"),
+    [
+        pytest.param(FREE, None, None, id="nobody"),
+        pytest.param(held(STICK.id), "ns/one has 46f4:0001-A", None, id="a USB device"),
+        pytest.param(
+            replace(held(STICK.id), loans=LOANS, host=replace(HOST, usb={KEY.id: KEY})),
+            "ns/one has 1234:5678-B",
+            None,
+            id="a part of a set",
+        ),
+        pytest.param(replace(FREE, loans=LOANS), "a pod that the kubelet does not", None, id="a loan"),
+        pytest.param(held("ttyX-0", nodes=("/dev/kvm", TTY)), None, "ns/one has /dev/ttyX", id="a node"),
+        pytest.param(held("ttyY-0", nodes=("/dev/kvm", "/dev/ttyY")), None, None, id="a node of another"),
+        pytest.param(
+            held("gpu0", cdi=("vendor.example/gpu=0",)),
+            None,
+            "ns/one has vendor.example/gpu=0",
+            id="a CDI device",
+        ),
+        pytest.param(held("gpu1", cdi=("vendor.example/gpu=1",)), None, None, id="a CDI device of another"),
+        pytest.param(replace(FREE, behind=frozenset({CARD})), None, "a moment ago", id="given a moment ago"),
+    ],
+)
+def test_a_function_is_somebodys_by_what_is_behind_it(
+    snapshot: Snapshot, xhci: str | None, card: str | None
+) -> None:
+    for address, text in ((XHCI, xhci), (CARD, card)):
+        found = containers.part_of(address, snapshot)
+        assert (text is None and found is None) or (text is not None and text in (found or ""))
+
+
+def test_what_was_not_looked_for_yet_may_be_behind_any_function() -> None:
+    known = held("ttyX-0", nodes=(TTY,))
+    assert "not known yet" in (containers.part_of(CARD, replace(known, looked_for=frozenset())) or "")
+    assert "ns/one" in (containers.part_of(CARD, replace(known, looked_for=frozenset({TTY}))) or "")
+
+
+def test_only_those_nodes_are_looked_for_that_no_rule_names() -> None:
+    known = held("ttyX-0", nodes=("/dev/ttyX", "/dev/kvm", "/dev/vfio/7", "/srv/file"))
+    assert known.given_nodes == ("/dev/kvm", "/dev/ttyX")
+    rules = NodeRule("example.com/a", paths=(NodePath("/dev/tty*"),))
+    assert replace(known, desired=Desired(rules=(rules,))).given_nodes == ("/dev/kvm",)
+    lent = replace(FREE, loans=LOANS)
+    assert lent.given_nodes == ("/dev/bus/usb/001/004", "/dev/bus/usb/001/005")
