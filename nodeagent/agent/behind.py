@@ -71,4 +71,8 @@ class Behind:
 
 
 def _names(allocations: Allocations, possession: Possession) -> bool:
-    return allocations.holder_of(*possession) is not None
+    """True if the kubelet names it with a pod, and its file what was given: that is written later.
+
+    A container asks for all that it wants first, also of other plugins.
+    """
+    return allocations.holder_of(*possession) is not None and bool(allocations.answer(*possession))

@@ -40,6 +40,7 @@ async def carried_out(root: Root, settings: Settings, request: Request) -> Answe
 
 async def _answer(core: Core, side: KubeletSide, request: Request) -> Answer:
     async with anyio.create_task_group() as group:
+        await cores.first_specs(core)
         await core.observer.scan()
         group.start_soon(core.observer.run)
         await side.holders.first()

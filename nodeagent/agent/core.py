@@ -104,13 +104,18 @@ async def first_scan(core: Core) -> None:
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=f"{AGAIN:g}", error=error)
     await core.events.listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.wakes)
+    await first_specs(core)
+    with contextlib.suppress(KernelRefused):  # whoever lends reads it once more
+        await _lent_before(core)
+    await core.observer.scan()
+
+
+async def first_specs(core: Core) -> None:
+    """What CDI files say that rules ask for, before the first scan."""
     if core.snapshots.now.desired.cdi_kinds:
         from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
         core.wakes.specs = await cdi_specs.first(core.root, core.snapshots.now.desired)
-    with contextlib.suppress(KernelRefused):  # whoever lends reads it once more
-        await _lent_before(core)
-    await core.observer.scan()
 
 
 async def _lent_before(core: Core) -> None:

@@ -18,6 +18,8 @@ from nodeagent.model.ids import GroupNumber, ResourceName
 
 T = TypeVar("T")
 
+GROUPS = "nodeagent.local/iommu-groups"
+"""The annotation of a container with the numbers of IOMMU groups, where it was given no nodes of these."""
 UNNAMED = "a pod that the kubelet does not name yet"
 
 
@@ -160,8 +162,12 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one container gets: environment, device nodes, CDI device names."""
+    """What one container gets: environment, device nodes, CDI device names.
+
+    ``groups`` are the IOMMU groups of which none of the nodes tells.
+    """
 
     envs: tuple[tuple[str, str], ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
     cdi: tuple[str, ...] = ()
+    groups: frozenset[GroupNumber] = frozenset()

@@ -11,18 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder, Reservations
 from nodeagent.model.cdi import looked_at
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
-from nodeagent.model.ids import GroupNumber
+from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.nodes import fits, of_groups
 from nodeagent.model.usb import Loans
 
 Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
+
+
+class Had(NamedTuple):
+    """A USB device, a node or a CDI device, by its name; and who has it, if the kubelet says so."""
+
+    what: str
+    holder: Holder | None
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -73,6 +81,39 @@ class Snapshot:
             for path in sorted({*chain.from_iterable(answers), *lent})
             if looked_at(path) and not of_groups(path) and not any(fits(path, each) for each in wanted)
         )
+
+    @cached_property
+    def had_behind(self) -> Mapping[PciAddress, Had]:
+        """The functions of which somebody has a USB device, a node or a CDI device, and one of these.
+
+        What was given is told by the kubelet, in the answers that it keeps, whatever the rules say by now and
+        whatever plugin gave it. Found when first asked for.
+        """
+        usb, nodes = self.host.usb, self.host.dev_nodes
+        found: dict[PciAddress, Had] = {}
+        for had, paths in self._given():
+            found |= {node.function: had for path in paths if (node := nodes.get(path)) and node.function}
+        lent = {loan.id: head for head, loans in self.loans.items() for loan in loans}
+        for device in usb.values() if self.loans or self.allocations.holders else ():
+            holder = self.holder(lent.get(device.id, device.id))
+            if device.controller and (holder is not None or device.id in lent):
+                found[device.controller] = Had(device.id, holder)
+        return found
+
+    def _given(self) -> Iterator[tuple[Had, tuple[str, ...]]]:
+        """What pods were given, and which nodes that are."""
+        allocations, entries = self.allocations, self.host.cdi_entries
+        for head, loans in self.loans.items():
+            yield from ((Had(loan.id, self.holder(head)), (loan.node,)) for loan in loans)
+        for resource, ids in allocations.nodes.items():
+            for device_id, paths in ids.items():
+                holder = allocations.holder_of(resource, device_id)
+                yield from ((Had(path, holder), (path,)) for path in paths)
+        for resource, ids in allocations.cdi.items():
+            for device_id, names in ids.items():
+                known = (entries[each] for each in names if each in entries)
+                holder = allocations.holder_of(resource, device_id)
+                yield from ((Had(entry.name, holder), entry.device.paths) for entry in known)
 
     @property
     def given_nodes_seen(self) -> bool:

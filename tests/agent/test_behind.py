@@ -17,8 +17,11 @@ ONE, TWO = (STICKS, "46f4:0001-A"), (STICKS, "46f4:0001-B")
 XHCI, CARD = "0000:00:14.0", "0000:07:00.0"
 
 
-def named(*possessions: tuple[ResourceName, str]) -> Allocations:
-    return Allocations({each: Holder("ns", "pod", name) for name, each in possessions})
+def named(*possessions: tuple[ResourceName, str], written: bool = True) -> Allocations:
+    """The kubelet names a pod with each of them, and its file has the nodes if it is ``written``."""
+    holders = {each: Holder("ns", "pod", name) for name, each in possessions}
+    nodes = {name: {each: ("/dev/bus/usb/001/004",) for _, each in possessions} for name, _ in possessions}
+    return Allocations(holders, nodes=nodes if written else {})
 
 
 @pytest.fixture
@@ -33,6 +36,8 @@ async def test_no_driver_is_changed_behind_what_was_given_until_that_is_named(sn
     assert snapshots.now.behind == {XHCI}
     assert not behind.withdraw([CARD, XHCI])
     behind.named(named(ONE, (OTHERS, TWO[1])))
+    assert not behind.withdraw([XHCI])
+    behind.named(named(ONE, TWO, written=False))
     assert not behind.withdraw([XHCI])
     behind.named(named(ONE, TWO))
     assert snapshots.now.behind == frozenset()

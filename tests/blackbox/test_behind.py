@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 from collections.abc import AsyncIterator
 
+import anyio
 import pytest
 
 from nodeagent.sim import devnodes
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.usb import CONTROLLER
+from tests.blackbox import foreign
 from tests.blackbox.boards import named, running
 from tests.blackbox.harness import Node, allocate, eventually, health, pod
 from tests.blackbox.plugs import ONE, all_seen, plugged, stick
@@ -23,6 +26,7 @@ from tests.blackbox.test_one_group_named import described
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BOUND, SHARED = "example.com/bound", "example.com/shared"
+HEAD = "apiVersion: nodeagent/v1\ndiscovery: {enabled: false}\nresources:\n"
 STICKS = f"  - {{name: {ONE}, usb: [{{vendors: ['46f4']}}]}}\n"
 NODE = f"  - {{name: {SHARED}, node: {{paths: ['/dev/tty*'], perPath: true}}}}\n"
 SHARES = f"  - {{name: {SHARED}, node: {{path: /dev/ttyX, count: 4}}}}\n"
@@ -34,11 +38,10 @@ GIVEN = 12.0  # seconds for which what the kubelet never names may be given
 
 def wished(node: Node, rules: str, passthrough: str = "") -> None:
     """These rules, and a function that is to be bound and offered."""
-    head = "apiVersion: nodeagent/v1\ndiscovery: {enabled: false}\nresources:\n"
     more = f"""  - {{name: {BOUND}, pci: [{{addresses: ["{passthrough}"]}}]}}
 passthrough: [{{match: [{{addresses: ["{passthrough}"]}}]}}]
 """
-    node.configure(head + rules + (more if passthrough else ""))
+    node.configure(HEAD + rules + (more if passthrough else ""))
 
 
 @contextlib.asynccontextmanager
@@ -157,3 +160,51 @@ async def test_the_function_is_kept_for_a_while_of_which_somebody_was_given_a(no
         wished(node, rules, SERIAL)
         await keeps(drivers, SERIAL, "serial")
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", GIVEN)
+
+
+def the_node_first(kubelet: Kubelet) -> None:
+    """The kubelet asks for the resources of a container in any order."""
+    for seed in range(20):
+        wishes = [SHARED, foreign.NIC]
+        random.Random(seed).shuffle(wishes)
+        if wishes[0] == SHARED:
+            return kubelet.state.random.seed(seed)
+    raise AssertionError("no order of all has it first")
+
+
+@pytest.mark.parametrize("how", ["a rule", "hand"])
+@pytest.mark.parametrize("rules", [NODE, SHARES, CDI], ids=["node", "share", "CDI device"])
+async def test_the_function_is_kept_while_another_plugin_takes_its_time(
+    node: Node, rules: str, how: str
+) -> None:
+    """The kubelet names the pod, and writes what it was given when it has got all that it asks for."""
+    async with with_a_serial_card(node, rules) as drivers, node.kubelet() as kubelet, node.daemon() as daemon:
+        await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
+        async with foreign.serving(kubelet, "nic-0", takes=5.0):
+            the_node_first(kubelet)
+            one = pod("one", {SHARED: 1, foreign.NIC: 1})
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(kubelet.admit, one)
+                await daemon.logged("allocated")
+                await node.until_told(lambda told: bool(told["holders"]))
+                assert one.phase == "Pending"
+                if how == "hand":
+                    assert (await node.command("bind", SERIAL)).returncode != 0
+                else:
+                    passthrough = f"passthrough: [{{match: [{{addresses: ['{SERIAL}']}}]}}]"
+                    node.configure(f"{HEAD}{rules}{passthrough}\n")
+            running(one)
+            await keeps(drivers, SERIAL, "serial")
+
+
+@pytest.mark.parametrize("rules", [NODE, SHARES, CDI], ids=["node", "share", "CDI device"])
+async def test_nobody_binds_it_by_hand_where_no_daemon_runs(node: Node, rules: str) -> None:
+    async with with_a_serial_card(node, rules) as drivers, node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
+            running(await kubelet.admit(pod("one", {SHARED: 1})))
+            await node.until_told(lambda told: bool(told["holders"]))
+        said = await node.command("bind", SERIAL)
+        assert said.returncode != 0
+        assert "ns/one has" in said.stdout + said.stderr
+        assert drivers.driver(SERIAL) == "serial"

@@ -141,3 +141,19 @@ async def test_a_set_is_made_of_what_the_host_does_not_use(node: Node) -> None:
     async with node.kubelet() as kubelet, node.daemon():
         await until_health(kubelet, SET, "46f4:0001-A2", "Healthy")
         running(await kubelet.admit(pod("one", {SET: 1})))
+
+
+@pytest.mark.parametrize("why", ["has just come", "does not answer"])
+async def test_a_set_is_given_beside_a_spare_part_though_the_kubelet(node: Node, why: str) -> None:
+    """Who holds what is not known for certain then: what is being lent is the asker's all the same."""
+    all_seen(node)
+    configured(node, BUNDLE)
+    plugged(node, "1-1", stick("A"), 14)
+    plugged(node, "1-2", key("B1"), 15)
+    plugged(node, "1-3", stick("A2"), 16)
+    async with node.kubelet(age=1.0 if why == "has just come" else 600.0) as kubelet:
+        if why == "does not answer":
+            kubelet.faults.set("pod-resources-exhausted", True)
+        async with node.daemon():
+            await kubelet.until_listed(SET, 1)
+            running(await kubelet.admit(pod("one", {SET: 1})))

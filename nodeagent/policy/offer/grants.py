@@ -14,7 +14,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
-from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
+from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import direct, kinds, units
@@ -34,12 +34,15 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
         return direct_grant(resource, device_ids, decision)
     host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
     envs, host = environment(resource, host_devices), decision.snapshot.host
+    numbers = frozenset(each.group for each in host_devices if each.group is not None)
     nodes = device_nodes(host_devices, resource.iommufd, host)
     if resource.cdi:
         alone = {node for each in host_devices for node in device_nodes([each], resource.iommufd, host)}
         more = tuple(DeviceNode(node) for node in nodes if node not in alone)
-        return Grant(envs, more, tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids))
-    return Grant(envs, tuple(map(DeviceNode, nodes)))
+        names = tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids)
+        return Grant(envs, more, names, numbers)
+    hidden = numbers if resource.iommufd is Iommufd.ONLY else frozenset[GroupNumber]()
+    return Grant(envs, tuple(map(DeviceNode, nodes)), groups=hidden)
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:

@@ -116,10 +116,10 @@ def _usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
 def _lent(
     rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The sets that pods have of this resource, as far as all of them is there."""
+    """The sets that pods have of this resource, or are being given, as far as all of them is there."""
     for head, loans in snapshot.loans.items():
         holder = snapshot.holder(head)
-        if holder is not None and holder.resource == rule.name:
+        if holder is None or holder.resource == rule.name:
             members = _members(loans, free)
             if members and _fits(rule, members):
                 yield members

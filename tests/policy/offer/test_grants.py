@@ -10,7 +10,7 @@ import pytest
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, unnamed
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
@@ -78,7 +78,17 @@ def test_iommufd_nodes_are_given_only_where_wanted_and_present(
 def test_with_cdi_the_runtime_gets_names_and_virt_launcher_its_environment() -> None:
     here = decided(function(A, 8), function(B, 9), cdi=True)
     names = (f"nodeagent.local/vfio={B}", f"nodeagent.local/vfio={A}")
-    assert granted(here, B, A) == Grant(((ENV, f"{B},{A}"),), (), names)
+    found = granted(here, B, A)
+    assert found == Grant(((ENV, f"{B},{A}"),), (), names, frozenset({GroupNumber(8), GroupNumber(9)}))
+
+
+@pytest.mark.parametrize("iommufd", Iommufd)
+def test_groups_are_told_where_no_node_tells_them(iommufd: Iommufd) -> None:
+    """A daemon that comes later learns them from the answer, also when the device has left the host."""
+    here = decided(function("0000:08:00.0", 42, **CDEV), nodes=BOTH, iommufd=iommufd)
+    found = granted(here, "0000:08:00.0")
+    assert found.groups == ({42} if iommufd is Iommufd.ONLY else set())
+    assert ("/dev/vfio/42" in [node.path for node in found.nodes]) is (not found.groups)
 
 
 def test_the_cdi_document_lists_the_nodes_of_each_healthy_device() -> None:
