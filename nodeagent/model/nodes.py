@@ -23,7 +23,8 @@ class DevNode(NamedTuple):
 
     ``target``: the node itself, where the path is a link. ``alias``: its lasting name, such as
     ``serial/usb-FTDI_A50285BI``, from the links of udev. ``parent``: the directory in sysfs of the device to
-    which it belongs. ``vacant``: the node is there, and no device has its number.
+    which it belongs. ``vacant``: the node is there, and no device has its number. ``others``: more functions
+    behind it, for an NVMe disk may have several controllers.
     """
 
     path: str
@@ -32,6 +33,12 @@ class DevNode(NamedTuple):
     parent: str | None = None
     function: PciAddress | None = None  # the PCI function behind it, whatever is between
     vacant: bool = False
+    others: tuple[PciAddress, ...] = ()
+
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """All PCI functions behind it."""
+        return self.others if self.function is None else (self.function, *self.others)
 
     @property
     def real(self) -> str:

@@ -92,7 +92,8 @@ class Snapshot:
         usb, nodes = self.host.usb, self.host.dev_nodes
         found: dict[PciAddress, Had] = {}
         for had, paths in self._given():
-            found |= {node.function: had for path in paths if (node := nodes.get(path)) and node.function}
+            known = (nodes[path] for path in paths if path in nodes)
+            found |= {function: had for node in known for function in node.functions}
         lent = {loan.id: head for head, loans in self.loans.items() for loan in loans}
         for device in usb.values() if self.loans or self.allocations.holders else ():
             holder = self.holder(lent.get(device.id, device.id))

@@ -86,3 +86,13 @@ def test_only_those_nodes_are_looked_for_that_no_rule_names() -> None:
     assert replace(known, desired=Desired(rules=(rules,))).given_nodes == ("/dev/kvm",)
     lent = replace(FREE, loans=LOANS)
     assert lent.given_nodes == ("/dev/bus/usb/001/004", "/dev/bus/usb/001/005")
+
+
+def test_all_functions_behind_a_node_are_its_holders() -> None:
+    """An NVMe disk may have several controllers."""
+    known = held("nvme0n1-0", nodes=("/dev/nvme0n1",))
+    disk = DevNode("/dev/nvme0n1", function=CARD, others=(XHCI,))
+    here = replace(known, host=replace(HOST, dev_nodes={disk.path: disk}))
+    assert [containers.part_of(each, here) for each in (CARD, XHCI)] == [
+        f"ns/one has /dev/nvme0n1, which is behind {each}" for each in (CARD, XHCI)
+    ]

@@ -10,6 +10,7 @@ is not taken for a USB device without a serial number, since its twins would sha
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -26,6 +27,8 @@ _VFIO = {"vfio": "/dev/vfio", "vfio-dev": "/dev/vfio/devices"}  # directories in
 _LINKS = 40  # as many as the kernel follows
 _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
+# nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
+_SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
 _GPUS = "/proc/driver/nvidia/gpus"
 
 
@@ -111,11 +114,12 @@ class Reading:
             return None
         if listed and stat.S_ISDIR(status.st_mode):
             return None
-        parent, function, vacant = self._behind(status)
+        parent, functions, vacant = self._behind(status)
         real = self._of_group(status) or real
         target = "" if real == path else real
         alias = self._alias(real, parent) if listed else ""
-        return DevNode(path, target, alias, parent, function, vacant)
+        function = functions[0] if functions else None
+        return DevNode(path, target, alias, parent, function, vacant, functions[1:])
 
     def _of_group(self, status: os.stat_result) -> str | None:
         """The kernel's own node of an IOMMU group, or of a VFIO device, that has this number.
@@ -129,18 +133,27 @@ class Reading:
         directory = _VFIO.get(kind)
         return directory and f"{directory}/{name}"
 
-    def _behind(self, status: os.stat_result) -> tuple[str | None, PciAddress | None, bool]:
-        """The device of this number, the PCI function that it is on, and whether there is none at all."""
+    def _behind(self, status: os.stat_result) -> tuple[str | None, tuple[PciAddress, ...], bool]:
+        """The device of this number, the PCI functions that it is on, and whether there is none at all."""
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
         if kind is None:
-            return None, None, False
+            return None, (), False
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
         if kind == "char" and major == _NVIDIA:
             gpu = self._nvidia.get(str(low))
-            return None, gpu, gpu is None and low < _NVIDIA_SHARED
+            return None, () if gpu is None else (gpu,), gpu is None and low < _NVIDIA_SHARED
         shown = f"/sys/dev/{kind}/{major}:{low}"
         parent = self._device(f"{shown}/device")  # what is itself on a bus has no such link: a USB device
-        return parent, _function(parent or self._device(shown)), False
+        return parent, self._functions(parent or self._device(shown)), False
+
+    def _functions(self, real: str | None) -> tuple[PciAddress, ...]:
+        """Those on the way to a device; of an NVMe subsystem, which is on none of them, its controllers."""
+        subsystem = _SUBSYSTEM.match(real or "")
+        places = [real]
+        if subsystem is not None:
+            names = sorted(filter(_CONTROLLER.fullmatch, self._root.names(subsystem[0])))
+            places = [self._device(f"{subsystem[0]}/{name}") for name in names]
+        return tuple(found for place in places if (found := _function(place)) is not None)
 
     def _device(self, link: str) -> str | None:
         if not self._root.exists(link):

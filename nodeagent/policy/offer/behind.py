@@ -27,9 +27,9 @@ def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
     for node in nodes:
         if of_groups(node.real):
             return _of_group(node)
-        function = _function(node, snapshot.host)
-        if function is not None and groups.ready(function):
-            return _for_machines(node, function)
+        for function in functions((node,), snapshot.host):
+            if groups.ready(function):
+                return _for_machines(node, function)
         if (device := _offered_usb(node, snapshot)) is not None:
             return _of_usb(node, *device)
         if (lent := _lent(node, snapshot)) is not None:
@@ -108,9 +108,4 @@ def numa(nodes: Iterable[DevNode], host: Host) -> int | None:
 
 def functions(nodes: Iterable[DevNode], host: Host) -> Iterator[PciFunction]:
     """The PCI functions behind the nodes."""
-    found = (_function(node, host) for node in nodes)
-    return (function for function in found if function is not None)
-
-
-def _function(node: DevNode, host: Host) -> PciFunction | None:
-    return None if node.function is None else host.functions.get(node.function)
+    return (found for node in nodes for each in node.functions if (found := host.functions.get(each)))

@@ -78,7 +78,7 @@ def touched(rule: CdiRule, before: Host, now: Host) -> bool:
     if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes or before.usb is not now.usb:
         return True
     changed = now.changes_since(before).functions
-    return bool(changed) and any(node.function in changed for node in now.dev_nodes.values())
+    return bool(changed) and any(not changed.isdisjoint(node.functions) for node in now.dev_nodes.values())
 
 
 def names(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:

@@ -95,9 +95,9 @@ def touched(rule: NodeRule, before: Host, now: Host) -> bool:
         return True
     changed = now.changes_since(before).functions
     return bool(changed) and any(
-        node.function in changed
+        not changed.isdisjoint(node.functions)
         for node in now.dev_nodes.values()
-        if node.function is not None and any(fits(node.path, entry.path) for entry in rule.entries)
+        if node.functions and any(fits(node.path, entry.path) for entry in rule.entries)
     )
 
 

@@ -48,6 +48,23 @@ def test_the_function_is_found_behind_what_has_no_device_of_its_own(
     assert (node.function, node.parent) == (GPU, None)
 
 
+def test_an_nvme_disk_has_all_its_controllers_behind_it(host: SimulatedHost, tmp_path: Path) -> None:
+    """With several paths to it the kernel shows the disk below its subsystem, beside links to these."""
+    subsystem = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0"
+    host.write_file(f"{subsystem}/nvme0n1/nvme0n1p1/partition", "1")
+    host.tree.link(f"{subsystem}/nvme0n1/device", subsystem)
+    for name, address in (("nvme0", GPU), ("nvme1", "0000:3c:00.0")):
+        place = f"/sys/devices/pci0000:3a/{address}/nvme/{name}"
+        host.write_file(f"{place}/address", address)
+        host.tree.link(f"{subsystem}/{name}", place)
+    os.makedirs(host.path("/sys/dev/block"))
+    for minor, place in enumerate(("nvme0n1", "nvme0n1/nvme0n1p1")):
+        host.tree.link(f"/sys/dev/block/259:{minor}", f"{subsystem}/{place}")
+        os.mknod(host.path(f"/dev/disk{minor}"), stat.S_IFBLK | 0o600, os.makedev(259, minor))
+    nodes = devnodes.read(Root(tmp_path), ["/dev/disk0", "/dev/disk1"])
+    assert [node.functions for node in nodes.values()] == [(GPU, "0000:3c:00.0")] * 2
+
+
 def test_a_link_is_the_node_to_which_it_leads(host: SimulatedHost, tmp_path: Path) -> None:
     made.add(host, "/dev/deep/er/kvm", (10, 232))
     os.symlink("../dev/./deep/../deep/er", host.path("/dev/short"))
