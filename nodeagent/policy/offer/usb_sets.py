@@ -116,8 +116,8 @@ def _usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
 def _lent(
     rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The sets that pods have of this resource, or are being given, as far as all of them is there."""
-    for head, loans in snapshot.loans.items():
+    """The sets that pods have of this resource, as far as all of them is there, then what is being given."""
+    for head, loans in sorted(snapshot.loans.items(), key=lambda each: snapshot.holder(each[0]) is None):
         holder = snapshot.holder(head)
         if holder is None or holder.resource == rule.name:
             members = _members(loans, free)
