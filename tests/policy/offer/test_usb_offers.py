@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nodeagent.kernel.root import Root
+from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
 from nodeagent.model.desired import UsbRule, UsbSelector
 from nodeagent.model.host import Host
@@ -18,8 +19,9 @@ from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import ReasonCode, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import NODES, Loan, UsbDevice
+from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy import merge
-from nodeagent.policy.offer import grants, turn
+from nodeagent.policy.offer import grants, turn, units
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.usb import Plug
 from tests.cluster.crs import read
@@ -149,3 +151,30 @@ def test_what_became_of_one_part_is_told_of_the_set(
 def test_a_loan_that_nobody_has_any_more_says_nothing() -> None:
     found = of(KEY._replace(number=9), STICK, lent=(loan(KEY), loan(STICK)), holder=False)
     assert code(found, "a.b/set", "key") is None
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_is_being_lent_stays_a_set_though_something_goes_before(complete: bool) -> None:
+    """Its pod does not hold it yet; ``complete``: who holds what is known for certain."""
+    begin = samples.snapshot(samples.host(KEY, STICK, OTHER), samples.WISH._replace(rules=(SET,)))
+    known = Knowledge.COMPLETE if complete else Knowledge.PARTIAL
+    allocations = replace(begin.allocations, knowledge=known)
+    loans = {DeviceId("key"): (loan(KEY), loan(OTHER))}
+    found = turn.first(replace(begin, loans=loans, allocations=allocations))
+    assert found.offers[units.USB][0].host_devices == ("key", "other")
+
+
+def test_what_a_pod_has_is_kept_before_what_is_left_of_a_loan() -> None:
+    key = device(5, "key2", "1234")
+    held = samples.holders("key2", resource="a.b/set")
+    begin = samples.snapshot(samples.host(KEY, STICK, key), samples.WISH._replace(rules=(SET,)), holders=held)
+    loans = {DeviceId("key"): (loan(KEY), loan(STICK)), DeviceId("key2"): (loan(key), loan(STICK))}
+    found = turn.first(replace(begin, loans=loans))
+    assert [each.host_devices for each in found.offers[units.USB]] == [("key2", "stick")]
+
+
+def test_a_set_is_made_of_what_can_be_given_first() -> None:
+    used = STICK._replace(uses=HostUses((HostUse(UseKind.MOUNTED, "sdb", "mounted on /srv"),)))
+    found = of(KEY, used, OTHER)
+    assert code(found, "a.b/set", "key") is None
+    assert code(of(KEY, used), "a.b/set", "key") is ReasonCode.USED_BY_HOST
