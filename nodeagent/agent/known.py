@@ -118,8 +118,12 @@ class Known:
             holder = allocations.holder_of(entry.resource, entry.device_id)
             if holder is not None:
                 found.add(entry, holder, allocations.holders)
+        written = {(entry.resource, entry.device_id) for entry in checkpoint.entries}
+        readable = checkpoint.written is not None
+        held = ((holder.resource, each) for each, holder in allocations.held() if holder.named)
         self._newest = replace(
             allocations,
+            unwritten=frozenset(each for each in held if each not in written) if readable else frozenset(),
             brought=_same(last.brought, found.brought),
             groups=_same(last.groups, found.groups),
             nodes=_same(last.nodes, found.nodes),

@@ -35,6 +35,13 @@ class _Found(NamedTuple):
     closed: frozenset[str]
 
 
+class _Had(NamedTuple):
+    """Who was seen to have a device."""
+
+    id: str
+    openers: tuple[str, ...]
+
+
 class UsbClosing:
     """Waits until USB devices are closed; remembers who was seen with one."""
 
@@ -44,7 +51,7 @@ class UsbClosing:
         self._forgotten = forgotten
         self._nodes = threads.OneByOne()
         self._disks = threads.OneByOne()
-        self._openers: dict[str, tuple[str, ...]] = {}  # by place on the bus
+        self._had: dict[str, _Had] = {}  # by place on the bus
 
     async def closed(self, devices: Sequence[UsbDevice]) -> None:
         """Wait until no process has them open, or one of their disks.
@@ -63,17 +70,23 @@ class UsbClosing:
 
         Where that cannot be seen, whoever had one until a moment ago counts as one that has it open.
         """
-        had = {each.place: self._openers[each.place] for each in devices if each.place in self._openers}
+        had = {each.place: self._had[each.place].openers for each in devices if self._knows(each)}
         places = [each.place for each in devices]
         found = await self._nodes.call(LOOK, _look, self._root, places, had) if places else None
         openers, closed = found or _Found(had, frozenset())
-        self._openers = {each: who for each, who in self._openers.items() if each not in had} | {**openers}
+        self._had = {each: known for each, known in self._had.items() if each not in places}
+        self._had |= {each.place: _Had(each.id, who) for each in devices if (who := openers.get(each.place))}
         for each in devices:
             if each.place in openers:
                 return f"{each.id}: open by {openers[each.place][-1]}"
         if not closed.issuperset(places) and self._doubted(devices):
             return f"{devices[0].id}: who had it until a moment ago may have it open yet"
         return None
+
+    def _knows(self, device: UsbDevice) -> bool:
+        """True if somebody had this one when it was looked at last; numbers on a bus come again."""
+        known = self._had.get(device.place)
+        return known is not None and known.id == device.id
 
     async def _used(self, devices: Sequence[UsbDevice]) -> str | None:
         """Which of them has a disk that a process has open, in words."""

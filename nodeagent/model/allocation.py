@@ -18,8 +18,11 @@ from nodeagent.model.ids import GroupNumber, ResourceName
 
 T = TypeVar("T")
 
-GROUPS = "nodeagent.local/iommu-groups"
-"""The annotation of a container with the numbers of IOMMU groups, where it was given no nodes of these."""
+GROUP = "nodeagent.local/iommu-group-"
+"""How the annotations of a container begin that have the numbers of groups of which it was given no nodes.
+
+One for each: a container with two resources would have two values of one.
+"""
 UNNAMED = "a pod that the kubelet does not name yet"
 
 
@@ -98,7 +101,8 @@ class Allocations:
     ``namesakes`` hold another device by an id by which ``holders`` has somebody of another resource.
     ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
     ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others,
-    ``cdi`` the names of CDI devices.
+    ``cdi`` the names of CDI devices. Of what is ``unwritten`` nobody knows yet what came with it: a container
+    asks for all that it wants before the kubelet writes that.
     """
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
@@ -108,6 +112,7 @@ class Allocations:
     nodes: ByPossession[tuple[str, ...]] = field(default_factory=dict)
     cdi: ByPossession[tuple[str, ...]] = field(default_factory=dict)
     namesakes: ByPossession[Holder] = field(default_factory=dict)
+    unwritten: frozenset[Possession] = frozenset()
 
     @property
     def complete(self) -> bool:

@@ -113,6 +113,11 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
     return counted and group is not None and group.node
 
 
+def is_waited_for(function: PciFunction, host: Host) -> bool:
+    """The same, of a function of this host: by its count it is open, though it has no driver any more."""
+    return function.group is not None and going_away(function, host.groups.get(function.group))
+
+
 def whole(number: GroupNumber) -> str:
     """The id that stands for all of a group: KubeVirt's own plugins list group numbers.
 

@@ -14,15 +14,17 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
+from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim import devnodes
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox import foreign
 from tests.blackbox.boards import named, running
-from tests.blackbox.harness import Node, allocate, eventually, health, pod
+from tests.blackbox.harness import PATIENCE, Node, allocate, eventually, health, pod
 from tests.blackbox.plugs import ONE, all_seen, plugged, stick
 from tests.blackbox.test_one_group_named import described
+from tests.sim import plugin
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BOUND, SHARED = "example.com/bound", "example.com/shared"
@@ -162,12 +164,12 @@ async def test_the_function_is_kept_for_a_while_of_which_somebody_was_given_a(no
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", GIVEN)
 
 
-def the_node_first(kubelet: Kubelet) -> None:
+def the_node_first(kubelet: Kubelet, resource: str = SHARED) -> None:
     """The kubelet asks for the resources of a container in any order."""
     for seed in range(20):
-        wishes = [SHARED, foreign.NIC]
+        wishes = [resource, foreign.NIC]
         random.Random(seed).shuffle(wishes)
-        if wishes[0] == SHARED:
+        if wishes[0] == resource:
             return kubelet.state.random.seed(seed)
     raise AssertionError("no order of all has it first")
 
@@ -208,3 +210,75 @@ async def test_nobody_binds_it_by_hand_where_no_daemon_runs(node: Node, rules: s
         assert said.returncode != 0
         assert "ns/one has" in said.stdout + said.stderr
         assert drivers.driver(SERIAL) == "serial"
+
+
+@pytest.mark.parametrize(
+    ("rules", "then"),
+    [(NODE, "stays"), (NODE, "is gone"), (SHARES, "stays"), (SHARES, "is gone"), (CDI, "stays")],
+    ids=["node, stays", "node, is gone", "share, stays", "share, is gone", "CDI device, stays"],
+)
+async def test_a_new_daemon_keeps_it_while_another_plugin_takes_its_time_though_the_rule(
+    node: Node, rules: str, then: str
+) -> None:
+    """The kubelet names the pod, and what it was given is in no file yet."""
+    async with (
+        with_a_serial_card(node, rules) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon() as daemon,
+        foreign.serving(kubelet, "nic-0", takes=7.0),
+    ):
+        await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
+        the_node_first(kubelet)
+        one = pod("one", {SHARED: 1, foreign.NIC: 1})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, one)
+            await daemon.logged("allocated")
+            await node.until_told(lambda told: bool(told["holders"]))
+            await daemon.end()
+            if then == "stays":
+                passthrough = f"passthrough: [{{match: [{{addresses: ['{SERIAL}']}}]}}]"
+                node.configure(f"{HEAD}{rules}{passthrough}\n")
+            else:
+                wished(node, STICKS, SERIAL)
+            async with node.daemon():
+                await kubelet.until(lambda: one.phase != "Pending", 2 * PATIENCE)
+                running(one)
+                await keeps(drivers, SERIAL, "serial")
+
+
+class Ports(foreign.Foreign):
+    """Another plugin, which gives the node as well."""
+
+    async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
+        answer = await super().allocate(message)
+        for each in answer.container_responses:
+            each.devices.append(v1beta1.DeviceSpec("/dev/ttyX", "/dev/ttyX", "rw"))
+        return answer
+
+
+@pytest.mark.parametrize("how", ["a rule", "hand"])
+async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(node: Node, how: str) -> None:
+    port = "vendor.example/serial"
+    ports = Ports(plugin.device("ser-0"))
+    ports.refusal = None
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        plugin.served(kubelet, ports, "ser.sock"),
+        foreign.serving(kubelet, "nic-0", takes=5.0),
+    ):
+        await plugin.register(kubelet, "ser.sock", port)
+        await kubelet.until_listed(port, 1)
+        the_node_first(kubelet, port)
+        one = pod("one", {port: 1, foreign.NIC: 1})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, one)
+            await node.until_told(lambda told: "ser-0" in told["holders"])
+            assert one.phase == "Pending"
+            if how == "hand":
+                assert (await node.command("bind", SERIAL)).returncode != 0
+            else:
+                wished(node, STICKS, SERIAL)
+        running(one)
+        await keeps(drivers, SERIAL, "serial")

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import named, refusal, running, stays
-from tests.blackbox.harness import PATIENCE, Node, client_of, pod
+from tests.blackbox.harness import PATIENCE, Node, client_of, pod, until_health
 from tests.blackbox.plugs import ONE, SINGLE, all_seen, configured, opened, plugged, stick
 from tests.blackbox.test_one_group_counts import ENDING, OLD, process
 from tests.blackbox.test_one_group_looks import unseen
@@ -125,3 +125,22 @@ async def test_requests_that_are_cut_off_leave_no_thread_each(node: Node) -> Non
                 async with client_of(kubelet, ONE) as channel:
                     await v1beta1.DevicePluginStub(channel).allocate(request, timeout=30)
         assert daemon.usage().threads < before + 6
+
+
+async def test_another_one_with_the_number_of_what_he_had_is_not_his(node: Node) -> None:
+    """Numbers begin again when the controller is bound anew."""
+    configured(node, SINGLE)
+    process(node)
+    path = plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(ONE, 1)
+        descriptor = opened(node, path)
+        assert "4711" in await refusal(kubelet, ONE, DEVICE)
+        process(node, flags=ENDING, state="D")
+        descriptor.unlink()
+        node.host.usb.unplug("1-1")
+        await until_health(kubelet, ONE, DEVICE, None)
+        plugged(node, "1-2", stick("B"), 4)
+        await until_health(kubelet, ONE, "46f4:0001-B", "Healthy")
+        await stays(kubelet, lambda: True, OLD)
+        assert await refusal(kubelet, ONE, "46f4:0001-B") == ""

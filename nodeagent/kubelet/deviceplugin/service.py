@@ -19,7 +19,7 @@ from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.model.allocation import GROUPS, Grant
+from nodeagent.model.allocation import GROUP, Grant
 
 ALLOCATE_LIMIT = 10.0  # seconds; the kubelet sets no deadline and admits no other pod meanwhile
 DELIVERY_LIMIT = 0.1  # seconds that a refusal waits until the streams have sent why
@@ -190,7 +190,7 @@ def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:
             )
             for node in grant.nodes
         ],
-        annotations={GROUPS: ",".join(map(str, sorted(grant.groups)))} if grant.groups else {},
+        annotations={f"{GROUP}{number}": "given" for number in sorted(grant.groups)},
         cdi_devices=[v1beta1.CdiDevice(name=name) for name in grant.cdi],
     )
 

@@ -14,10 +14,11 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
-from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_address
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import direct, kinds, units
+from nodeagent.policy.offer import nodes as nodes_of
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
@@ -41,8 +42,8 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
         more = tuple(DeviceNode(node) for node in nodes if node not in alone)
         names = tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids)
         return Grant(envs, more, names, numbers)
-    hidden = numbers if resource.iommufd is Iommufd.ONLY else frozenset[GroupNumber]()
-    return Grant(envs, tuple(map(DeviceNode, nodes)), groups=hidden)
+    untold = frozenset(each for each in numbers if nodes_of.group_node(each) not in nodes)
+    return Grant(envs, tuple(map(DeviceNode, nodes)), groups=untold)
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:

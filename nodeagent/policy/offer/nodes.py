@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from nodeagent.model.host import Host, VfioDevice
+from nodeagent.model.ids import GroupNumber
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.usb import UsbDevice
 
@@ -24,7 +25,12 @@ def vfio(host_device: VfioDevice, iommufd: Iommufd, host: Host) -> tuple[str, ..
     group = host.groups.get(host_device.group) if host_device.group is not None else None
     paths = [CONTAINER_NODE] if CONTAINER_NODE in host.nodes else []
     if iommufd is not Iommufd.ONLY and group is not None and group.node:
-        paths.append(f"/dev/vfio/{group.number}")
+        paths.append(group_node(group.number))
     if iommufd is not Iommufd.NEVER and host_device.cdev and IOMMUFD_NODE in host.nodes:
         paths += [f"/dev/vfio/devices/{host_device.vfio_device}", IOMMUFD_NODE]
     return tuple(paths)
+
+
+def group_node(number: GroupNumber) -> str:
+    """The node of a group that has an IOMMU behind it."""
+    return f"/dev/vfio/{number}"

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""While an unbind waits for whoever has a function open, the rest of its group is nobody else's.
+
+The driver link has gone, and the count of opens stays. By iommufd nobody has the node of the group.
+"""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from nodeagent.sim.host import SimulatedHost
+from tests.blackbox.boards import GPU, USB, Board, named, running, stays, usb_boards
+from tests.blackbox.harness import Node, pod, until_health
+from tests.blackbox.test_one_group_counts import OLD, QEMU, process
+
+GIVEN = pytest.mark.parametrize("given", ["isolation: group", "iommufd: only"])
+SEEN = pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen"])
+
+
+def board_of(node: Node, given: str, *, seen: bool) -> Board:
+    """A GPU with its USB function; all processes of the host are ``seen``."""
+    node.host = SimulatedHost(node.root, numa_nodes=(0, 1), cdev=True)
+    if seen:
+        process(node)
+    (board,) = usb_boards(node, 1)
+    node.configure(
+        "resources:\n"
+        f"- {{name: {GPU}, pci: [{{devices: ['1eb8']}}], {given}}}\n"
+        f"- {{name: {USB}, pci: [{{devices: ['1ad8']}}], {given}}}\n"
+    )
+    return board
+
+
+def opens(node: Node, board: Board, given: str, *, seen: bool) -> None:
+    node.host.hold(board.gpu)
+    if seen:
+        own = "devices/vfio0" if given == "iommufd: only" else board.group
+        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{own}")
+
+
+@GIVEN
+@SEEN
+async def test_what_a_forgotten_pod_has_is_not_free(node: Node, given: str, seen: bool) -> None:
+    board = board_of(node, given, seen=seen)
+    async with node.kubelet() as kubelet, node.daemon():
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+        await stays(kubelet, lambda: True, OLD)
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        running(old)
+        opens(node, board, given, seen=seen)
+        await named(node, board.gpu, old)
+        await until_health(kubelet, USB, board.usb, "Unhealthy")
+        node.host.functions.begin_going_away(board.gpu)
+        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        kubelet.delete(old)  # by force: its container ends later
+        late = await kubelet.admit(pod("late", {USB: 1}))
+        assert late.phase == "Failed"
+        if seen:
+            node.host.tree.remove(f"{QEMU}/fd/7")
+        node.host.functions.finish_going_away(board.gpu)
+        await until_health(kubelet, USB, board.usb, "Healthy")
+        running(await kubelet.admit(pod("new", {USB: 1})))
+
+
+@GIVEN
+@SEEN
+async def test_what_the_host_itself_has_is_not_free(node: Node, given: str, seen: bool) -> None:
+    board = board_of(node, given, seen=seen)
+    async with node.kubelet() as kubelet, node.daemon():
+        await until_health(kubelet, GPU, board.gpu, "Healthy")
+        await stays(kubelet, lambda: True, OLD)
+        opens(node, board, given, seen=seen)
+        first = await kubelet.admit(pod("first", {USB: 1}))
+        assert first.phase == "Failed"
+        node.host.functions.begin_going_away(board.gpu)
+        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        with anyio.fail_after(15):
+            refused = await kubelet.admit(pod("refused", {USB: 1}))
+        assert refused.phase == "Failed"
