@@ -121,9 +121,10 @@ class Known:
         written = {(entry.resource, entry.device_id) for entry in checkpoint.entries}
         readable = checkpoint.written is not None
         held = ((holder.resource, each) for each, holder in allocations.held() if holder.named)
+        unwritten = (each for each in held if each not in written and not each[1].isdecimal())
         self._newest = replace(
             allocations,
-            unwritten=frozenset(each for each in held if each not in written) if readable else frozenset(),
+            unwritten=frozenset(unwritten) if readable else frozenset(),
             brought=_same(last.brought, found.brought),
             groups=_same(last.groups, found.groups),
             nodes=_same(last.nodes, found.nodes),

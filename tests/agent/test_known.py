@@ -159,3 +159,12 @@ def test_a_holder_without_a_name_is_not_remembered() -> None:
 def test_an_equal_holder_stays_the_same_object() -> None:
     before = {"x": Holder("ns", "p", A)}
     assert Known().answered({"x": POD}, before, checkpoint(), doubtful=False)["x"] is before["x"]
+
+
+def test_what_is_named_and_in_no_file_yet_may_be_anything() -> None:
+    """A number is a group, or a share of another plugin, of which the file says nothing."""
+    held = Allocations({"x": POD, "y": POD, "7": POD, "z": hinted()})
+    found = Known().with_answers(held, checkpoint(entry("x")))
+    assert found.unwritten == {(A, "y")}
+    assert Known().with_answers(held, Checkpoint()).unwritten == frozenset(), "no file can be read"
+    assert Known().with_answers(held, checkpoint(entry("x"), entry("y"))).unwritten == frozenset()
