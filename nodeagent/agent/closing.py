@@ -28,7 +28,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.allocation import Pods
-from nodeagent.model.host import Host, HostDevice, PciFunction, Recovery
+from nodeagent.model.host import HostDevice, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Isolation, Resource
 from nodeagent.policy import groups
@@ -129,9 +129,8 @@ class Closing:
 
     async def _left_open(self, resource: Resource, device_id: str) -> Refused:
         """It was waited for in vain; the process that has it open, if that is known."""
-        host = self._snapshots.now.host
-        member = host.device(device_id)
-        by_group = member is not None and _by_group(member, host)
+        member = self._snapshots.now.host.device(device_id)
+        by_group = member is not None and _by_group(member)
         process = "" if member is None else await self._looks.by_whom(member, by_group=by_group)
         self._keep(device_id, process)
         return Refused(
@@ -147,7 +146,7 @@ class Closing:
         """
         host, known = self._snapshots.now.host, self._snapshots.now.left_open
         refused = {each.id: each for each in map(host.device, known) if each is not None}
-        remembered = (each for each in self._looks.remembered(host) if not _counted(each, host))
+        remembered = (each for each in self._looks.remembered(host) if not _counted(each))
         members = {**{each.id: each for each in remembered}, **refused}
         if not (known or members):
             return
@@ -159,8 +158,7 @@ class Closing:
 
     def _keep(self, device_id: str, process: str) -> None:
         """List it as open from now on; where a count tells that, it is."""
-        host = self._snapshots.now.host
-        if not _counted(host.device(device_id), host):
+        if not _counted(self._snapshots.now.host.device(device_id)):
             self._publish({**self._snapshots.now.left_open, device_id: process})
 
     def _publish(self, left_open: Mapping[str, str]) -> None:
@@ -188,19 +186,14 @@ class Closing:
         count somebody may have the node of the group open, and no device of it yet, or no more: that counts
         nothing, and keeps everybody else from the group.
         """
-        host = self._offering.decision.snapshot.host
         unaccounted = releases.unaccounted(resource, device_ids, self._offering.decision, pods)
         alone = resource.isolation is Isolation.NONE
-        members = tuple(
-            {each.id: each for each in unaccounted if not (alone and _by_group(each, host))}.values()
-        )
-        counted = tuple(each.id for each in members if _counted(each, host))
+        members = tuple({each.id: each for each in unaccounted if not (alone and _by_group(each))}.values())
+        counted = tuple(each.id for each in members if _counted(each))
         if not members:
             return _Found()
         if counted and before.counted.issuperset(counted):  # to look at all again may take its time
-            await self._looks.by_names(
-                members, frozenset(each.id for each in members if _by_group(each, host))
-            )
+            await self._looks.by_names(members, frozenset(each.id for each in members if _by_group(each)))
             return _Found.of(counted)
         began, shut = anyio.current_time(), (each for each in members if each.group in self._shut)
         quickly = frozenset(each.id for each in shut if not self._forgotten.has(each, began))
@@ -213,25 +206,24 @@ class Closing:
         self, members: Sequence[HostDevice], quickly: frozenset[str] = frozenset()
     ) -> in_use.Seen:
         """Who has these open; whose group was closed is known from then on."""
-        host = self._snapshots.now.host
-        by_group = frozenset(each.id for each in members if _by_group(each, host))
+        by_group = frozenset(each.id for each in members if _by_group(each))
         seen = await self._looks.at_all(members, by_group, quickly & by_group)
-        opened = {each.group for each in members if _counted(each, host) or each.id in seen.openers}
+        opened = {each.group for each in members if _counted(each) or each.id in seen.openers}
         closed = {each.group for each in members if each.id in seen.closed & by_group}
         self._shut = (self._shut | closed) - opened
         return seen
 
 
-def _by_group(member: HostDevice, host: Host) -> bool:
+def _by_group(member: HostDevice) -> bool:
     """True if a count tells that it is closed: then it is the node of its group that may be open."""
-    return not (groups.uncertain(member) or _counted(member, host))
+    return not (groups.uncertain(member) or _counted(member))
 
 
-def _counted(member: HostDevice | None, host: Host) -> bool:
+def _counted(member: HostDevice | None) -> bool:
     """True if its count says that it is open, also while an unbind waits for that."""
     if not isinstance(member, PciFunction):
         return False
-    return bool(groups.opened(member)) or groups.is_waited_for(member, host)
+    return bool(groups.opened(member)) or groups.is_waited_for(member)
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lowest count of opens of each function on a VFIO driver, on record below /run for the next daemon.
 
+Also of one that has lost that driver since, and has none: an unbind may wait for whoever has it open.
+
 A count above it means open. A daemon that starts has seen no lower one: without the record it could not tell
 what a pod has open that the kubelet has forgotten from what a driver of the host has left, where it sees no
 processes. A count is of one binding of a driver, which the kernel makes anew each time, with other inodes.
@@ -27,7 +29,7 @@ _HINT = "without it a restart forgets what is closed, where it cannot see the pr
 
 
 class Baseline(NamedTuple):
-    """The lowest count of opens under one binding."""
+    """The lowest count of opens under one binding; ``driver`` "": it has lost that since."""
 
     lowest: int
     driver: str
@@ -76,6 +78,8 @@ def _baseline(lowest: Any, driver: Any, inode: Any, vfio_inode: Any) -> Baseline
 
 def of(function: PciFunction) -> Baseline | None:
     """The lowest count that is known of it; None where there is none that tells."""
+    if function.driver is None and function.lowest is not None and function.inode is not None:
+        return Baseline(function.lowest, "", function.inode, 0)
     driver, inode, vfio_inode = function.driver, function.inode, function.vfio_inode
     if not function.vfio or None in (function.idle, driver, inode, vfio_inode):
         return None
@@ -87,13 +91,22 @@ def restored(host: Host, record: Record, addresses: Iterable[PciAddress]) -> Hos
     lower: dict[PciAddress, PciFunction] = {}
     for address in addresses:
         function, known = host.functions.get(address), record.get(address)
-        if function is not None and known is not None and _lower(known, of(function)):
+        if function is None or known is None:
+            continue
+        if _lower(known, of(function)):
             lower[address] = function._replace(idle=known.lowest)
+        elif _left_so(known, function):
+            lower[address] = function._replace(lowest=known.lowest)
     return replace(host, functions={**host.functions, **lower}, changes=None) if lower else host
 
 
 def _lower(known: Baseline, now: Baseline | None) -> bool:
     return now is not None and known == now._replace(lowest=known.lowest) and known.lowest < now.lowest
+
+
+def _left_so(known: Baseline, function: PciFunction) -> bool:
+    """True if a daemon before saw it on a VFIO driver last, and it has none now."""
+    return function.driver is None and function.lowest is None and known.inode == function.inode
 
 
 def updated(record: Record, host: Host, addresses: Iterable[PciAddress]) -> Record:

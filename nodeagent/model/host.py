@@ -108,6 +108,7 @@ class PciFunction(NamedTuple):
     vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
     vgpu_type: str | None = None  # the id of the type that is set there
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
+    lowest: int | None = None  # without a driver: the lowest ``enable`` under the VFIO driver before
 
     @property
     def id(self) -> str:

@@ -107,15 +107,17 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
     """True if an unbind, remove or unplug waits for the holder of the function.
 
     The driver link goes first, the group's node and the count of opens stay until the holder closes
-    (seen on Linux 6.1, 6.12 and 7.2). What a driver of the host has left of its count is nobody's.
+    (seen on Linux 6.1, 6.12 and 7.2). What a driver of the host has left of its count is nobody's; a bridge
+    is enabled for what is behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
     """
     counted = function.driver is None and bool(function.enable) and function.enable != function.idle
-    return counted and group is not None and group.node
+    return counted and not function.bridge and group is not None and group.node
 
 
-def is_waited_for(function: PciFunction, host: Host) -> bool:
-    """The same, of a function of this host: by its count it is open, though it has no driver any more."""
-    return function.group is not None and going_away(function, host.groups.get(function.group))
+def is_waited_for(function: PciFunction) -> bool:
+    """True if it is open for certain, though it has no driver any more: its count was lower under VFIO."""
+    lowest = function.lowest
+    return function.driver is None and lowest is not None and (function.enable or 0) > lowest
 
 
 def whole(number: GroupNumber) -> str:

@@ -259,22 +259,22 @@ class Ports(foreign.Foreign):
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(node: Node, how: str) -> None:
     port = "vendor.example/serial"
-    ports = Ports(plugin.device("ser-0"))
+    ports = Ports(plugin.device("port-0"))
     ports.refusal = None
     async with (
         with_a_serial_card(node, STICKS) as drivers,
         node.kubelet() as kubelet,
         node.daemon(),
-        plugin.served(kubelet, ports, "ser.sock"),
+        plugin.served(kubelet, ports, "port.sock"),
         foreign.serving(kubelet, "nic-0", takes=5.0),
     ):
-        await plugin.register(kubelet, "ser.sock", port)
+        await plugin.register(kubelet, "port.sock", port)
         await kubelet.until_listed(port, 1)
         the_node_first(kubelet, port)
         one = pod("one", {port: 1, foreign.NIC: 1})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kubelet.admit, one)
-            await node.until_told(lambda told: "ser-0" in told["holders"])
+            await node.until_told(lambda told: "port-0" in told["holders"])
             assert one.phase == "Pending"
             if how == "hand":
                 assert (await node.command("bind", SERIAL)).returncode != 0

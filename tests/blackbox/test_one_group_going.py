@@ -78,3 +78,62 @@ async def test_what_the_host_itself_has_is_not_free(node: Node, given: str, seen
         with anyio.fail_after(15):
             refused = await kubelet.admit(pod("refused", {USB: 1}))
         assert refused.phase == "Failed"
+
+
+@GIVEN
+async def test_a_new_daemon_knows_it_too(node: Node, given: str) -> None:
+    board = board_of(node, given, seen=False)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await until_health(kubelet, GPU, board.gpu, "Healthy")
+            await until_health(kubelet, USB, board.usb, "Healthy")
+            node.host.hold(board.gpu)
+            first = await kubelet.admit(pod("first", {USB: 1}))
+            assert first.phase == "Failed"
+            node.host.functions.begin_going_away(board.gpu)
+            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        async with node.daemon() as daemon:
+            await daemon.logged("resource-registered", resource=USB)
+            await stays(kubelet, lambda: True, OLD)
+            second = await kubelet.admit(pod("second", {USB: 1}))
+            assert second.phase == "Failed"
+            node.host.functions.finish_going_away(board.gpu)
+            await until_health(kubelet, USB, board.usb, "Healthy")
+
+
+@SEEN
+async def test_a_bridge_that_is_enabled_for_what_is_behind_it_is_not_open(node: Node, seen: bool) -> None:
+    """One from PCI Express to PCI has no driver, and shares the group of what is behind it."""
+    if seen:
+        process(node)
+    bridge = "0000:1f:00.0"
+    node.host.add_function(bridge, vendor="1b21", device="1080", pci_class="060401", driver=None, group=20)
+    node.host.write(bridge, "enable", "1")
+    (board,) = usb_boards(node, 1)
+    async with node.kubelet() as kubelet, node.daemon():
+        await until_health(kubelet, USB, board.usb, "Healthy")
+        await stays(kubelet, lambda: True, OLD)
+        running(await kubelet.admit(pod("one", {USB: 1})))
+
+
+@SEEN
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_what_a_driver_of_the_host_has_left_keeps_nobody_from_the_rest(
+    node: Node, seen: bool, when: str
+) -> None:
+    """It let go of the GPU before the first daemon came, or between two."""
+    if seen:
+        process(node)
+    (board,) = usb_boards(node, 1)
+    node.host.bind(board.gpu, "i915")
+    if when == "before":
+        node.host.bind(board.gpu, None)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(USB, 1)
+            node.host.bind(board.gpu, None)
+            await until_health(kubelet, USB, board.usb, "Healthy")
+        async with node.daemon():
+            await stays(kubelet, lambda: True, OLD)
+            await until_health(kubelet, USB, board.usb, "Healthy")
+            running(await kubelet.admit(pod("one", {USB: 1})))

@@ -99,7 +99,9 @@ def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> No
             continue
         before = previous.functions.get(address)
         if function.driver is None:
-            functions[address] = function._replace(idle=_left(before, function))
+            functions[address] = function._replace(
+                idle=_left(before, function), lowest=_lowest(before, function)
+            )
         elif function.vfio:
             functions[address] = _with_lowest(before, function)
 
@@ -118,6 +120,13 @@ def _left(before: PciFunction | None, function: PciFunction) -> int | None:
     if before is None or before.inode != function.inode or before.vfio:
         return None
     return before.idle if before.driver is None else function.enable
+
+
+def _lowest(before: PciFunction | None, function: PciFunction) -> int | None:
+    """The lowest count under the VFIO driver that a function had last, which has no driver any more."""
+    if before is None or before.inode != function.inode:
+        return None
+    return before.idle if before.vfio else before.lowest
 
 
 def _binding(function: PciFunction) -> tuple[object, ...]:

@@ -106,7 +106,8 @@ def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
 def _leaving(function: PciFunction, host: Host) -> str | None:
     if function.unreadable is not None:
         return f"{function.address} is {function.unreadable}"
-    return f"{function.address} is going away, still in use" if groups.is_waited_for(function, host) else None
+    group = None if function.group is None else host.groups.get(function.group)
+    return f"{function.address} is going away, still in use" if groups.going_away(function, group) else None
 
 
 def _unlooked(function: PciFunction) -> str | None:

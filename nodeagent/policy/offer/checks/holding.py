@@ -101,7 +101,7 @@ def _open_through(vf: PciFunction) -> Reason:
 def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Something is open in the group, and no pod of this node has it."""
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
-    opened = [each for each in watched if groups.opened(each) or groups.going_away(each, unit.group)]
+    opened = [each for each in watched if groups.opened(each) or groups.is_waited_for(each)]
     if not opened or _accounted(function, unit, use):
         return None
     for member in opened:
