@@ -25,6 +25,7 @@ from nodeagent.model.ids import GroupNumber, ResourceName
 T = TypeVar("T")
 
 _RESOURCE = attrgetter("resource")
+_POSSESSION = attrgetter("resource", "device_id")
 NOBODY: ByPossession[Holder] = {}
 
 
@@ -118,13 +119,9 @@ class Known:
             holder = allocations.holder_of(entry.resource, entry.device_id)
             if holder is not None:
                 found.add(entry, holder, allocations.holders)
-        written = {(entry.resource, entry.device_id) for entry in checkpoint.entries}
-        readable = checkpoint.written is not None
-        held = ((holder.resource, each) for each, holder in allocations.held() if holder.named)
-        unwritten = (each for each in held if each not in written and not each[1].isdecimal())
         self._newest = replace(
             allocations,
-            unwritten=frozenset(unwritten) if readable else frozenset(),
+            written=None if checkpoint.written is None else frozenset(map(_POSSESSION, checkpoint.entries)),
             brought=_same(last.brought, found.brought),
             groups=_same(last.groups, found.groups),
             nodes=_same(last.nodes, found.nodes),

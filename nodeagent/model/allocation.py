@@ -101,8 +101,8 @@ class Allocations:
     ``namesakes`` hold another device by an id by which ``holders`` has somebody of another resource.
     ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
     ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others,
-    ``cdi`` the names of CDI devices. Of what is ``unwritten`` nobody knows yet what came with it: a container
-    asks for all that it wants before the kubelet writes that.
+    ``cdi`` the names of CDI devices. Of what is not ``written`` nobody knows what came with it: a container
+    asks for all that it wants before the kubelet writes that. None: its file cannot be read.
     """
 
     holders: Mapping[str, Holder] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Allocations:
     nodes: ByPossession[tuple[str, ...]] = field(default_factory=dict)
     cdi: ByPossession[tuple[str, ...]] = field(default_factory=dict)
     namesakes: ByPossession[Holder] = field(default_factory=dict)
-    unwritten: frozenset[Possession] = frozenset()
+    written: frozenset[Possession] | None = None
 
     @property
     def complete(self) -> bool:
@@ -129,6 +129,13 @@ class Allocations:
         if holder is not None and holder.resource == resource:
             return holder
         return self.namesakes.get(resource, {}).get(device_id)
+
+    def unwritten(self) -> Iterator[Possession]:
+        """What pods are named with, and the file does not have; of numbers it says nothing."""
+        for device_id, holder in self.held() if self.written is not None else ():
+            possession = holder.resource, device_id
+            if holder.named and possession not in (self.written or ()) and not device_id.isdecimal():
+                yield possession
 
     def held(self) -> Iterator[tuple[str, Holder]]:
         """All ids, and who holds them."""

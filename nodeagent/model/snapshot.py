@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from nodeagent.model.allocation import Allocations, Holder, Reservations
+from nodeagent.model.allocation import Allocations, Holder, Possession, Reservations
 from nodeagent.model.cdi import looked_at
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
@@ -81,6 +81,12 @@ class Snapshot:
             for path in sorted({*chain.from_iterable(answers), *lent})
             if looked_at(path) and not of_groups(path) and not any(fits(path, each) for each in wanted)
         )
+
+    @cached_property
+    def unwritten(self) -> Possession | None:
+        """Something that a pod has, no device of this host itself, of which nobody knows yet what it is."""
+        found = (each for each in self.allocations.unwritten() if self.host.device(each[1]) is None)
+        return next(found, None)
 
     @cached_property
     def had_behind(self) -> Mapping[PciAddress, Had]:

@@ -18,9 +18,9 @@ def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
         return f"what is behind {address} was given to a pod a moment ago"
     if not snapshot.given_nodes_seen:
         return "what is behind the nodes that pods have is not known yet"
-    for name, each in snapshot.allocations.unwritten:
-        if snapshot.host.device(each) is None:
-            holder = snapshot.allocations.holder_of(name, each) or UNNAMED
-            return f"what {holder} has as {each} of {name} is not known yet"
+    if snapshot.unwritten is not None:
+        name, each = snapshot.unwritten
+        holder = snapshot.allocations.holder_of(name, each) or UNNAMED
+        return f"what {holder} has as {each} of {name} is not known yet"
     had = snapshot.had_behind.get(address)
     return None if had is None else f"{had.holder or UNNAMED} has {had.what}, which is behind {address}"

@@ -100,8 +100,8 @@ def test_all_functions_behind_a_node_are_its_holders() -> None:
 
 def test_what_is_in_no_file_yet_may_be_behind_any_function() -> None:
     """But for what is a device of this host itself."""
-    known = Allocations({"port-0": ONE}, unwritten=frozenset({(NAME, "port-0")}))
+    known = Allocations({"port-0": ONE}, written=frozenset())
     found = containers.part_of(CARD, replace(FREE, allocations=known))
     assert found == "what ns/one has as port-0 of example.com/tty is not known yet"
-    itself = Allocations({STICK.id: ONE}, unwritten=frozenset({(NAME, STICK.id)}))
+    itself = Allocations({STICK.id: ONE}, written=frozenset())
     assert containers.part_of(CARD, replace(FREE, allocations=itself)) is None
