@@ -83,7 +83,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
 
 def _now(host: Host) -> Host:
     """Without what is remembered of earlier scans."""
-    functions = {address: each._replace(idle=None) for address, each in host.functions.items()}
+    functions = {at: each._replace(idle=None, lowest=None) for at, each in host.functions.items()}
     return dataclasses.replace(host, functions=functions)
 
 
