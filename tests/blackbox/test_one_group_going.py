@@ -6,13 +6,14 @@ The driver link has gone, and the count of opens stays. By iommufd nobody has th
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 from nodeagent.sim.host import SimulatedHost
-from tests.blackbox.boards import GPU, USB, Board, named, running, stays, usb_boards
+from nodeagent.sim.kubelet.standin import Kubelet
+from tests.blackbox.boards import GPU, USB, Board, named, refusal, running, stays, usb_boards
 from tests.blackbox.harness import Node, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD, QEMU, process
+from tests.blackbox.test_usb import until_device
 
 GIVEN = pytest.mark.parametrize("given", ["isolation: group", "iommufd: only"])
 SEEN = pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen"])
@@ -39,6 +40,19 @@ def opens(node: Node, board: Board, given: str, *, seen: bool) -> None:
         node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{own}")
 
 
+async def begins_to_go(node: Node, board: Board) -> None:
+    """Somebody unbinds it, which waits."""
+    node.host.functions.begin_going_away(board.gpu)
+    await until_device(node, GPU, board.gpu, "going-away")
+
+
+async def refused(kubelet: Kubelet, board: Board) -> None:
+    """The rest of the group is given to nobody, also after a while, and is listed so."""
+    await stays(kubelet, lambda: True, 1.0)
+    assert await refusal(kubelet, USB, board.usb) != ""
+    await until_health(kubelet, USB, board.usb, "Unhealthy")
+
+
 @GIVEN
 @SEEN
 async def test_what_a_forgotten_pod_has_is_not_free(node: Node, given: str, seen: bool) -> None:
@@ -51,11 +65,10 @@ async def test_what_a_forgotten_pod_has_is_not_free(node: Node, given: str, seen
         opens(node, board, given, seen=seen)
         await named(node, board.gpu, old)
         await until_health(kubelet, USB, board.usb, "Unhealthy")
-        node.host.functions.begin_going_away(board.gpu)
-        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
+        await begins_to_go(node, board)
         kubelet.delete(old)  # by force: its container ends later
-        late = await kubelet.admit(pod("late", {USB: 1}))
-        assert late.phase == "Failed"
+        await node.until_told(lambda told: board.gpu not in told["holders"])
+        await refused(kubelet, board)
         if seen:
             node.host.tree.remove(f"{QEMU}/fd/7")
         node.host.functions.finish_going_away(board.gpu)
@@ -71,13 +84,8 @@ async def test_what_the_host_itself_has_is_not_free(node: Node, given: str, seen
         await until_health(kubelet, GPU, board.gpu, "Healthy")
         await stays(kubelet, lambda: True, OLD)
         opens(node, board, given, seen=seen)
-        first = await kubelet.admit(pod("first", {USB: 1}))
-        assert first.phase == "Failed"
-        node.host.functions.begin_going_away(board.gpu)
-        await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-        with anyio.fail_after(15):
-            refused = await kubelet.admit(pod("refused", {USB: 1}))
-        assert refused.phase == "Failed"
+        await begins_to_go(node, board)
+        await refused(kubelet, board)
 
 
 @GIVEN
@@ -88,15 +96,11 @@ async def test_a_new_daemon_knows_it_too(node: Node, given: str) -> None:
             await until_health(kubelet, GPU, board.gpu, "Healthy")
             await until_health(kubelet, USB, board.usb, "Healthy")
             node.host.hold(board.gpu)
-            first = await kubelet.admit(pod("first", {USB: 1}))
-            assert first.phase == "Failed"
             node.host.functions.begin_going_away(board.gpu)
-            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
         async with node.daemon() as daemon:
             await daemon.logged("resource-registered", resource=USB)
             await stays(kubelet, lambda: True, OLD)
-            second = await kubelet.admit(pod("second", {USB: 1}))
-            assert second.phase == "Failed"
+            await refused(kubelet, board)
             node.host.functions.finish_going_away(board.gpu)
             await until_health(kubelet, USB, board.usb, "Healthy")
 
