@@ -2,7 +2,8 @@
 """The functions behind nodes and USB devices: given to a pod, or about to lose their driver? Never both.
 
 An Allocate and a change of drivers may meet at any moment; the one leaves its mark before the other looks.
-What was given is known from the kubelet as soon as it names it: until then, and not for long, it is here.
+What was given is told by the kubelet when it names the pod and its file has the answer: until then, and not
+for long, it is here.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class _Found(NamedTuple):
     closed: frozenset[str]
 
 
-class _Had(NamedTuple):
+class _Memory(NamedTuple):
     """Who was seen to have a device."""
 
     id: str
@@ -51,7 +51,7 @@ class UsbClosing:
         self._forgotten = forgotten
         self._nodes = threads.OneByOne()
         self._disks = threads.OneByOne()
-        self._had: dict[str, _Had] = {}  # by place on the bus
+        self._had: dict[str, _Memory] = {}  # by place on the bus
 
     async def closed(self, devices: Sequence[UsbDevice]) -> None:
         """Wait until no process has them open, or one of their disks.
@@ -75,7 +75,9 @@ class UsbClosing:
         found = await self._nodes.call(LOOK, _look, self._root, places, had) if places else None
         openers, closed = found or _Found(had, frozenset())
         self._had = {each: known for each, known in self._had.items() if each not in places}
-        self._had |= {each.place: _Had(each.id, who) for each in devices if (who := openers.get(each.place))}
+        self._had |= {
+            each.place: _Memory(each.id, who) for each in devices if (who := openers.get(each.place))
+        }
         for each in devices:
             if each.place in openers:
                 return f"{each.id}: open by {openers[each.place][-1]}"

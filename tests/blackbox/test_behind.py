@@ -193,8 +193,7 @@ async def test_the_function_is_kept_while_another_plugin_takes_its_time(
                 if how == "hand":
                     assert (await node.command("bind", SERIAL)).returncode != 0
                 else:
-                    passthrough = f"passthrough: [{{match: [{{addresses: ['{SERIAL}']}}]}}]"
-                    node.configure(f"{HEAD}{rules}{passthrough}\n")
+                    wished(node, rules, SERIAL)
             running(one)
             await keeps(drivers, SERIAL, "serial")
 
@@ -235,11 +234,7 @@ async def test_a_new_daemon_keeps_it_while_another_plugin_takes_its_time_though_
             await daemon.logged("allocated")
             await node.until_told(lambda told: bool(told["holders"]))
             await daemon.end()
-            if then == "stays":
-                passthrough = f"passthrough: [{{match: [{{addresses: ['{SERIAL}']}}]}}]"
-                node.configure(f"{HEAD}{rules}{passthrough}\n")
-            else:
-                wished(node, STICKS, SERIAL)
+            wished(node, rules if then == "stays" else STICKS, SERIAL)
             async with node.daemon():
                 await kubelet.until(lambda: one.phase != "Pending", 2 * PATIENCE)
                 running(one)

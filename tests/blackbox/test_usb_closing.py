@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -30,7 +31,7 @@ def slow(kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("how", [silent, slow, None], ids=["refuses", "is slow", "answers"])
-async def test_it_is_waited_for_though_the_kubelet(node: Node, how: object) -> None:
+async def test_it_is_waited_for_though_the_kubelet(node: Node, how: Callable[[Kubelet], None] | None) -> None:
     configured(node, SINGLE)
     all_seen(node)
     path = plugged(node, "1-1", stick("A"), 4)
@@ -40,7 +41,7 @@ async def test_it_is_waited_for_though_the_kubelet(node: Node, how: object) -> N
         running(old)
         await named(node, DEVICE, old)
         descriptor = opened(node, path)
-        if callable(how):
+        if how is not None:
             how(kubelet)
         kubelet.delete(old)
         new = pod("new", {ONE: 1})
@@ -81,6 +82,14 @@ async def test_a_process_that_is_ending_has_it_yet(node: Node, ends: str) -> Non
         running(new)
 
 
+async def ends_while_it_is_seen(node: Node, kubelet: Kubelet, path: str) -> None:
+    """Somebody was seen with the device at an Allocate, and has no table of descriptors since."""
+    descriptor = opened(node, path)
+    assert "4711" in await refusal(kubelet, ONE, DEVICE)
+    process(node, flags=ENDING, state="D")
+    descriptor.unlink()
+
+
 async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Node) -> None:
     """Nobody counts as forgotten a moment ago any more by then."""
     configured(node, SINGLE)
@@ -88,10 +97,7 @@ async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Nod
     path = plugged(node, "1-1", stick("A"), 4)
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(ONE, 1)
-        descriptor = opened(node, path)
-        assert "4711" in await refusal(kubelet, ONE, DEVICE)
-        process(node, flags=ENDING, state="D")
-        descriptor.unlink()
+        await ends_while_it_is_seen(node, kubelet, path)
         await stays(kubelet, lambda: True, OLD)
         assert "4711" in await refusal(kubelet, ONE, DEVICE)
         process(node, flags=ENDING, state="Z")
@@ -134,10 +140,7 @@ async def test_another_one_with_the_number_of_what_he_had_is_not_his(node: Node)
     path = plugged(node, "1-1", stick("A"), 4)
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(ONE, 1)
-        descriptor = opened(node, path)
-        assert "4711" in await refusal(kubelet, ONE, DEVICE)
-        process(node, flags=ENDING, state="D")
-        descriptor.unlink()
+        await ends_while_it_is_seen(node, kubelet, path)
         node.host.usb.unplug("1-1")
         await until_health(kubelet, ONE, DEVICE, None)
         plugged(node, "1-2", stick("B"), 4)

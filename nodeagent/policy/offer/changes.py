@@ -17,7 +17,10 @@ from nodeagent.model.ids import GroupNumber
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import units
+from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.policy.offer.units import UnitId
+
+_OF_VFIO = {CONTAINER_NODE, IOMMUFD_NODE}
 
 
 class Changed(NamedTuple):
@@ -85,7 +88,7 @@ def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
 
 
 def _of_all(host: Host) -> tuple[object, ...]:
-    return host.nodes, host.iommu, host.vtd, host.release, host.numa_nodes
+    return host.nodes & _OF_VFIO, host.iommu, host.vtd, host.release, host.numa_nodes
 
 
 def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
