@@ -124,6 +124,7 @@ def build(core: Core) -> KubeletSide:
     forgotten = core.reservations.forgotten
     closing = Closing(root, core.wakes, core.observer, core.offering, core.snapshots, forgotten)
     core.releases.look_with(closing)
+    core.releases.ask_with(inquiry)
     asking = Asking(core.offering, core.reservations, inquiry)
     core.provisions.serve_cdi(cdi)
     granting = Granting(core.offering, core.reservations, asking, closing, core.provisions, core.settings)

@@ -2,11 +2,13 @@
 """What somebody is to let go: closing a device raises no event, so it is looked for from time to time.
 
 Whoever waits says for which ids. While there are any, two places ask: ``agent.holders`` asks the kubelet more
-often, and this one has the host scanned and the processes probed.
+often, and this one has the host scanned and the processes probed. Whoever is about to take something away has
+the kubelet asked right before: no event tells what other plugins give until the kubelet writes its file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Protocol
 
@@ -15,12 +17,28 @@ import anyio
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 
+FRESH = 0.1  # seconds: the kubelet's limit is 100 questions a second, of all who ask
+PATIENCE = 2.5  # seconds
+
 
 class Rescans(Protocol):
     """Reads again what may have been let go."""
 
     async def refresh(self, ids: Collection[str]) -> None:
         """Read these ids again, as far as they are its business, and wait for it, but not long."""
+        ...
+
+
+class Asks(Protocol):
+    """Asks the kubelet who holds what, for the Snapshot."""
+
+    @property
+    def possible(self) -> bool:
+        """True if there is a kubelet that could answer."""
+        ...
+
+    async def ask(self) -> None:
+        """Ask once, and take what the answer is worth."""
         ...
 
 
@@ -35,6 +53,9 @@ class Releases:
         self._settings = settings
         self._by: dict[str, frozenset[str]] = {}
         self._rescans: tuple[Rescans, ...] = ()
+        self._kubelet: Asks | None = None
+        self._asking = anyio.Lock()
+        self._asked = -math.inf  # when, in seconds of the event loop
 
     def wait_for(self, ids: frozenset[str], by: str) -> None:
         """Say what ``by`` waits for now; it replaces what the same one has said before."""
@@ -46,6 +67,23 @@ class Releases:
     def look_with(self, rescans: Rescans) -> None:
         """Have this one read again, too."""
         self._rescans = (*self._rescans, rescans)
+
+    def ask_with(self, kubelet: Asks) -> None:
+        """This one is asked who holds what."""
+        self._kubelet = kubelet
+
+    async def asked(self) -> None:
+        """Have the kubelet asked; many who want that at one time share an answer.
+
+        Where it gives none in time, what was known stands.
+        """
+        wanted = anyio.current_time() - FRESH
+        async with self._asking:
+            if self._kubelet is None or not self._kubelet.possible or self._asked > wanted:
+                return
+            self._asked = anyio.current_time()
+            with anyio.move_on_after(PATIENCE):
+                await self._kubelet.ask()
 
     async def run(self) -> None:
         """Look for releases while any is awaited, for ever."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits for a release is looked for again and again, and nothing else ever."""
+"""What waits for a release is looked for again and again; the kubelet is asked once for all who want that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import anyio
 
-from nodeagent.agent.releases import Releases
+from nodeagent.agent.releases import FRESH, PATIENCE, Releases
 from tests.agent.parts import settings
 
 
@@ -54,3 +54,48 @@ def test_each_who_waits_has_ids_of_its_own_and_whoever_begins_is_announced() -> 
     assert releases.awaited.get() == {"b"}
     releases.wait_for(frozenset({"c"}), by="offers")
     assert releases.began.version == 3
+
+
+class Kubelet:
+    """Answers when it may, and counts."""
+
+    def __init__(self, *, possible: bool = True) -> None:
+        self.possible = possible
+        self.asked = 0
+        self.gate = anyio.Event()
+
+    async def ask(self) -> None:
+        """One question."""
+        self.asked += 1
+        await self.gate.wait()
+
+
+async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer_and_a_later_one_does_not() -> None:
+    releases, kubelet = Releases(settings()), Kubelet()
+    releases.ask_with(kubelet)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(releases.asked)
+        await anyio.wait_all_tasks_blocked()
+        assert kubelet.asked == 1
+        kubelet.gate.set()
+    assert kubelet.asked == 1
+    await anyio.sleep(FRESH)
+    await releases.asked()
+    assert kubelet.asked == 2
+
+
+async def test_a_kubelet_that_does_not_answer_is_waited_for_and_not_for_ever() -> None:
+    releases, kubelet = Releases(settings()), Kubelet()
+    releases.ask_with(kubelet)
+    with anyio.fail_after(2 * PATIENCE):
+        await releases.asked()
+    assert kubelet.asked == 1
+
+
+async def test_without_a_kubelet_nobody_is_asked() -> None:
+    releases, kubelet = Releases(settings()), Kubelet(possible=False)
+    await releases.asked()
+    releases.ask_with(kubelet)
+    await releases.asked()
+    assert kubelet.asked == 0

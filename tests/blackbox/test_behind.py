@@ -18,9 +18,10 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim import devnodes
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox import foreign
-from tests.blackbox.boards import named, running
+from tests.blackbox.boards import named, running, stays
 from tests.blackbox.harness import PATIENCE, Node, allocate, eventually, health, pod
 from tests.blackbox.plugs import ONE, all_seen, plugged, stick
 from tests.blackbox.test_one_group_named import described
@@ -34,7 +35,9 @@ NODE = f"  - {{name: {SHARED}, node: {{paths: ['/dev/tty*'], perPath: true}}}}\n
 SHARES = f"  - {{name: {SHARED}, node: {{path: /dev/ttyX, count: 4}}}}\n"
 CDI = f"  - {{name: {SHARED}, cdiDevices: {{kind: vendor.example/gpu}}}}\n"
 SERIAL = "0000:07:00.0"
+PORT = "vendor.example/serial"
 LONG = 4.0  # seconds: a driver is changed in less than one
+SINCE = 3.0  # seconds after which nobody asks the kubelet because of what came before
 GIVEN = 12.0  # seconds for which what the kubelet never names may be given
 
 
@@ -251,22 +254,29 @@ class Ports(foreign.Foreign):
         return answer
 
 
-@pytest.mark.parametrize("how", ["a rule", "hand"])
-async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(node: Node, how: str) -> None:
-    port = "vendor.example/serial"
+@contextlib.asynccontextmanager
+async def with_ports(kubelet: Kubelet, takes: float) -> AsyncIterator[Pod]:
+    """Two other plugins: one gives the node, the other one takes its time; and who wants of both."""
     ports = Ports(plugin.device("port-0"))
     ports.refusal = None
+    async with (
+        plugin.served(kubelet, ports, "port.sock"),
+        foreign.serving(kubelet, "nic-0", takes=takes),
+    ):
+        await plugin.register(kubelet, "port.sock", PORT)
+        await kubelet.until_listed(PORT, 1)
+        the_node_first(kubelet, PORT)
+        yield pod("one", {PORT: 1, foreign.NIC: 1})
+
+
+@pytest.mark.parametrize("how", ["a rule", "hand"])
+async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(node: Node, how: str) -> None:
     async with (
         with_a_serial_card(node, STICKS) as drivers,
         node.kubelet() as kubelet,
         node.daemon(),
-        plugin.served(kubelet, ports, "port.sock"),
-        foreign.serving(kubelet, "nic-0", takes=5.0),
+        with_ports(kubelet, takes=5.0) as one,
     ):
-        await plugin.register(kubelet, "port.sock", port)
-        await kubelet.until_listed(port, 1)
-        the_node_first(kubelet, port)
-        one = pod("one", {port: 1, foreign.NIC: 1})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kubelet.admit, one)
             await node.until_told(lambda told: "port-0" in told["holders"])
@@ -277,3 +287,39 @@ async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(nod
                 wished(node, STICKS, SERIAL)
         running(one)
         await keeps(drivers, SERIAL, "serial")
+
+
+async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_since(node: Node) -> None:
+    """No event tells what other plugins give before the kubelet writes its file."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=8.0) as one,
+    ):
+        await stays(kubelet, lambda: True, SINCE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, one)
+            await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+            said = await node.command("bind", SERIAL)
+            assert said.returncode != 0
+            assert "ns/one has as port-0" in said.stdout + said.stderr
+        running(one)
+        await keeps(drivers, SERIAL, "serial")
+
+
+async def test_what_another_plugin_gave_is_kept_when_a_binding_is_tried_again(node: Node) -> None:
+    """Nothing has changed since the kernel refused it, as far as anybody was told."""
+    async with with_a_serial_card(node, STICKS) as drivers, node.kubelet() as kubelet:
+        fault = f"override:{SERIAL}"
+        drivers.faults.set(fault, "lost")
+        wished(node, STICKS, SERIAL)
+        async with node.daemon() as daemon, with_ports(kubelet, takes=12.0) as one:
+            await daemon.logged("action-failed")
+            await stays(kubelet, lambda: True, SINCE)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(kubelet.admit, one)
+                await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+                drivers.faults.clear(fault)
+            running(one)
+            await keeps(drivers, SERIAL, "serial")

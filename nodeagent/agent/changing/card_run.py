@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work on one card: its steps in their order, until one does not go as planned; a refusal is no surprise.
 
-It ends, too, as soon as the operator wants or a pod holds anything else, or somebody else has made an mdev
-on the card: nothing is made beside it. Then the card is scanned, so that the next plan knows what has become
-of it. Cards are worked on at the same time.
+It ends, too, as soon as the operator wants or a pod holds anything else, which the kubelet is asked before
+anything is taken away, or somebody else has made an mdev on the card: nothing is made beside it. Then the card
+is scanned, so that the next plan knows what has become of it. Cards are worked on at the same time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.withdrawals import Withdrawals
+from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs
-from nodeagent.model.action import Step
+from nodeagent.model.action import Step, moved
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
@@ -37,12 +38,14 @@ class CardRuns:
         probe: Probe,
         executor: Executor,
         withdrawals: Withdrawals,
+        releases: Releases,
     ) -> None:
         self._root = root
         self._snapshots = snapshots
         self._probe = probe
         self._executor = executor
         self._withdrawals = withdrawals
+        self._releases = releases
         self._working: frozenset[str] = frozenset()
 
     @property
@@ -83,6 +86,8 @@ class CardRuns:
                 continue
             if not takes and await others.have_come():
                 return
+            if takes or moved(step.action):
+                await self._releases.asked()
             outcome = await self._executor.take(step, partial(self._allowed, step, planned))
             if outcome is Outcome.UNPLANNED:
                 return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers requests by hand: what is asked for becomes part of the Ledger, and the plan does the rest.
 
-Nothing is written here. The host is looked at anew before it is judged, mounts and open files too, for these
-come without an event. What was refused is forgotten: somebody stands there who was told. What the kernel
+Nothing is written here. The host is looked at anew before it is judged, mounts and open files too, and the
+kubelet is asked, for these come without an event. What was refused is forgotten: somebody stands there who was told. What the kernel
 still holds up after a while is left to the loop, and told as such.
 """
 
@@ -56,6 +56,7 @@ class Looking(NamedTuple):
 
         :raises NodeagentError: if it names nothing.
         """
+        await self.releases.asked()
         await self.observer.rescan(frozenset((None,)))
         found = await self._uses(request)
         try:

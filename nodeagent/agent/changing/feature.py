@@ -89,7 +89,7 @@ def _parts(core: Core, deadline: float, backoff: Backoff) -> Parts:
     core.releases.look_with(probe)
     executor = Executor(root, core.wakes, retries, keeper, deadline)
     withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
-    runs = CardRuns(root, snapshots, probe, executor, withdrawals)
+    runs = CardRuns(root, snapshots, probe, executor, withdrawals, core.releases)
     return Parts(keeper, retries, executor, withdrawals, runs)
 
 

@@ -52,6 +52,31 @@ async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path
         assert uuid(SECOND, "nvidia-228", 0) in changing.cards.instances
 
 
+class Kubelet:
+    """Says at the first question what another plugin gave; nothing has told that before."""
+
+    possible = True
+
+    def __init__(self, changing: Changing, given: str) -> None:
+        self._changing = changing
+        self._given = given
+
+    async def ask(self) -> None:
+        """One question."""
+        self._changing.hold(self._given)
+
+
+async def test_what_another_plugin_gave_right_before_is_not_removed(tmp_path: Path) -> None:
+    async with node(tmp_path, t4(FIRST), "nvidia-222") as changing, changing.run():
+        await changing.until_counts((FIRST, "nvidia-222", 16))
+        given = uuid(FIRST, "nvidia-222", 3)
+        changing.releases.ask_with(Kubelet(changing, given))
+        changing.want("nvidia-228")
+        await changing.until_counts((FIRST, "nvidia-222", 1))
+        await changing.until_at_rest()
+        assert changing.cards.instances.keys() == {given}
+
+
 @pytest.mark.shows("KV-5")
 async def test_of_an_old_wish_nothing_is_made_any_more(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-222", "nvidia-223") as changing, changing.run():
