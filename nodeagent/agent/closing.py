@@ -220,10 +220,8 @@ def _by_group(member: HostDevice) -> bool:
 
 
 def _counted(member: HostDevice | None) -> bool:
-    """True if its count says that it is open, also while an unbind waits for that."""
-    if not isinstance(member, PciFunction):
-        return False
-    return bool(groups.opened(member)) or groups.is_waited_for(member)
+    """True if its count says that it is open."""
+    return isinstance(member, PciFunction) and groups.counted_open(member)
 
 
 def _fallen(root: Root, functions: Sequence[PciAddress]) -> Sequence[PciAddress]:

@@ -110,6 +110,8 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
     (seen on Linux 6.1, 6.12 and 7.2). What a driver of the host has left of its count is nobody's; a bridge
     is enabled for what is behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
     """
+    if is_waited_for(function):
+        return True
     counted = function.driver is None and bool(function.enable) and function.enable != function.idle
     return counted and not function.bridge and group is not None and group.node
 
@@ -172,6 +174,11 @@ def opened(function: PciFunction) -> bool | None:
     if sight is None or (sight.process is None and not sight.whole):
         return None
     return sight.process is not None
+
+
+def counted_open(function: PciFunction) -> bool:
+    """True if it is open for certain, also while an unbind waits for whoever has it."""
+    return bool(opened(function)) or is_waited_for(function)
 
 
 def uncertain(device: HostDevice) -> bool:

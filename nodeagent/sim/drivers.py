@@ -20,7 +20,7 @@ import anyio
 
 from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
-from nodeagent.sim import files
+from nodeagent.sim import files, vfio
 from nodeagent.sim.faults import Faults
 from nodeagent.sim.functions import BUS
 from nodeagent.sim.host import SimulatedHost
@@ -56,6 +56,7 @@ class SimulatedDrivers:
         self.writes: list[Wrote] = []
         self.faults = Faults(Latest(0))
         self.around: Callable[[int, bool], None] = lambda number, done: None
+        self.leaves: dict[str, int] = {}  # of the count of opens, once the own driver had it
         self.own = {address: self.driver(address) for address in addresses}
         self._overrides: dict[str, str] = {}
         self._watcher = watcher
@@ -83,7 +84,7 @@ class SimulatedDrivers:
             self._overridden(address)  # it was written before, and may be heard of later
         if self.driver(address) == driver:
             kind = "unbind" if driver == self.own.get(address) else "release"
-            self._happens(Wrote(kind, address), lambda: self._let_go(address))
+            self._happens(Wrote(kind, address), lambda: self._bind(address, None))
 
     def probe(self, address: str) -> None:
         """``drivers_probe`` was written: who is to have the function takes it, if that driver is there."""
@@ -96,7 +97,7 @@ class SimulatedDrivers:
         driver = override or (self.own[address] if _probed(self.host, address) else None)
         if driver is not None and driver in self._loaded():
             kind = "probe" if override else "reprobe"
-            self._happens(Wrote(kind, address), lambda: self.host.bind(address, driver))
+            self._happens(Wrote(kind, address), lambda: self._bind(address, driver))
 
     def _loaded(self) -> list[str]:
         return os.listdir(self.host.path(DRIVERS))
@@ -122,16 +123,17 @@ class SimulatedDrivers:
         if fault in (None, "undone"):
             effect()
         if fault in ("torn", "undone"):
-            self._let_go(wrote.address)
+            self._bind(wrote.address, None)
             self._show(wrote.address, "")
         elif fault == "lost" and wrote.kind in ("override", "clear"):
             self._show(wrote.address, before)
         self.around(len(self.writes), True)
 
-    def _let_go(self, address: str) -> None:
-        """A driver disables the function as it goes."""
-        self.host.bind(address, None)
-        self.host.write(address, "enable", "0")
+    def _bind(self, address: str, driver: str | None) -> None:
+        """A driver disables the function as it goes, but for what it leaves of the count; VFIO finds that."""
+        self.host.bind(address, driver)
+        if driver is None or driver in vfio.DRIVERS:
+            self.host.write(address, "enable", str(self.leaves.get(address, 0)))
 
     def _show(self, address: str, override: str) -> None:
         self._overrides[address] = override

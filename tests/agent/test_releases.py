@@ -70,7 +70,9 @@ class Kubelet:
         await self.gate.wait()
 
 
-async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer_and_a_later_one_does_not() -> None:
+async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer_and_a_later_one_does_not() -> (
+    None
+):
     releases, kubelet = Releases(settings()), Kubelet()
     releases.ask_with(kubelet)
     async with anyio.create_task_group() as tasks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import anyio
 import pytest
@@ -289,7 +289,10 @@ async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(nod
         await keeps(drivers, SERIAL, "serial")
 
 
-async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_since(node: Node) -> None:
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)], ids=["done", "told only"])
+async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_since(
+    node: Node, flags: Sequence[str]
+) -> None:
     """No event tells what other plugins give before the kubelet writes its file."""
     async with (
         with_a_serial_card(node, STICKS) as drivers,
@@ -301,7 +304,7 @@ async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kubelet.admit, one)
             await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
-            said = await node.command("bind", SERIAL)
+            said = await node.command("bind", *flags, SERIAL)
             assert said.returncode != 0
             assert "ns/one has as port-0" in said.stdout + said.stderr
         running(one)

@@ -128,6 +128,9 @@ def test_a_vf_on_the_driver_of_nvidia_is_never_a_function_to_pass_through() -> N
         (function(driver=None, enable=0), True, False),
         (function(driver=None, enable=None), True, False),
         (function(enable=1), True, False),
+        (function(driver=None, enable=1, idle=1), True, False),
+        (function(driver=None, enable=1, lowest=1), True, True),
+        (function(driver=None, enable=0, lowest=0), True, False),
     ],
 )
 def test_going_away_is_no_driver_still_open_and_still_a_node(
@@ -135,6 +138,10 @@ def test_going_away_is_no_driver_still_open_and_still_a_node(
 ) -> None:
     assert groups.going_away(found, Group(GroupNumber(1), node=node)) is going
     assert not groups.going_away(found, None)
+
+
+def test_what_was_seen_with_a_lower_count_is_going_away_also_on_a_kernel_without_group_nodes() -> None:
+    assert groups.going_away(function(driver=None, enable=2, lowest=1), None)
 
 
 def test_opens_count_only_while_a_vfio_driver_has_the_function() -> None:

@@ -2,8 +2,8 @@
 """The work on one card: its steps in their order, until one does not go as planned; a refusal is no surprise.
 
 It ends, too, as soon as the operator wants or a pod holds anything else, which the kubelet is asked before
-anything is taken away, or somebody else has made an mdev on the card: nothing is made beside it. Then the card
-is scanned, so that the next plan knows what has become of it. Cards are worked on at the same time.
+anything is taken away, or somebody else has made an mdev on the card: nothing is made beside it. Then the
+card is scanned, so that the next plan knows what has become of it. Cards are worked on at the same time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Answers requests by hand: what is asked for becomes part of the Ledger, and the plan does the rest.
 
 Nothing is written here. The host is looked at anew before it is judged, mounts and open files too, and the
-kubelet is asked, for these come without an event. What was refused is forgotten: somebody stands there who was told. What the kernel
-still holds up after a while is left to the loop, and told as such.
+kubelet is asked, for these come without an event. What was refused is forgotten: somebody stands there who
+was told. What the kernel still holds up after a while is left to the loop, and told as such.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _of_uses(function: PciFunction, forced: bool) -> Iterator[Refusal]:
 
 def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
     """What the moves of a group have to wait for, in words: whoever has a part of it; None if nothing."""
-    texts = [_leaving(member, snapshot.host) or taken(member.address, snapshot) for member in members]
+    texts = [_leaving(member, snapshot) or taken(member.address, snapshot) for member in members]
     texts += [_left(members[0].group, snapshot)]
     for move in moves:
         address = PciAddress(move.address)
@@ -103,10 +103,13 @@ def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
     return None
 
 
-def _leaving(function: PciFunction, host: Host) -> str | None:
+def _leaving(function: PciFunction, snapshot: Snapshot) -> str | None:
+    """In words. Of what we took from a driver of the host, the lowest count since is what that has left."""
     if function.unreadable is not None:
         return f"{function.address} is {function.unreadable}"
-    group = None if function.group is None else host.groups.get(function.group)
+    if snapshot.ledger.drivers.get(function.address) and not groups.is_waited_for(function):
+        return None
+    group = None if function.group is None else snapshot.host.groups.get(function.group)
     return f"{function.address} is going away, still in use" if groups.going_away(function, group) else None
 
 

@@ -94,6 +94,13 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
     ),
     ("open VF", ReasonCode.HELD_OUTSIDE, CARD, {"vfs": (VF._replace(enable=1),)}, "is open, and no pod"),
     (
+        "VF whose unbind waits",
+        ReasonCode.HELD_OUTSIDE,
+        CARD,
+        {"vfs": (VF._replace(driver=None, vfio=False, enable=1, lowest=0),)},
+        "is open, and no pod",
+    ),
+    (
         "open VF of whomever",
         ReasonCode.GROUP_HELD,
         CARD,
