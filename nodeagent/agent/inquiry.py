@@ -24,6 +24,7 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.checkpoint import Checkpoint
+from nodeagent.kubelet.grpc.channel import KubeletAway
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Knowledge, PodList
 
@@ -42,7 +43,11 @@ class PodResources(Protocol):
     """What the kubelet tells of holders."""
 
     async def pods(self) -> PodList:
-        """Who holds what. :raises KubeletUnavailable: if there is no answer in time."""
+        """Who holds what.
+
+        :raises KubeletUnavailable: if there is no answer in time.
+        :raises KubeletAway: if nobody listens.
+        """
         ...
 
     def checkpoint(self) -> Checkpoint:
@@ -173,7 +178,8 @@ class Inquiry:
         self.error = error.what
         checkpoint = await threads.call(self.kubelet.checkpoint)
         holders = self.known.silent(self._snapshots.now.allocations.holders, checkpoint)
-        self._take(Allocations(holders, Knowledge.UNKNOWN), asked, checkpoint)
+        knowledge = Knowledge.UNKNOWN if isinstance(error, KubeletAway) else Knowledge.SILENT
+        self._take(Allocations(holders, knowledge), asked, checkpoint)
         self.failures.set(max(self.failures.get(), 0) + 1)
 
     @property

@@ -18,7 +18,6 @@ from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 
 FRESH = 0.1  # seconds: the kubelet's limit is 100 questions a second, of all who ask
-PATIENCE = 2.5  # seconds
 
 
 class Rescans(Protocol):
@@ -75,15 +74,14 @@ class Releases:
     async def asked(self) -> None:
         """Have the kubelet asked; many who want that at one time share an answer.
 
-        Where it gives none in time, what was known stands.
+        The Snapshot tells what it has said, or that it is silent.
         """
         wanted = anyio.current_time() - FRESH
         async with self._asking:
             if self._kubelet is None or not self._kubelet.possible or self._asked > wanted:
                 return
             self._asked = anyio.current_time()
-            with anyio.move_on_after(PATIENCE):
-                await self._kubelet.ask()
+            await self._kubelet.ask()
 
     async def run(self) -> None:
         """Look for releases while any is awaited, for ever."""

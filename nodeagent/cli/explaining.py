@@ -17,7 +17,6 @@ from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import asking, bases, output
 from nodeagent.model import plain
-from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import Host
 from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
 from nodeagent.model.status import Status
@@ -220,7 +219,7 @@ def _pod(asked: _Asked) -> _Story | None:
 def _no_pod(asked: _Asked) -> NodeagentError:
     snapshot = asked.decision.snapshot
     known = pods.known(snapshot)
-    if snapshot.allocations.knowledge is Knowledge.UNKNOWN:
+    if not snapshot.allocations.answered:
         what = f"who has devices is not known here, so neither is what {asked.name} has"
         return NodeagentError(what, "only a running daemon asks the kubelet: nodeagent status")
     what = f"{asked.name} is neither a resource nor a pod that has a device of this node"

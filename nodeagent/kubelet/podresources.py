@@ -160,12 +160,13 @@ class PodReader:
         """Who holds what.
 
         :raises KubeletUnavailable: without an answer in time.
+        :raises KubeletAway: if nobody listens.
         """
         try:
             async with self._kubelet.channel() as channel:
                 return await self._pod_list(await _answer(channel, self._limit))
         except KubeletUnavailable as error:
-            raise KubeletUnavailable(f"{self._path}: {error.what}") from error
+            raise type(error)(f"{self._path}: {error.what}") from error
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -88,7 +88,8 @@ class PodList(NamedTuple):
 class Knowledge(StrEnum):
     """What the absence of a holder proves."""
 
-    UNKNOWN = "unknown"  # nothing: the kubelet does not answer
+    UNKNOWN = "unknown"  # nothing: there is no kubelet, or it was not asked yet
+    SILENT = "silent"  # nothing: there is one, and it does not answer
     PARTIAL = "partial"  # too little to take anything away: the kubelet may not know all its pods yet
     COMPLETE = "complete"  # that nobody holds the device
 
@@ -118,6 +119,11 @@ class Allocations:
     def complete(self) -> bool:
         """True if whoever is not named holds nothing."""
         return self.knowledge is Knowledge.COMPLETE
+
+    @property
+    def answered(self) -> bool:
+        """True if the kubelet was asked last and has answered."""
+        return self.knowledge in (Knowledge.PARTIAL, Knowledge.COMPLETE)
 
     def holder(self, device_id: str) -> Holder | None:
         """Who has a function, an mdev, or all of a group."""

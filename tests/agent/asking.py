@@ -18,6 +18,7 @@ from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.kubelet.grpc.channel import KubeletAway
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, PodList, Possession
 from nodeagent.model.ids import ResourceName
@@ -34,6 +35,7 @@ class Kubelet:
     def __init__(self, **held: Holder) -> None:
         self.held: dict[str, Holder] = held
         self.silent = False
+        self.away = False
         self.refuses = 0  # so many questions
         self.started: Birth | None = Birth((1, 1), OLD)
         self.file: tuple[Entry, ...] = ()
@@ -45,6 +47,8 @@ class Kubelet:
         """One question."""
         self.asked.set((*self.asked.get(), anyio.current_time()))
         await self.answers.wait()
+        if self.away:
+            raise KubeletAway("no such file")
         if self.silent or self.refuses:
             self.refuses = max(self.refuses - 1, 0)
             raise KubeletUnavailable("no answer in time")

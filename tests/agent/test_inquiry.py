@@ -33,7 +33,7 @@ async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
     kubelet.silent = True
     for _ in range(3):
         await loop.inquiry.ask()
-    assert loop.now == Allocations({"a": POD}, Knowledge.UNKNOWN)
+    assert loop.now == Allocations({"a": POD}, Knowledge.SILENT)
     errors = [loop.inquiry.error]
     kubelet.silent, kubelet.held = False, {}
     await loop.inquiry.ask()
@@ -41,6 +41,15 @@ async def test_without_an_answer_what_was_held_stays_held(said: Said) -> None:
     assert [*errors, loop.inquiry.error] == ["no answer in time", None]
     assert said(log.HOLDERS_UNKNOWN) == [{"error": "no answer in time"}]
     assert said(log.HOLDERS_KNOWN) == [{}]
+
+
+async def test_a_kubelet_that_is_away_is_none_that_is_silent() -> None:
+    kubelet = Kubelet(a=POD)
+    loop = Loop(kubelet)
+    await loop.inquiry.ask()
+    kubelet.away = True
+    await loop.inquiry.ask()
+    assert loop.now == Allocations({"a": POD}, Knowledge.UNKNOWN)
 
 
 async def test_a_young_kubelet_proves_only_presence() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import anyio
 
-from nodeagent.agent.releases import FRESH, PATIENCE, Releases
+from nodeagent.agent.releases import FRESH, Releases
 from tests.agent.parts import settings
 
 
@@ -85,14 +85,6 @@ async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer_and
     await anyio.sleep(FRESH)
     await releases.asked()
     assert kubelet.asked == 2
-
-
-async def test_a_kubelet_that_does_not_answer_is_waited_for_and_not_for_ever() -> None:
-    releases, kubelet = Releases(settings()), Kubelet()
-    releases.ask_with(kubelet)
-    with anyio.fail_after(2 * PATIENCE):
-        await releases.asked()
-    assert kubelet.asked == 1
 
 
 async def test_without_a_kubelet_nobody_is_asked() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 import pytest
@@ -38,6 +38,9 @@ SERIAL = "0000:07:00.0"
 PORT = "vendor.example/serial"
 LONG = 4.0  # seconds: a driver is changed in less than one
 SINCE = 3.0  # seconds after which nobody asks the kubelet because of what came before
+ANSWERED = (
+    25.0  # seconds: a kubelet that was silent is asked again after ten at most, and a hung question ends
+)
 GIVEN = 12.0  # seconds for which what the kubelet never names may be given
 
 
@@ -309,6 +312,48 @@ async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_
             assert "ns/one has as port-0" in said.stdout + said.stderr
         running(one)
         await keeps(drivers, SERIAL, "serial")
+
+
+def refuses(kubelet: Kubelet) -> None:
+    kubelet.faults.set("pod-resources-exhausted", True)
+
+
+def is_slow(kubelet: Kubelet) -> None:
+    kubelet.faults.set("pod-resources-delay", 3.0)
+
+
+def hangs(kubelet: Kubelet) -> None:
+    kubelet.faults.set("pod-resources-delay", 600.0)
+
+
+@pytest.mark.parametrize("silence", [refuses, is_slow, hangs])
+@pytest.mark.parametrize("how", ["a rule", "hand"])
+async def test_what_another_plugin_gave_is_kept_though_the_kubelet(
+    node: Node, how: str, silence: Callable[[Kubelet], None]
+) -> None:
+    """What it does not say, somebody may have; the rule has its way when it has said it, and nobody has."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=12.0) as one,
+    ):
+        await stays(kubelet, lambda: True, SINCE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, one)
+            await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+            silence(kubelet)
+            if how == "hand":
+                assert (await node.command("bind", SERIAL)).returncode != 0
+            else:
+                node.configure(f"{HEAD}{STICKS}passthrough: [{{match: [{{addresses: ['{SERIAL}']}}]}}]\n")
+        running(one)
+        await keeps(drivers, SERIAL, "serial")
+        if how == "a rule":
+            kubelet.faults.clear("pod-resources-exhausted")
+            kubelet.faults.clear("pod-resources-delay")
+            kubelet.delete(one)
+            await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
 
 
 async def test_what_another_plugin_gave_is_kept_when_a_binding_is_tried_again(node: Node) -> None:

@@ -94,6 +94,19 @@ async def test_a_group_is_bound_as_a_whole_and_offered_and_given_back_without_it
         ]
 
 
+async def test_a_group_is_bound_before_the_kubelet_comes_also_beside_the_socket_of_the_last_one(
+    node: Node,
+) -> None:
+    """Nobody listens there, so nobody gives anything."""
+    add_card(node)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet() as kubelet:
+        await kubelet.stop()
+        assert (kubelet.paths.pod_resources / "kubelet.sock").is_socket()
+        async with node.daemon():
+            await eventually(lambda: drivers_of(drivers) == BOUND, PATIENCE)
+
+
 async def test_what_is_as_wished_is_not_written_to(node: Node) -> None:
     add_card(node)
     node.configure(RESOURCE + RULE)

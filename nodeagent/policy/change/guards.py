@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.action import Move
+from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.snapshot import Snapshot
@@ -85,7 +86,8 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
         address = PciAddress(move.address)
         texts.append(containers.part_of(address, snapshot) if move.now != move.to else None)
         texts.append(_unlooked(snapshot.host.functions[address]))
-    if any(map(groups.ready, members)) and not snapshot.allocations.complete:
+    known = snapshot.allocations
+    if known.knowledge is Knowledge.SILENT or (any(map(groups.ready, members)) and not known.complete):
         texts.append("who holds what is not known")
     return next((text for text in texts if text is not None), None)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nodeagent.model.allocation import Knowledge
 from nodeagent.model.desired import DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
@@ -70,7 +69,7 @@ def explain(name: str, decision: Decision) -> ResourceExplanation | None:
         resource,
         rules.named(name, decision),
         holders,
-        snapshot.allocations.knowledge is not Knowledge.UNKNOWN,
+        snapshot.allocations.answered,
         () if resource.devices else possibilities.possibilities(name, decision),
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName, vgpu_key
 from nodeagent.model.names import Rename
@@ -34,10 +33,9 @@ def decide(snapshot: Snapshot, fresh: Texts) -> Renames:
     """What becomes of the names of ``snapshot`` where other texts, ``fresh``, are found for the same keys."""
     wanted = _with(snapshot.names, fresh)
     held = {holder.resource for _, holder in snapshot.held()}
-    unknown = snapshot.allocations.knowledge is Knowledge.UNKNOWN
     keep: set[str] = set()
     for host_device, rename in _renamed(snapshot, snapshot.names, wanted):
-        if unknown or rename.old in held:
+        if not snapshot.allocations.answered or rename.old in held:
             keep |= _keys(host_device)
     names = _with(snapshot.names, {key: text for key, text in fresh.items() if key not in keep})
     changed = (rename for _, rename in _renamed(snapshot, snapshot.names, names))

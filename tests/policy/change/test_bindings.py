@@ -191,6 +191,8 @@ def test_a_group_of_which_a_pod_or_a_process_has_a_part_waits() -> None:
     half = here(gpu(driver="vfio-pci"), audio())
     held = replace(KNOWN, allocations=Allocations(holders(GPU), Knowledge.COMPLETE))
     given = replace(KNOWN, reservations=reserved([GPU]))
+    silent = replace(KNOWN, allocations=Allocations({}, Knowledge.SILENT))
+    assert "who holds what is not known" in planned(here(gpu(), audio()), RULE, known=silent).waiting[0].why
     waits = {
         "is held by": planned(half, RULE, known=held),
         "was given to a pod": planned(half, RULE, known=given),
@@ -202,7 +204,7 @@ def test_a_group_of_which_a_pod_or_a_process_has_a_part_waits() -> None:
         assert why in plan.waiting[0].why
 
 
-def test_before_the_kubelet_answers_a_group_on_its_own_drivers_can_be_bound() -> None:
+def test_before_the_kubelet_is_there_a_group_on_its_own_drivers_can_be_bound() -> None:
     assert len(moves(planned(here(gpu(), audio()), RULE, known=Snapshot()))) == 2
 
 
