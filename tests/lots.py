@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make test``: all tests in three processes side by side, or what the arguments choose in one.
+"""``make test``: all tests in five processes side by side, or what the arguments choose in one.
 
-A test with the daemon as a process mostly waits, so two processors have room for two lots of those beside
-the rest, which ends first and has some of them as well. One lot is told while it runs, the others after it,
+A test with the daemon as a process mostly waits, so two processors have room for four lots of those beside
+the rest, which has some of them as well. One lot is told while it runs, the others after it,
 each whole. The files of tests lie in memory where that has room: a hundred thousand small ones keep a disk
 busy, and what waits for it looks like a loop that stands. Knows nothing of what is tested.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from tests import places
 
 BLACKBOX = "tests/blackbox"
+WAITING = 4  # lots of tests that mostly wait
 GRACE = 10.0  # seconds
 ROOM = 4 << 30  # bytes; a whole run was seen to write 0.9 GiB
 PYTEST = (sys.executable, "-m", "pytest")
@@ -27,13 +28,14 @@ _ROOT = Path(__file__).parents[1]
 
 
 def lots() -> list[list[str]]:
-    """The arguments of each lot for pytest; all that is in none of the first two is in the last.
+    """The arguments of each lot for pytest; all that is in none of the others is in the last.
 
     That are all tests in one process, which take a third of the time, and every tenth module of the others.
     """
     modules = sorted(str(path.relative_to(_ROOT)) for path in (_ROOT / BLACKBOX).glob("test_*.py"))
     alone = [module for number, module in enumerate(modules) if number % 10]
-    return [alone[::2], alone[1::2], ["tests", *(f"--ignore={module}" for module in alone)]]
+    waiting = [alone[number::WAITING] for number in range(WAITING)]
+    return [*waiting, ["tests", *(f"--ignore={module}" for module in alone)]]
 
 
 def side_by_side(commands: Sequence[Sequence[str]]) -> int:
