@@ -210,3 +210,17 @@ async def test_what_is_under_an_allocate_while_a_pod_ends_and_somebody_asks_is_f
         both = await kubelet.admit(_pod(2, name="both"))
         assert "not now" in both.message, "it takes both for free"
         assert "Available: 1" in (await kubelet.admit(_pod(2, name="again"))).message
+
+
+async def test_a_container_is_not_started_again_before_its_plugin_has_come_again(tmp_path: Path) -> None:
+    plugin = Plugin(device("a"))
+    async with kubelet_with(tmp_path, plugin) as kubelet:
+        one = await kubelet.admit(_pod(name="one"))
+        await kubelet.restart()
+        await kubelet.admit(one, again=True)
+        assert one.result.error == f"endpoint not found in cache for a registered resource: {RESOURCE}"
+        async with served(kubelet, plugin, "again.sock"):
+            await register(kubelet, "again.sock")
+            await kubelet.until_listed(RESOURCE, 1)
+            await kubelet.admit(one, again=True)
+        assert one.result.error is None

@@ -175,7 +175,9 @@ class Admission:
                 result.error = result.error or await self._pre_start(resource, ids)
 
     async def _pre_start(self, resource: str, ids: tuple[str, ...]) -> str | None:
-        endpoint = self._clients.endpoints[resource]
+        endpoint = self._clients.endpoints.get(resource)
+        if endpoint is None:  # after a restart, its plugin has not come again yet
+            return f"endpoint not found in cache for a registered resource: {resource}"
         if not endpoint.options.pre_start_required:
             return None
         request = v1beta1.PreStartContainerRequest(list(ids))
