@@ -54,6 +54,7 @@ class Lending:
         self._closing = UsbClosing(root, snapshots, forgotten)
         self._lock = anyio.Lock()
         self._known = False  # what an earlier daemon has lent
+        self._named: frozenset[DeviceId] = frozenset()  # of what is lent: the kubelet has said who has it
 
     async def run(self) -> None:
         """Give back what nobody has any more, for ever."""
@@ -110,7 +111,10 @@ class Lending:
 
     async def _give_back(self) -> None:
         snapshot = self._snapshots.now
-        over = {head: loans for head, loans in snapshot.loans.items() if _is_over(head, snapshot)}
+        self._named = frozenset(
+            head for head in snapshot.loans if head in self._named or _named(head, snapshot)
+        )
+        over = {head: loans for head, loans in snapshot.loans.items() if self._is_over(head, snapshot)}
         if not over:
             return
         left = {head: loans for head, loans in snapshot.loans.items() if head not in over}
@@ -119,6 +123,15 @@ class Lending:
         for loan, error in await threads.call(_take_back, self._root, returned):
             log.event(log.NOTE, text=f"{loan.node} stays QEMU's: {error.what}", hint=error.hint)
         await self._keep(left)
+
+    def _is_over(self, head: DeviceId, snapshot: Snapshot) -> bool:
+        """True if it is known that no pod has it, nor is being given it.
+
+        Of whom the kubelet has named it is known however young it is: it names them no more (``known``).
+        """
+        if snapshot.holder(head) is not None or head in snapshot.reservations.settling:
+            return False
+        return snapshot.allocations.complete or head in self._named
 
     @property
     def _loans(self) -> Loans:
@@ -138,11 +151,9 @@ class Lending:
         self._snapshots.publish(replace(self._snapshots.now, loans=loans))
 
 
-def _is_over(head: DeviceId, snapshot: Snapshot) -> bool:
-    """True if it is known that no pod has it, nor is being given it."""
-    if not snapshot.allocations.complete or head in snapshot.reservations.settling:
-        return False
-    return snapshot.holder(head) is None
+def _named(head: DeviceId, snapshot: Snapshot) -> bool:
+    holder = snapshot.allocations.holder(head)
+    return holder is not None and holder.named
 
 
 def _looked(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str, Loan]:

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A USB device is free as soon as a kubelet has named its pod and names it no more, however young it is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.blackbox.boards import named, running, stays
+from tests.blackbox.harness import Node, eventually, health, pod
+from tests.blackbox.plugs import BUNDLE, ONE, SET, SINGLE, all_seen, configured, key, lent, plugged, stick
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
+STICK = "46f4:0001-A"
+SOON = 8.0  # seconds: the kubelet counts as young for thirty
+
+
+def moved(node: Node, port: str = "1-1") -> None:
+    """It is plugged in again, and has another number."""
+    node.host.usb.unplug(port)
+    plugged(node, port, stick("A"), 7)
+
+
+async def free(node: Node, kubelet: Kubelet, resource: str) -> None:
+    await eventually(lambda: health(kubelet, resource).get(STICK) == "Healthy", SOON)
+    await eventually(lambda: not (node.root / "run/nodeagent/usb-loans.json").exists(), SOON)
+
+
+async def over(node: Node, kubelet: Kubelet, one: Pod) -> None:
+    """The new kubelet has named the pod, which ends."""
+    await named(node, STICK, one)
+    kubelet.delete(one)
+    await node.until_told(lambda told: not told["holders"])
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["is plugged in again", "stays"])
+async def test_the_stick_is_free_after_new_ones_of_both_although_it(node: Node, again: bool) -> None:
+    all_seen(node)
+    configured(node, SINGLE)
+    plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(ONE, 1)
+            one = await kubelet.admit(pod("one", {ONE: 1}))
+            running(one)
+            await named(node, STICK, one)
+            await daemon.end()
+        await kubelet.restart(away=0.2)
+        async with node.daemon():
+            await kubelet.until_listed(ONE, 1)
+            await over(node, kubelet, one)
+            if again:
+                moved(node)
+            await free(node, kubelet, ONE)
+
+
+async def test_a_set_is_free_after_new_ones_of_both(node: Node) -> None:
+    all_seen(node)
+    configured(node, BUNDLE)
+    plugged(node, "1-1", stick("A"), 4)
+    plugged(node, "1-2", key("B"), 5)
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(SET, 1)
+            one = await kubelet.admit(pod("one", {SET: 1}))
+            running(one)
+            await named(node, STICK, one)
+            await daemon.end()
+        await kubelet.restart(away=0.2)
+        async with node.daemon():
+            await kubelet.until_listed(SET, 1)
+            await over(node, kubelet, one)
+            node.host.usb.unplug("1-2")
+            plugged(node, "1-2", key("B"), 9)
+            await free(node, kubelet, SET)
+
+
+async def test_what_only_the_record_tells_of_is_kept_while_the_kubelet_is_young(node: Node) -> None:
+    """Its file is lost: no kubelet has named the pod since, so nobody knows that it is over."""
+    all_seen(node)
+    configured(node, SINGLE)
+    plugged(node, "1-1", stick("A"), 4)
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(ONE, 1)
+            one = await kubelet.admit(pod("one", {ONE: 1}))
+            running(one)
+            await named(node, STICK, one)
+            await daemon.end()
+        await kubelet.stop()
+        (node.root / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
+        moved(node)
+        await kubelet.start()
+        async with node.daemon():
+            await kubelet.until_listed(ONE, 1)
+            await stays(kubelet, lambda: health(kubelet, ONE).get(STICK) == "Unhealthy", 3.0)
+            assert STICK in lent(node)
