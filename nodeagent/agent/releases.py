@@ -17,7 +17,7 @@ import anyio
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 
-FRESH = 0.1  # seconds: the kubelet's limit is 100 questions a second, of all who ask
+SPACING = 0.05  # seconds from question to question: the kubelet's limit is 100 a second, of all who ask
 
 
 class Rescans(Protocol):
@@ -72,14 +72,15 @@ class Releases:
         self._kubelet = kubelet
 
     async def asked(self) -> None:
-        """Have the kubelet asked; many who want that at one time share an answer.
+        """Have the kubelet asked, after this call began; many who wait for that share an answer.
 
         The Snapshot tells what it has said, or that it is silent.
         """
-        wanted = anyio.current_time() - FRESH
+        wanted = anyio.current_time()
         async with self._asking:
             if self._kubelet is None or not self._kubelet.possible or self._asked > wanted:
                 return
+            await anyio.sleep(max(self._asked + SPACING - anyio.current_time(), 0.0))
             self._asked = anyio.current_time()
             await self._kubelet.ask()
 

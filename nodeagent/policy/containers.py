@@ -22,5 +22,10 @@ def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
         name, each = snapshot.unwritten
         holder = snapshot.allocations.holder_of(name, each) or UNNAMED
         return f"what {holder} has as {each} of {name} is not known yet"
+    return known_part_of(address, snapshot)
+
+
+def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
+    """The same, of what is known to have been given."""
     had = snapshot.had_behind.get(address)
     return None if had is None else f"{had.holder or UNNAMED} has {had.what}, which is behind {address}"

@@ -10,6 +10,7 @@ driver of its own, on which it was seen first, and which takes it where no overr
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -32,7 +33,10 @@ FAULTS = {
     "torn": "somebody else takes the driver away in that moment, and the override as well",
     "undone": "it happens, and then somebody takes the driver away, and the override as well",
 }
-"""For ``<kind>:<address>``, with a kind of ``KINDS``: what happens to each such write."""
+"""For ``<kind>:<address>``, with a kind of ``KINDS``: what happens to each such write.
+
+A number for ``unbind`` and ``release``: so many seconds later the driver has let go.
+"""
 KINDS = ("override", "unbind", "probe", "clear", "release", "reprobe")
 """Setting an override, unbinding from a driver of the host, probing with an override; and the way back."""
 _UNSET = "(null)"
@@ -120,7 +124,9 @@ class SimulatedDrivers:
         self.writes.append(wrote)
         fault = self.faults.get(wrote.kind, wrote.address)
         self.around(len(self.writes), False)
-        if fault in (None, "undone"):
+        if isinstance(fault, float):
+            asyncio.get_running_loop().call_later(fault, effect)
+        elif fault in (None, "undone"):
             effect()
         if fault in ("torn", "undone"):
             self._bind(wrote.address, None)

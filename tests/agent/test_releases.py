@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import anyio
 
-from nodeagent.agent.releases import FRESH, Releases
+from nodeagent.agent.releases import SPACING, Releases
 from tests.agent.parts import settings
 
 
@@ -70,9 +70,7 @@ class Kubelet:
         await self.gate.wait()
 
 
-async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer_and_a_later_one_does_not() -> (
-    None
-):
+async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer() -> None:
     releases, kubelet = Releases(settings()), Kubelet()
     releases.ask_with(kubelet)
     async with anyio.create_task_group() as tasks:
@@ -82,9 +80,30 @@ async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer_and
         assert kubelet.asked == 1
         kubelet.gate.set()
     assert kubelet.asked == 1
-    await anyio.sleep(FRESH)
-    await releases.asked()
+
+
+async def test_an_answer_that_was_on_its_way_already_is_none_to_who_comes_later() -> None:
+    releases, kubelet = Releases(settings()), Kubelet()
+    releases.ask_with(kubelet)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(releases.asked)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(20):
+            tasks.start_soon(releases.asked)
+        await anyio.wait_all_tasks_blocked()
+        kubelet.gate.set()
     assert kubelet.asked == 2
+
+
+async def test_between_two_questions_is_a_pause() -> None:
+    releases, kubelet = Releases(settings()), Kubelet()
+    releases.ask_with(kubelet)
+    kubelet.gate.set()
+    began = anyio.current_time()
+    for _ in range(3):
+        await releases.asked()
+    assert kubelet.asked == 3
+    assert anyio.current_time() - began >= 2 * SPACING
 
 
 async def test_without_a_kubelet_nobody_is_asked() -> None:

@@ -132,7 +132,7 @@ async def test_what_the_kubelet_does_not_name_yet_is_kept_for_a_while(node: Node
 
 
 @contextlib.asynccontextmanager
-async def with_a_serial_card(node: Node, rules: str) -> AsyncIterator[SimulatedDrivers]:
+async def with_a_serial_card(node: Node, rules: str, *beside: str) -> AsyncIterator[SimulatedDrivers]:
     all_seen(node)
     node.host.add_function(SERIAL, vendor="10b5", device="9030", pci_class="070002", driver="serial", group=7)
     at = f"{devnodes.real_directory(node.host, SERIAL)}/ttyX"
@@ -141,7 +141,7 @@ async def with_a_serial_card(node: Node, rules: str) -> AsyncIterator[SimulatedD
     described(node, path="/dev/ttyX")
     node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
     wished(node, rules)
-    async with simulated(node.host, SERIAL) as drivers:
+    async with simulated(node.host, SERIAL, *beside) as drivers:
         yield drivers
 
 

@@ -16,11 +16,10 @@ import anyio
 
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
+from nodeagent.agent.changing.writer import Writer
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.kernel.apply import actions
-from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import Action, Step
 from nodeagent.model.ids import pci_address, pci_order
@@ -50,11 +49,11 @@ class Executor:
     name = "late writes"
 
     def __init__(
-        self, root: Root, wakes: Wakes, retries: Retries, ledger: LedgerKeeper, deadline: float
+        self, writer: Writer, wakes: Wakes, retries: Retries, ledger: LedgerKeeper, deadline: float
     ) -> None:
         self.writes = 0
         self.ended: Latest[None] = Latest(None)
-        self._root = root
+        self._writer = writer
         self._wakes = wakes
         self._retries = retries
         self._ledger = ledger
@@ -120,7 +119,7 @@ class Executor:
 
     def _begin(self, step: Step) -> _Write:
         self.writes += 1
-        write = _Write(step, threads.start(actions.apply, self._root, step.action), anyio.current_time())
+        write = _Write(step, threads.start(self._writer.write, step.action), anyio.current_time())
         self._under_way[step.action.device] = write
         return write
 

@@ -23,6 +23,7 @@ from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.changing.probe import Probe
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.changing.withdrawals import Withdrawals
+from nodeagent.agent.changing.writer import Writer
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.base.supervise import Backoff, Component, Task
@@ -43,6 +44,7 @@ class Parts(NamedTuple):
 
     ledger: LedgerKeeper
     retries: Retries
+    writer: Writer
     executor: Executor
     withdrawals: Withdrawals
     runs: CardRuns
@@ -56,10 +58,10 @@ def components(core: Core) -> Sequence[Component]:
 def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = retrying.BACKOFF) -> Changing:
     """All parts. ``deadline``: seconds after which a write is late; ``backoff``: between two tries."""
     parts = _parts(core, deadline, backoff)
-    keeper, retries, executor, withdrawals, runs = parts
+    keeper, retries, writer, executor, withdrawals, runs = parts
     loop = ChangeLoop(core.snapshots, core.releases, keeper, retries, executor, runs)
     requests = Task("requests", partial(_clerk(core, parts, _by_the_loop).serve, core.desk))
-    return Changing(loop, (loop, executor, withdrawals, retries, keeper, requests))
+    return Changing(loop, (loop, writer, executor, withdrawals, retries, keeper, requests))
 
 
 async def alone(core: Core, request: Request) -> Answer:
@@ -71,6 +73,7 @@ async def alone(core: Core, request: Request) -> Answer:
     else:
         await parts.ledger.open()
     async with anyio.create_task_group() as group:
+        group.start_soon(parts.writer.run)
         group.start_soon(parts.executor.run)
         answer = await _clerk(core, parts, partial(_here, parts, group)).handle(request)
         with anyio.move_on_after(writing.DEADLINE):
@@ -87,10 +90,11 @@ def _parts(core: Core, deadline: float, backoff: Backoff) -> Parts:
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, backoff)
     probe = Probe(root, snapshots, probing.DEADLINE)
     core.releases.look_with(probe)
-    executor = Executor(root, core.wakes, retries, keeper, deadline)
+    writer = Writer(root, snapshots, core.releases)
+    executor = Executor(writer, core.wakes, retries, keeper, deadline)
     withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
     runs = CardRuns(root, snapshots, probe, executor, withdrawals, core.releases)
-    return Parts(keeper, retries, executor, withdrawals, runs)
+    return Parts(keeper, retries, writer, executor, withdrawals, runs)
 
 
 def _clerk(core: Core, parts: Parts, begin: Begin) -> Clerk:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeagent.kernel.apply import driver, vfs, write
+from nodeagent.kernel.apply.driver import Given
 from nodeagent.kernel.apply.write import PATIENCE, Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
@@ -28,13 +29,17 @@ from nodeagent.model.action import (
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 
-def apply(root: Root, action: Action, patience: float = PATIENCE) -> None:
+def apply(root: Root, action: Action, given: Given, patience: float = PATIENCE) -> None:
     """Make the change and see that it is made; at once if it is made already. May block for long.
 
-    ``patience``: seconds for the effect to show, which a tree of files needs and the kernel does not.
+    ``given`` is asked where that may take long. ``patience``: seconds for the effect to show, which a tree of
+    files needs and the kernel does not.
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
-    _APPLIERS[type(action)](root, action, patience)
+    if isinstance(action, BindDrivers | RestoreDrivers):
+        driver.change(root, action, given, patience)
+    else:
+        _APPLIERS[type(action)](root, action, patience)
 
 
 def _create_mdev(root: Root, action: CreateMdev, patience: float) -> None:
@@ -105,6 +110,4 @@ _APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
     SetNumVfs: vfs.set_number,
     RunSriovManage: vfs.run_sriov_manage,
     RestoreAutoprobe: vfs.restore_autoprobe,
-    BindDrivers: driver.change,
-    RestoreDrivers: driver.change,
 }

@@ -4,15 +4,17 @@
 For each function ``driver_override`` comes first, then ``unbind`` from the present driver, then
 ``drivers_probe``, which says nothing of a probe that has failed: so the link to the driver is read back. What
 a later function of the group is refused, the earlier ones give back, in reverse order. Before the first write
-it is looked at once more what the host uses of all of them, and of each again when its turn comes: the one
-before may have waited in the kernel for hours. ``new_id`` is never used, for it takes whatever comes later;
-nor is a function removed and found again, as that would lose the override (Linux 6.1 to 7.2).
+it is looked at once more what the host uses of all of them, and what somebody was given, and of each again
+when its turn comes: the one before may have waited in the kernel for hours. What was given is asked after the
+last write as well: the kubelet starts no container before all its plugins have answered, so that one gets all
+back in time. ``new_id`` is never used, for it takes whatever comes later; nor is a function removed and found
+again, as that would lose the override (Linux 6.1 to 7.2).
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.apply import write
@@ -32,7 +34,11 @@ _HINTS = {
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
 
 
-def change(root: Root, action: BindDrivers | RestoreDrivers, patience: float) -> None:
+Given = Callable[[Collection[str]], str | None]
+"""Who has got one of these functions by now, or what is behind it, in words; None if nobody. Blocks."""
+
+
+def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, patience: float) -> None:
     """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
 
     :raises KernelRefused: if a move cannot be made. Then all functions are what they were (``Move.back``), or
@@ -42,16 +48,19 @@ def change(root: Root, action: BindDrivers | RestoreDrivers, patience: float) ->
     moves = [move for move in action.moves if move not in arrived]
     for move in moves:
         _allowed(root, move, move.address in action.forced)
-    for number, move in enumerate(moves):
-        done = {*arrived, *moves[:number]}
-        try:
+    _nobodys(moves, given)
+    done = set(arrived)
+    try:
+        for number, move in enumerate(moves):
             if number:
                 _allowed(root, move, move.address in action.forced)
+                _nobodys((move,), given)
             done.add(move)
             _go(root, move.address, move.to, patience)
-        except KernelRefused as error:
-            back = [each for each in reversed(action.moves) if each in done]
-            raise _taken_back(root, back, error, patience) from error
+        _nobodys(moves, given)
+    except KernelRefused as error:
+        back = [each for each in reversed(action.moves) if each in done]
+        raise _taken_back(root, back, error, patience) from error
 
 
 def _arrived(root: Root, address: str, driver: str | None) -> bool:
@@ -82,6 +91,12 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
         raise _left(move, f"its driver_override says {override}", hint)
     if vfio_driver(move.to) and not vfio_driver(now):
         _not_used(root, move, forced)
+
+
+def _nobodys(moves: Sequence[Move], given: Given) -> None:
+    """:raises KernelRefused: if somebody was given one of them, or what is behind it."""
+    if moves and (text := given([move.address for move in moves])) is not None:
+        raise _left(moves[0], text, "wait until the pod that has it has ended, or leave the group out")
 
 
 def _not_used(root: Root, move: Move, forced: bool) -> None:

@@ -9,6 +9,7 @@ not be seen refuses as well. What the host uses is looked at once more right bef
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.model.action import Move
@@ -20,6 +21,7 @@ from nodeagent.policy import classes, containers, groups, uses
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
 _PAGE = "docs/host-preparation.md"
+UNKNOWN = "who holds what is not known"
 
 
 class Refusal(NamedTuple):
@@ -88,8 +90,22 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
         texts.append(_unlooked(snapshot.host.functions[address]))
     known = snapshot.allocations
     if known.knowledge is Knowledge.SILENT or (any(map(groups.ready, members)) and not known.complete):
-        texts.append("who holds what is not known")
+        texts.append(UNKNOWN)
     return next((text for text in texts if text is not None), None)
+
+
+def given_since(addresses: Iterable[PciAddress], before: Host, snapshot: Snapshot) -> str | None:
+    """Who has got one of these functions by now, or what was behind it ``before`` its driver was changed."""
+    if snapshot.allocations.knowledge is Knowledge.SILENT:
+        return UNKNOWN
+    as_before = replace(snapshot, host=before)
+    for address in addresses:
+        function = before.functions.get(address)
+        text = _held(address, function, snapshot)
+        text = text or containers.part_of(address, snapshot) or containers.known_part_of(address, as_before)
+        if text is not None:
+            return text
+    return None
 
 
 def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
@@ -124,12 +140,17 @@ def _unlooked(function: PciFunction) -> str | None:
 def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
     """Who has a function, in words: a pod, or whoever has it open."""
     function = snapshot.host.functions.get(address)
-    holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
-    if holder is not None:
-        return f"{address} is held by {holder}"
+    held = _held(address, function, snapshot)
+    if held is not None:
+        return held
     if address in snapshot.reservations.given:
         return f"{address} was given to a pod a moment ago"
     opened = address in snapshot.open or function is None or groups.opened(function)
     if opened is None:
         return f"whether something on this host has {address} open cannot be seen"
     return f"something on this host has {address} open" if opened else None
+
+
+def _held(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:
+    holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
+    return None if holder is None else f"{address} is held by {holder}"

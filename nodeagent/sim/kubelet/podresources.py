@@ -22,7 +22,10 @@ from nodeagent.sim.kubelet.state import Pod, State
 
 
 class PodResources(v1.PodResourcesListerBase):
-    """Faults: ``pod-resources-exhausted`` (any value), ``pod-resources-delay`` (seconds)."""
+    """Faults: ``pod-resources-exhausted`` (any value), ``pod-resources-delay`` (seconds).
+
+    ``pod-resources-late``: seconds that each answer is on its way, for as many answers as there are numbers.
+    """
 
     def __init__(self, state: State, admission: Admission) -> None:
         self._state = state
@@ -33,7 +36,10 @@ class PodResources(v1.PodResourcesListerBase):
         await self._faults()
         self._admission.free_devices_of_gone_pods()
         held = self._held()
-        return v1.ListPodResourcesResponse([self._pod(pod, held) for pod in sources.named(self._state)])
+        answer = v1.ListPodResourcesResponse([self._pod(pod, held) for pod in sources.named(self._state)])
+        late = self._state.faults.get("pod-resources-late")
+        await anyio.sleep(late.pop(0) if late else 0)
+        return answer
 
     async def get_allocatable_resources(
         self, message: v1.AllocatableResourcesRequest

@@ -17,6 +17,8 @@ from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
+from nodeagent.agent.changing.writer import Writer
+from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.supervise import Backoff
@@ -25,6 +27,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.vf_action import SetNumVfs
+from tests.agent.parts import settings
 from tests.conftest import Said
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
@@ -72,7 +75,8 @@ def writing(tmp_path: Path) -> Writing:
     root, snapshots, wakes = Root(tmp_path), Snapshots(Snapshot()), Wakes()
     wakes.take()  # everything is due at the start
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
-    return Writing(Executor(root, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
+    writer = Writer(root, snapshots, Releases(settings()))
+    return Writing(Executor(writer, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, BindDrivers, Move
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
+from tests.kernel.apply.given import nobody
 
 A, B = "0000:01:00.0", "0000:01:00.1"
 FORTH = tuple(Move(address, "nvme", "vfio-pci", "nvme") for address in (B, A))
@@ -33,7 +34,7 @@ async def drivers(tmp_path: Path) -> AsyncIterator[SimulatedDrivers]:
 
 
 async def change(drivers: SimulatedDrivers, action: Action, patience: float = 5.0) -> None:
-    await threads.call(actions.apply, Root(drivers.host.directory), action, patience)
+    await threads.call(actions.apply, Root(drivers.host.directory), action, nobody, patience)
 
 
 def state(drivers: SimulatedDrivers) -> list[tuple[str | None, str]]:

@@ -20,6 +20,7 @@ from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.vf_action import RunSriovManage
 from nodeagent.sim.host import SimulatedHost
+from tests.kernel.apply.given import nobody
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 
 GPU = "0000:3b:00.0"
@@ -54,7 +55,7 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
 
 
 async def change(root: Path, action: RunSriovManage, patience: float = 5.0) -> None:
-    await threads.call(actions.apply, Root(root), action, patience)
+    await threads.call(actions.apply, Root(root), action, nobody, patience)
 
 
 async def refusal(root: Path, action: RunSriovManage) -> KernelRefused:

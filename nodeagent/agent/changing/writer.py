@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes one write to the host in a thread, and answers there what is asked between two parts of it.
+
+A change of a group's drivers takes as long as these take to let go, and no event tells what other plugins
+give meanwhile: so the kubelet is asked. Knows no plan and no deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import CancelledError
+from functools import partial
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.kernel.apply import actions
+from nodeagent.kernel.root import Root
+from nodeagent.model.action import Action
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy.change import guards
+
+
+class Writer:
+    """Writes to one host, and the component that answers its threads."""
+
+    name = "writes"
+
+    def __init__(self, root: Root, snapshots: Snapshots, releases: Releases) -> None:
+        self._root = root
+        self._snapshots = snapshots
+        self._releases = releases
+        self._portal: BlockingPortal | None = None
+
+    async def run(self) -> None:
+        """Answer, for ever."""
+        async with BlockingPortal() as self._portal:
+            await anyio.sleep_forever()
+
+    def write(self, action: Action) -> None:
+        """Make the change. Blocks, and belongs in a thread.
+
+        :raises KernelRefused: as ``actions.apply``.
+        """
+        actions.apply(self._root, action, partial(self._given, self._snapshots.now.host))
+
+    def _given(self, before: Host, addresses: Collection[str]) -> str | None:
+        """Who has got one of these by now; where nobody answers any more, that is not known."""
+        if self._portal is None:
+            return guards.UNKNOWN
+        try:
+            return self._portal.call(self._asked, before, addresses)
+        except (RuntimeError, CancelledError):  # the daemon ends, or its other part has failed
+            return guards.UNKNOWN
+
+    async def _asked(self, before: Host, addresses: Collection[str]) -> str | None:
+        await self._releases.asked()
+        return guards.given_since([PciAddress(each) for each in addresses], before, self._snapshots.now)

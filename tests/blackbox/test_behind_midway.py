@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What another plugin gives in the middle of a change of drivers keeps its driver as well.
+
+A change of a group takes as long as its drivers take to let go; no event tells what others give meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from nodeagent.sim.drivers import SimulatedDrivers, Wrote
+from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.state import Pod
+from tests.blackbox.boards import running, stays
+from tests.blackbox.harness import PATIENCE, Node, eventually
+from tests.blackbox.test_behind import (
+    ANSWERED,
+    HEAD,
+    SERIAL,
+    SINCE,
+    STICKS,
+    keeps,
+    with_a_serial_card,
+    with_ports,
+)
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
+BESIDE = "0000:08:00.0"
+"""Of the group of the serial card, and the first to be moved."""
+LATE = 1000  # answers
+LETS_GO = 0.8  # seconds that its driver takes
+
+
+def bound(*addresses: str) -> str:
+    listed = ", ".join(f"'{each}'" for each in addresses)
+    return f"{HEAD}{STICKS}passthrough: [{{match: [{{addresses: [{listed}]}}]}}]\n"
+
+
+@contextlib.asynccontextmanager
+async def with_a_group(node: Node) -> AsyncIterator[SimulatedDrivers]:
+    """The serial card, and a GPU whose driver takes its time to let go."""
+    node.host.add_function(BESIDE, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=7)
+    async with with_a_serial_card(node, STICKS, BESIDE) as drivers:
+        drivers.faults.set(f"unbind:{BESIDE}", LETS_GO)
+        yield drivers
+
+
+async def given_midway(node: Node, drivers: SimulatedDrivers, kubelet: Kubelet, one: Pod) -> None:
+    """The first function is on its way, and then the pod gets the node of the second one."""
+    await eventually(lambda: Wrote("unbind", BESIDE) in drivers.writes, PATIENCE)
+    assert drivers.driver(BESIDE) == "nvidia"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kubelet.admit, one)
+        await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+        assert drivers.driver(BESIDE) == "nvidia"
+        await keeps(drivers, SERIAL, "serial")
+    running(one)
+
+
+@pytest.mark.parametrize("how", ["a rule", "hand"])
+async def test_what_is_given_while_the_first_function_of_a_group_is_let_go_is_kept(
+    node: Node, how: str
+) -> None:
+    async with (
+        with_a_group(node) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=6.0) as one,
+    ):
+        await stays(kubelet, lambda: True, SINCE)
+        async with anyio.create_task_group() as tasks:
+            if how == "hand":
+                tasks.start_soon(node.command, "bind", SERIAL, BESIDE)
+            else:
+                node.configure(bound(SERIAL, BESIDE))
+            await given_midway(node, drivers, kubelet, one)
+        await eventually(lambda: drivers.driver(BESIDE) == "nvidia", PATIENCE)
+        assert drivers.driver(SERIAL) == "serial"
+
+
+async def test_the_group_is_bound_when_who_was_given_a_part_midway_has_ended(node: Node) -> None:
+    async with (
+        with_a_group(node) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=6.0) as one,
+    ):
+        await stays(kubelet, lambda: True, SINCE)
+        node.configure(bound(SERIAL, BESIDE))
+        await given_midway(node, drivers, kubelet, one)
+        await node.until_told(lambda told: "ns/one has as port-0" in str(told["changes"]))
+        kubelet.delete(one)
+        await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
+        await eventually(lambda: drivers.driver(BESIDE) == "vfio-pci", PATIENCE)
+
+
+async def at_an_answer(kubelet: Kubelet, seconds: float, number: int) -> None:
+    """From now on all answers are on their way for so long; wait until that one was made."""
+    late = [seconds] * LATE
+    kubelet.faults.set("pod-resources-late", late)
+    await eventually(lambda: len(late) <= LATE - number, PATIENCE)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("seconds", [0.4, 2.0])
+async def test_what_is_given_while_an_answer_of_the_kubelet_is_on_its_way_is_there_when_the_pod_is_started(
+    node: Node, seconds: float, number: int
+) -> None:
+    """The answer was made before, and comes after; the function comes back by one that was made later."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=3 * seconds + 2.0) as one,
+    ):
+        await stays(kubelet, lambda: True, SINCE)
+        node.configure(bound(SERIAL))
+        await at_an_answer(kubelet, seconds, number)
+        await kubelet.admit(one)
+        running(one)
+        assert drivers.driver(SERIAL) == "serial"
+        await keeps(drivers, SERIAL, "serial")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has got a function since its driver began to change: by itself, or by what was behind it until then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.nodes import DevNode
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import guards
+
+CARD, BESIDE = PciAddress("0000:07:00.0"), PciAddress("0000:07:00.1")
+TTY = "/dev/ttyX"
+NAME = ResourceName("vendor.example/serial")
+ONE = Holder("ns", "one", NAME)
+FUNCTIONS = {each: PciFunction(each, vendor="10b5", device="9030") for each in (CARD, BESIDE)}
+BEFORE = Host(FUNCTIONS, dev_nodes={TTY: DevNode(TTY, function=CARD)})
+NOW = Snapshot(Host(FUNCTIONS))
+
+
+def given(allocations: Allocations) -> str | None:
+    return guards.given_since((BESIDE, CARD), BEFORE, replace(NOW, allocations=allocations))
+
+
+@pytest.mark.parametrize(
+    ("allocations", "text"),
+    [
+        pytest.param(Allocations({}, Knowledge.COMPLETE), None, id="nobody"),
+        pytest.param(Allocations({}, Knowledge.UNKNOWN), None, id="no kubelet"),
+        pytest.param(Allocations({}, Knowledge.SILENT), "not known", id="a silent kubelet"),
+        pytest.param(Allocations({CARD: ONE}), f"{CARD} is held by ns/one", id="the function"),
+        pytest.param(
+            Allocations({"port-0": ONE}, nodes={NAME: {"port-0": (TTY,)}}),
+            f"ns/one has {TTY}, which is behind {CARD}",
+            id="a node that has gone with its driver",
+        ),
+        pytest.param(
+            Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/kvm",)}}), None, id="a node of others"
+        ),
+        pytest.param(Allocations({"port-0": ONE}, written=frozenset()), "not known yet", id="in no file yet"),
+    ],
+)
+def test_a_function_or_what_was_behind_it_may_have_been_given_since(
+    allocations: Allocations, text: str | None
+) -> None:
+    found = given(allocations)
+    assert (text is None and found is None) or (text is not None and text in (found or ""))
