@@ -16,13 +16,18 @@ def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
     """What somebody has that is behind the function, in words; None if nobody is known to."""
     if address in snapshot.behind:
         return f"what is behind {address} was given to a pod a moment ago"
+    return unknown(snapshot) or known_part_of(address, snapshot)
+
+
+def unknown(snapshot: Snapshot) -> str | None:
+    """What may be behind any function, in words: it was given a moment ago, and is looked at yet."""
     if not snapshot.given_nodes_seen:
         return "what is behind the nodes that pods have is not known yet"
     if snapshot.unwritten is not None:
         name, each = snapshot.unwritten
         holder = snapshot.allocations.holder_of(name, each) or UNNAMED
         return f"what {holder} has as {each} of {name} is not known yet"
-    return known_part_of(address, snapshot)
+    return None
 
 
 def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import (
@@ -71,14 +73,17 @@ async def test_what_came_back_on_another_driver_gets_that_one_back(node: Node) -
         await eventually(lambda: drivers_of(drivers) == [OWN[0], ("snd_other", "")], PATIENCE)
 
 
-async def test_what_a_killed_daemon_had_bound_goes_back_where_the_rest_may_not_follow(node: Node) -> None:
+@pytest.mark.parametrize(("write", "then"), [(3, None), (5, "vfio-pci")], ids=["let go of", "bound"])
+async def test_what_a_killed_daemon_had_taken_goes_back_where_the_rest_may_not_follow(
+    node: Node, write: int, then: str | None
+) -> None:
     add_card(node)
     node.configure(RESOURCE + RULE)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet():
         async with node.daemon(ready=False) as daemon:
-            drivers.around = killing(daemon, 3, False)
+            drivers.around = killing(daemon, write, then is not None)
             assert await daemon.process.wait() == -signal.SIGKILL
-        assert drivers.driver(AUDIO) == "vfio-pci"
+        assert drivers.driver(AUDIO) == then
         node.host.write(GPU, "boot_vga", "1")
         async with node.daemon() as daemon:
             await daemon.logged("plan-problem")

@@ -21,7 +21,10 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
+from nodeagent.policy import containers
 from nodeagent.policy.change import guards
+
+PATIENCE = 2.0  # seconds for the kubelet to write what others gave, and for a look at it
 
 
 class Writer:
@@ -58,4 +61,7 @@ class Writer:
 
     async def _asked(self, before: Host, addresses: Collection[str]) -> str | None:
         await self._releases.asked()
+        with anyio.move_on_after(PATIENCE):
+            while containers.unknown(self._snapshots.now) is not None:
+                await self._snapshots.newer(self._snapshots.version)
         return guards.given_since([PciAddress(each) for each in addresses], before, self._snapshots.now)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives functions of one IOMMU group other drivers: all of them, or none.
 
-For each function ``driver_override`` comes first, then ``unbind`` from the present driver, then
-``drivers_probe``, which says nothing of a probe that has failed: so the link to the driver is read back. What
-a later function of the group is refused, the earlier ones give back, in reverse order. Before the first write
+First all are let go: for each function ``driver_override`` comes first, then ``unbind`` from the present
+driver. Then all are taken: ``drivers_probe`` says nothing of a probe that has failed, so the link to the
+driver is read back. What is refused of one, the others give back, in reverse order. Before the first write
 it is looked at once more what the host uses of all of them, and what somebody was given, and of each again
-when its turn comes: the one before may have waited in the kernel for hours. What was given is asked after the
-last write as well: the kubelet starts no container before all its plugins have answered, so that one gets all
-back in time. ``new_id`` is never used, for it takes whatever comes later; nor is a function removed and found
-again, as that would lose the override (Linux 6.1 to 7.2).
+when its turn comes: the one before may have waited in the kernel for hours. What was given is asked again
+when all are let go and nobody can get one yet: the kubelet starts no container before all its plugins have
+answered, so that one gets all back in time. ``new_id`` is never used, for it takes whatever comes later;
+nor is a function removed and found again, as that would lose the override (Linux 6.1 to 7.2).
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, patie
                 _allowed(root, move, move.address in action.forced)
                 _nobodys((move,), given)
             done.add(move)
-            _go(root, move.address, move.to, patience)
+            _let_go(root, move.address, move.to, patience)
         _nobodys(moves, given)
+        for move in moves:
+            _take(root, move.address, move.to, patience)
     except KernelRefused as error:
         back = [each for each in reversed(action.moves) if each in done]
         raise _taken_back(root, back, error, patience) from error
@@ -123,16 +125,22 @@ def _left(move: Move, why: str, hint: str) -> KernelRefused:
     )
 
 
-def _go(root: Root, address: str, driver: str | None, patience: float) -> None:
-    """One function to one driver; None: to none.
+def _let_go(root: Root, address: str, driver: str | None, patience: float) -> None:
+    """One function from the driver that it has, if that is another than it is to have; None: none.
 
     :raises KernelRefused: with the write after which it did not become so.
     """
     _set_override(root, address, _wanted(driver), patience)
-    if _driver(root, address) == driver:
-        return
-    _unbind(root, address, patience)
-    if driver is not None:
+    if _driver(root, address) != driver:
+        _unbind(root, address, patience)
+
+
+def _take(root: Root, address: str, driver: str | None, patience: float) -> None:
+    """One function, let go of, to the driver that it is to have.
+
+    :raises KernelRefused: as ``_let_go``.
+    """
+    if driver is not None and _driver(root, address) != driver:
         step = Write(_PROBE, address, f"{driver} has not taken {address}", _HINTS)
         write.verified(root, step, lambda: _driver(root, address) == driver, patience)
 
@@ -166,7 +174,8 @@ def _taken_back(root: Root, moves: Iterable[Move], error: KernelRefused, patienc
 def _returned(root: Root, move: Move, patience: float) -> str | None:
     """Take a function back to where it goes without its group; why it cannot, if so."""
     try:
-        _go(root, move.address, move.back, patience)
+        _let_go(root, move.address, move.back, patience)
+        _take(root, move.address, move.back, patience)
     except KernelRefused as error:
         return f"{move.address} ({error.what})"
     return None
