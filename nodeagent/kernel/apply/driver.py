@@ -98,7 +98,7 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
 def _nobodys(moves: Sequence[Move], given: Given) -> None:
     """:raises KernelRefused: if somebody was given one of them, or what is behind it."""
     if moves and (text := given([move.address for move in moves])) is not None:
-        raise _left(moves[0], text, "wait until the pod that has it has ended, or leave the group out")
+        raise _left(moves[0], text, "wait until the kubelet says that nobody has it, or leave the group out")
 
 
 def _not_used(root: Root, move: Move, forced: bool) -> None:
