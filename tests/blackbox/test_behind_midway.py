@@ -32,6 +32,7 @@ from tests.blackbox.test_behind import (
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BESIDE = "0000:08:00.0"
 """Of the group of the serial card, and the first to be moved."""
+SOON = 1.9  # seconds
 LATE = 1000  # answers
 LETS_GO = 0.8  # seconds that its driver takes
 
@@ -125,3 +126,23 @@ async def test_what_is_given_while_an_answer_of_the_kubelet_is_on_its_way_is_the
         running(one)
         assert drivers.driver(SERIAL) == "serial"
         await keeps(drivers, SERIAL, "serial")
+
+
+async def test_what_is_on_vfio_goes_back_though_a_pod_is_being_given_what_nobody_knows_yet(
+    node: Node,
+) -> None:
+    """Whatever that is, it is not behind a function on VFIO."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=6.0) as one,
+        anyio.create_task_group() as tasks,
+    ):
+        node.configure(bound(SERIAL))
+        await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", PATIENCE)
+        tasks.start_soon(kubelet.admit, one)
+        await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+        node.configure(HEAD + STICKS)
+        await eventually(lambda: drivers.driver(SERIAL) == "serial", SOON)
+        assert one.phase == "Pending"

@@ -7,7 +7,7 @@ give meanwhile: so the kubelet is asked. Knows no plan and no deadline.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 
@@ -18,9 +18,8 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action
+from nodeagent.model.action import Action, Move
 from nodeagent.model.host import Host
-from nodeagent.model.ids import PciAddress
 from nodeagent.policy import containers
 from nodeagent.policy.change import guards
 
@@ -50,18 +49,18 @@ class Writer:
         """
         actions.apply(self._root, action, partial(self._given, self._snapshots.now.host))
 
-    def _given(self, before: Host, addresses: Collection[str]) -> str | None:
+    def _given(self, before: Host, moves: Sequence[Move]) -> str | None:
         """Who has got one of these by now; where nobody answers any more, that is not known."""
         if self._portal is None:
             return guards.UNKNOWN
         try:
-            return self._portal.call(self._asked, before, addresses)
+            return self._portal.call(self._asked, before, moves)
         except (RuntimeError, CancelledError):  # the daemon ends, or its other part has failed
             return guards.UNKNOWN
 
-    async def _asked(self, before: Host, addresses: Collection[str]) -> str | None:
+    async def _asked(self, before: Host, moves: Sequence[Move]) -> str | None:
         await self._releases.asked()
         with anyio.move_on_after(PATIENCE):
-            while containers.unknown(self._snapshots.now) is not None:
+            while any(map(guards.from_host, moves)) and containers.unknown(self._snapshots.now):
                 await self._snapshots.newer(self._snapshots.version)
-        return guards.given_since([PciAddress(each) for each in addresses], before, self._snapshots.now)
+        return guards.given_since(moves, before, self._snapshots.now)

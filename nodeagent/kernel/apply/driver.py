@@ -14,7 +14,7 @@ nor is a function removed and found again, as that would lose the override (Linu
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.apply import write
@@ -34,7 +34,7 @@ _HINTS = {
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
 
 
-Given = Callable[[Collection[str]], str | None]
+Given = Callable[[Sequence[Move]], str | None]
 """Who has got one of these functions by now, or what is behind it, in words; None if nobody. Blocks."""
 
 
@@ -97,7 +97,7 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
 
 def _nobodys(moves: Sequence[Move], given: Given) -> None:
     """:raises KernelRefused: if somebody was given one of them, or what is behind it."""
-    if moves and (text := given([move.address for move in moves])) is not None:
+    if moves and (text := given(moves)) is not None:
         raise _left(moves[0], text, "wait until the kubelet says that nobody has it, or leave the group out")
 
 

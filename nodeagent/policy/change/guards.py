@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nodeagent.model.action import Move
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.host import Group, Host, PciFunction
-from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, containers, groups, uses
 
@@ -94,18 +94,24 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
     return next((text for text in texts if text is not None), None)
 
 
-def given_since(addresses: Iterable[PciAddress], before: Host, snapshot: Snapshot) -> str | None:
+def given_since(moves: Iterable[Move], before: Host, snapshot: Snapshot) -> str | None:
     """Who has got one of these functions by now, or what was behind it ``before`` its driver was changed."""
     if snapshot.allocations.knowledge is Knowledge.SILENT:
         return UNKNOWN
     as_before = replace(snapshot, host=before)
-    for address in addresses:
-        function = before.functions.get(address)
-        text = _held(address, function, snapshot)
-        text = text or containers.part_of(address, snapshot) or containers.known_part_of(address, as_before)
+    for move in moves:
+        address = PciAddress(move.address)
+        text = _held(address, before.functions.get(address), snapshot)
+        if text is None and from_host(move):
+            text = containers.part_of(address, snapshot) or containers.known_part_of(address, as_before)
         if text is not None:
             return text
     return None
+
+
+def from_host(move: Move) -> bool:
+    """True if a driver of the host loses the function: there is nothing behind one on VFIO."""
+    return move.now is not None and not vfio_driver(move.now)
 
 
 def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
+
+from nodeagent.model.action import Move
 
 
-def nobody(_: Collection[str]) -> str | None:
+def nobody(_: Sequence[Move]) -> str | None:
     """Nobody has anything."""
     return None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from nodeagent.model.action import Move
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
@@ -23,8 +24,9 @@ BEFORE = Host(FUNCTIONS, dev_nodes={TTY: DevNode(TTY, function=CARD)})
 NOW = Snapshot(Host(FUNCTIONS))
 
 
-def given(allocations: Allocations) -> str | None:
-    return guards.given_since((BESIDE, CARD), BEFORE, replace(NOW, allocations=allocations))
+def given(allocations: Allocations, now: str | None = "serial") -> str | None:
+    moves = [Move(each, now, "vfio-pci", now) for each in (BESIDE, CARD)]
+    return guards.given_since(moves, BEFORE, replace(NOW, allocations=allocations))
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,10 @@ def test_a_function_or_what_was_behind_it_may_have_been_given_since(
 ) -> None:
     found = given(allocations)
     assert (text is None and found is None) or (text is not None and text in (found or ""))
+
+
+@pytest.mark.parametrize("now", [None, "vfio-pci"], ids=["no driver", "VFIO"])
+def test_nothing_is_behind_a_function_on(now: str | None) -> None:
+    unwritten = Allocations({"port-0": ONE}, written=frozenset())
+    assert given(unwritten, now) is None
+    assert "is held by ns/one" in (given(Allocations({CARD: ONE}), now) or "")
