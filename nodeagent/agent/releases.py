@@ -17,7 +17,7 @@ import anyio
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings
 
-SPACING = 0.05  # seconds from question to question: the kubelet's limit is 100 a second, of all who ask
+SPACING = 0.02  # seconds from question to question: the kubelet's limit is 100 a second, of all who ask
 
 
 class Rescans(Protocol):
