@@ -94,6 +94,7 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.reservations.settling is other.reservations.settling
         and one.reservations.given == other.reservations.given
         and one.reservations.refused == other.reservations.refused
+        and one.reservations.withdrawn == other.reservations.withdrawn
         and one.loans is other.loans
         and one.left_open is other.left_open
     )

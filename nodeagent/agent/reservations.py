@@ -57,7 +57,7 @@ class ReservationBook:
         for device_id in holders:
             if device_id in self._marks.withdrawn:
                 raise Refused(
-                    f"{device_id} is being removed: it is not wanted on this node any more",
+                    f"{device_id} is being removed, or is getting another driver",
                     "the kubelet's list is renewed; try the pod again",
                 )
         own = ((holder.resource, each) for each, holder in holders.items() if not holder.brought)

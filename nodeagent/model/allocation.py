@@ -159,8 +159,9 @@ class Reservations:
 
     ``given`` are those that an Allocate gave away and whose holder the kubelet has not named since.
     ``settling`` were given to the pod that is being admitted: it may take more of the group, of other
-    resources. ``withdrawn`` are about to be taken off the host. ``refused`` were asked for while another one
-    of their group was held: whatever their own holder is, the kubelet takes them for free.
+    resources. ``withdrawn`` are about to be taken off the host, or get another driver. ``refused`` were asked
+    for while another one of their group was held: whatever their own holder is, the kubelet takes them for
+    free.
     """
 
     settling: frozenset[str] = frozenset()

@@ -40,10 +40,11 @@ class Withdrawals:
         """Withdraw what the step takes away; False if anybody was given one of the ids a moment ago."""
         if not self._reservations.behind.withdraw(moved(step.action)):
             return False
-        if not self._reservations.withdraw(step.action.takes):
+        ids = step.action.takes | moved(step.action)
+        if not self._reservations.withdraw(ids):
             self._reservations.behind.restore(moved(step.action))
             return False
-        self._taken[step] = step.action.takes
+        self._taken[step] = ids
         return True
 
     async def give_back(self, steps: Collection[Step], keys: frozenset[str]) -> None:

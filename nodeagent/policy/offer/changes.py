@@ -52,6 +52,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     if judged is None:
         marked = before.reservations.settling ^ now.reservations.settling
         marked |= before.reservations.refused ^ now.reservations.refused
+        marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
         marked |= differing(before.left_open, now.left_open)
         judged = _of_ids(marked | held, now.host)
         judged |= dict.fromkeys(

@@ -64,6 +64,7 @@ _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
         devices.domain,
         devices.token,
         devices.driver,
+        devices.withdrawn,
         devices.vgpu_type_changed,
         devices.unnamed,
         devices.fallen,

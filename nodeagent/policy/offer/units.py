@@ -103,7 +103,8 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
-    ids = _ids(group, devices) if allocations.holders or reservations.given else ()
+    marked = allocations.holders or reservations.given or reservations.withdrawn
+    ids = _ids(group, devices) if marked else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
     vfs = _vfs(functions, host)
     loans = snapshot.loans if unit_id == USB else NO_LOANS
@@ -115,6 +116,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         complete=allocations.complete,
         settling=reservations.settling.intersection(ids),
         refused=reservations.refused.intersection(ids),
+        withdrawn=reservations.withdrawn.intersection(ids),
         left_open=_left_open(devices, snapshot.left_open),
         vfs=vfs,
         vf_holders=_holders((each.address for each in vfs), snapshot),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction, Recovery
+from nodeagent.model.ids import pci_order
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer.checks.inputs import Unit, Use
@@ -102,6 +103,17 @@ def driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
         ReasonCode.DRIVER_CHANGED,
         f"{shown}, not a VFIO driver",
         classes.bind(function, mdevs=unit.mdevs.get(function.address, 0)),
+    )
+
+
+def withdrawn(_: PciFunction, unit: Unit, __: Use) -> Reason | None:
+    """What is refused of a change makes all of the group go back: nobody gets a part of it before the end."""
+    if not unit.withdrawn:
+        return None
+    return Reason(
+        ReasonCode.DRIVER_CHANGED,
+        f"{min(unit.withdrawn, key=pci_order)} is getting another driver, or is being removed",
+        "it is decided when that is done: nodeagent status shows what is under way",
     )
 
 

@@ -35,6 +35,7 @@ class Unit(NamedTuple):
     complete: bool = False  # False: the absence of a holder proves nothing
     settling: frozenset[str] = frozenset()  # given to the pod that is being admitted: it may take more
     refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
+    withdrawn: frozenset[str] = frozenset()  # getting another driver, or being removed
     left_open: Mapping[str, str] = MappingProxyType({})  # refused for being open, and by whom
     vfs: tuple[PciFunction, ...] = ()
     vf_holders: Mapping[str, Holder] = MappingProxyType({})
