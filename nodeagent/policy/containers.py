@@ -30,6 +30,14 @@ def unknown(snapshot: Snapshot) -> str | None:
     return None
 
 
+def gone_since(before: Snapshot, snapshot: Snapshot) -> str | None:
+    """A node that a pod was given since ``before``, and that went with its driver meanwhile, in words."""
+    for path in snapshot.given_nodes:
+        if path not in snapshot.host.dev_nodes and path not in before.given_nodes:
+            return f"{path} was given to a pod a moment ago, and is not there any more"
+    return None
+
+
 def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
     """The same, of what is known to have been given."""
     had = snapshot.had_behind.get(address)

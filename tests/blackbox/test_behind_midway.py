@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
+from nodeagent.sim import devnodes
 from nodeagent.sim.drivers import SimulatedDrivers, Wrote
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
@@ -32,6 +34,7 @@ from tests.blackbox.test_behind import (
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BESIDE = "0000:08:00.0"
 """Of the group of the serial card, and the first to be moved."""
+AGAIN = 12.0  # seconds, in which what was refused is tried again
 SOON = 1.9  # seconds
 LATE = 1000  # answers
 LETS_GO = 0.8  # seconds that its driver takes
@@ -94,7 +97,8 @@ async def test_the_group_is_bound_when_who_was_given_a_part_midway_has_ended(nod
         await stays(kubelet, lambda: True, SINCE)
         node.configure(bound(SERIAL, BESIDE))
         await given_midway(node, drivers, kubelet, one)
-        await node.until_told(lambda told: "ns/one has as port-0" in str(told["changes"]))
+        told = await node.until_told(lambda told: "ns/one has as port-0" in str(told["changes"]["waiting"]))
+        assert told["changes"]["failing"] == []  # it waits for the pod, not for a time
         kubelet.delete(one)
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
         await eventually(lambda: drivers.driver(BESIDE) == "vfio-pci", PATIENCE)
@@ -146,3 +150,43 @@ async def test_what_is_on_vfio_goes_back_though_a_pod_is_being_given_what_nobody
         node.configure(HEAD + STICKS)
         await eventually(lambda: drivers.driver(SERIAL) == "serial", SOON)
         assert one.phase == "Pending"
+
+
+async def with_its_node(drivers: SimulatedDrivers) -> None:
+    """The node comes and goes with the driver, as on a kernel."""
+    had = True
+    while True:
+        has = drivers.driver(SERIAL) == "serial"
+        if had and not has:
+            os.unlink(drivers.host.path("/dev/ttyX"))
+            shutil.rmtree(drivers.host.path("/sys/dev/char/188:9"))
+        if has and not had:
+            at = f"{devnodes.real_directory(drivers.host, SERIAL)}/ttyX"
+            devnodes.add(drivers.host, "/dev/ttyX", (188, 9), at)
+        had = has
+        await anyio.sleep(0.002)
+
+
+@pytest.mark.parametrize("takes", [0.3, 4.0], ids=["written by then", "not written by then"])
+async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
+    node: Node, takes: float
+) -> None:
+    """Nobody has looked before what is behind that node, and now it is gone."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes) as one,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(with_its_node, drivers)
+        await stays(kubelet, lambda: True, SINCE)
+        drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
+        node.configure(bound(SERIAL))
+        await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes, PATIENCE)
+        await kubelet.admit(one)
+        running(one)
+        await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes, PATIENCE)
+        assert Wrote("probe", SERIAL) not in drivers.writes
+        await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
+        tasks.cancel_scope.cancel()

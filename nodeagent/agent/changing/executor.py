@@ -18,7 +18,7 @@ from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.changing.writer import Writer
 from nodeagent.base import log, threads
-from nodeagent.base.errors import KernelRefused
+from nodeagent.base.errors import GivenMeanwhile, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import Action, Step
@@ -94,16 +94,7 @@ class Executor:
             finally:
                 if device in self._under_way:
                     self._leave(write)
-        action = step.action
-        log.event(
-            log.ACTION_WAITING,
-            action=action.describe(),
-            why=f"the kernel has not answered for {self._deadline:g} s",
-            device=targets(action),
-            type=action.type_id,
-            pci_address=pci_address(action.card),
-        )
-        return Outcome.UNPLANNED
+        return _waits(step, f"the kernel has not answered for {self._deadline:g} s")
 
     async def run(self) -> None:
         """Note the results of late writes, for ever."""
@@ -135,6 +126,9 @@ class Executor:
             await write.call.result()
         except Exception as error:
             self._returned(step)
+            if isinstance(error, GivenMeanwhile):  # the plan says what it waits for
+                self._ledger.end(step.action, made=False)
+                return _waits(step, error.what)
             if isinstance(error, KernelRefused):
                 return self._refused(step, error)
             raise
@@ -173,6 +167,19 @@ class Executor:
                 pci_address=pci_address(step.action.card),
             )
         return Outcome.REFUSED
+
+
+def _waits(step: Step, why: str) -> Outcome:
+    action = step.action
+    log.event(
+        log.ACTION_WAITING,
+        action=action.describe(),
+        why=why,
+        device=targets(action),
+        type=action.type_id,
+        pci_address=pci_address(action.card),
+    )
+    return Outcome.UNPLANNED
 
 
 def targets(action: Action) -> tuple[str, ...]:

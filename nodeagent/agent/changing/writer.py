@@ -16,14 +16,15 @@ from anyio.from_thread import BlockingPortal
 
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, Move
-from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import containers
 from nodeagent.policy.change import guards
 
-PATIENCE = 2.0  # seconds for the kubelet to write what others gave, and for a look at it
+PATIENCE = 0.2  # seconds for the kubelet to write what others gave, and for a look at it: that takes 30 ms
 
 
 class Writer:
@@ -47,18 +48,22 @@ class Writer:
 
         :raises KernelRefused: as ``actions.apply``.
         """
-        actions.apply(self._root, action, partial(self._given, self._snapshots.now.host))
+        actions.apply(self._root, action, partial(self._given, self._snapshots.now))
 
-    def _given(self, before: Host, moves: Sequence[Move]) -> str | None:
-        """Who has got one of these by now; where nobody answers any more, that is not known."""
+    def _given(self, before: Snapshot, moves: Sequence[Move]) -> str | None:
+        """Who has got one of these by now.
+
+        :raises KernelRefused: if nobody answers any more: the daemon ends, or its other part has failed.
+        """
+        error = KernelRefused(guards.UNKNOWN, "it is tried again as soon as somebody of this daemon answers")
         if self._portal is None:
-            return guards.UNKNOWN
+            raise error
         try:
             return self._portal.call(self._asked, before, moves)
-        except (RuntimeError, CancelledError):  # the daemon ends, or its other part has failed
-            return guards.UNKNOWN
+        except (RuntimeError, CancelledError) as failed:
+            raise error from failed
 
-    async def _asked(self, before: Host, moves: Sequence[Move]) -> str | None:
+    async def _asked(self, before: Snapshot, moves: Sequence[Move]) -> str | None:
         await self._releases.asked()
         with anyio.move_on_after(PATIENCE):
             while any(map(guards.from_host, moves)) and containers.unknown(self._snapshots.now):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Sequence
 
-from nodeagent.base.errors import KernelRefused
+from nodeagent.base.errors import GivenMeanwhile, KernelRefused
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
@@ -41,8 +41,9 @@ Given = Callable[[Sequence[Move]], str | None]
 def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, patience: float) -> None:
     """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
 
-    :raises KernelRefused: if a move cannot be made. Then all functions are what they were (``Move.back``), or
-        the text says of which that is not so.
+    :raises GivenMeanwhile: if somebody was given what it takes away.
+    :raises KernelRefused: if a move cannot be made. Then, too, all functions are what they were
+        (``Move.back``), or the text says of which that is not so.
     """
     arrived = [move for move in action.moves if _arrived(root, move.address, move.to)]
     moves = [move for move in action.moves if move not in arrived]
@@ -96,9 +97,9 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
 
 
 def _nobodys(moves: Sequence[Move], given: Given) -> None:
-    """:raises KernelRefused: if somebody was given one of them, or what is behind it."""
+    """:raises GivenMeanwhile: if somebody was given one of them, or what is behind it."""
     if moves and (text := given(moves)) is not None:
-        raise _left(moves[0], text, "wait until the kubelet says that nobody has it, or leave the group out")
+        raise GivenMeanwhile(text, "wait until the kubelet says that nobody has it, or leave the group out")
 
 
 def _not_used(root: Root, move: Move, forced: bool) -> None:

@@ -94,16 +94,17 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
     return next((text for text in texts if text is not None), None)
 
 
-def given_since(moves: Iterable[Move], before: Host, snapshot: Snapshot) -> str | None:
+def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> str | None:
     """Who has got one of these functions by now, or what was behind it ``before`` its driver was changed."""
     if snapshot.allocations.knowledge is Knowledge.SILENT:
         return UNKNOWN
-    as_before = replace(snapshot, host=before)
+    as_before = replace(snapshot, host=before.host)
     for move in moves:
         address = PciAddress(move.address)
-        text = _held(address, before.functions.get(address), snapshot)
+        text = _held(address, before.host.functions.get(address), snapshot)
         if text is None and from_host(move):
             text = containers.part_of(address, snapshot) or containers.known_part_of(address, as_before)
+            text = text or containers.gone_since(before, snapshot)
         if text is not None:
             return text
     return None

@@ -20,13 +20,14 @@ TTY = "/dev/ttyX"
 NAME = ResourceName("vendor.example/serial")
 ONE = Holder("ns", "one", NAME)
 FUNCTIONS = {each: PciFunction(each, vendor="10b5", device="9030") for each in (CARD, BESIDE)}
-BEFORE = Host(FUNCTIONS, dev_nodes={TTY: DevNode(TTY, function=CARD)})
-NOW = Snapshot(Host(FUNCTIONS))
+KVM = {"/dev/kvm": DevNode("/dev/kvm")}
+BEFORE = Host(FUNCTIONS, dev_nodes={TTY: DevNode(TTY, function=CARD), **KVM})
+NOW = Snapshot(Host(FUNCTIONS, dev_nodes=KVM))
 
 
 def given(allocations: Allocations, now: str | None = "serial") -> str | None:
     moves = [Move(each, now, "vfio-pci", now) for each in (BESIDE, CARD)]
-    return guards.given_since(moves, BEFORE, replace(NOW, allocations=allocations))
+    return guards.given_since(moves, Snapshot(BEFORE), replace(NOW, allocations=allocations))
 
 
 @pytest.mark.parametrize(
@@ -38,11 +39,16 @@ def given(allocations: Allocations, now: str | None = "serial") -> str | None:
         pytest.param(Allocations({CARD: ONE}), f"{CARD} is held by ns/one", id="the function"),
         pytest.param(
             Allocations({"port-0": ONE}, nodes={NAME: {"port-0": (TTY,)}}),
-            f"ns/one has {TTY}, which is behind {CARD}",
+            f"{TTY} was given to a pod a moment ago",
             id="a node that has gone with its driver",
         ),
         pytest.param(
             Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/kvm",)}}), None, id="a node of others"
+        ),
+        pytest.param(
+            Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/ttyY",)}}),
+            "/dev/ttyY was given to a pod a moment ago",
+            id="a node that nobody has seen",
         ),
         pytest.param(Allocations({"port-0": ONE}, written=frozenset()), "not known yet", id="in no file yet"),
     ],
