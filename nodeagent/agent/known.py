@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import compress
 from operator import attrgetter, is_not
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
 from nodeagent.model.allocation import Allocations, ByPossession, Holder, Possession, unnamed
@@ -52,6 +52,13 @@ class _Answers:
                 self.brought[host_device] = replace(holder, brought=device_id)
 
 
+class _Owner(NamedTuple):
+    """Whose the entry of a possession is, by uid; and the last file that had it when he had let go."""
+
+    uid: str
+    gone: Stamp | None = None
+
+
 class Known:
     """The memory of one daemon."""
 
@@ -60,7 +67,7 @@ class Known:
         self.begun: frozenset[str] = frozenset()  # uids of pods that were started, until they are forgotten
         self._told: Mapping[str, Holder] = {}  # last, in this life of the kubelet, as all that follows
         self._named: set[Possession] = set()  # by any answer, or struck from the file
-        self._owners: dict[Possession, str] = {}  # the uid that the file told while they were named
+        self._owners: dict[Possession, _Owner] = {}  # whom the file told while they were named
         self._unnamed: dict[Entry, Stamp | None] = {}  # and the file that had them first
         self._first: Stamp | None = None  # the first file that could be read
         self._trusted = False  # the file was written after an answer
@@ -115,13 +122,14 @@ class Known:
         """With what came with the ids that are held, as the file has it, and with whom ``holders`` hides."""
         allocations = replace(allocations, namesakes=self._namesakes(allocations.holders))
         found, last = _Answers(), self._newest
-        for entry in checkpoint.entries:
+        entries = [each for each in checkpoint.entries if not self._is_over(each, checkpoint)]
+        for entry in entries:
             holder = allocations.holder_of(entry.resource, entry.device_id)
             if holder is not None:
                 found.add(entry, holder, allocations.holders)
         self._newest = replace(
             allocations,
-            written=None if checkpoint.written is None else frozenset(map(_POSSESSION, checkpoint.entries)),
+            written=None if checkpoint.written is None else frozenset(map(_POSSESSION, entries)),
             brought=_same(last.brought, found.brought),
             groups=_same(last.groups, found.groups),
             nodes=_same(last.nodes, found.nodes),
@@ -156,16 +164,18 @@ class Known:
     ) -> None:
         """Note who is named, whose entries these are, and which entries nobody is named for."""
         self.begun = checkpoint.admitted or frozenset()
-        if answer is not self._told:
-            told, self._told = self._told, answer
+        told, self._told = self._told, answer
+        if answer is not told:
             new = list(_others(answer, told))
             self._named.update(zip(map(_RESOURCE, map(answer.get, new)), new, strict=True))
         self._named.update((name, each) for name, ids in namesakes.items() for each in ids)
         unnamed_entries: dict[Entry, Stamp | None] = {}
         for entry in checkpoint.entries:
-            if _names(answer, entry) or entry.device_id in namesakes.get(entry.resource, {}):
-                self._owners[entry.resource, entry.device_id] = entry.uid
-            elif self._may_hold(entry):
+            named = _names(answer, entry) or entry.device_id in namesakes.get(entry.resource, {})
+            if named or not self._may_hold(entry):
+                gone = not named or _others_now(entry.device_id, told, answer)
+                self._note_owner(entry, checkpoint.written, gone=gone)
+            else:
                 unnamed_entries[entry] = self._unnamed.get(entry, checkpoint.written)
         # what the kubelet has struck from its checkpoint has let go, too
         before = {(entry.resource, entry.device_id) for entry in self._unnamed}
@@ -183,7 +193,21 @@ class Known:
 
     def _may_hold(self, entry: Entry) -> bool:
         """False for what is over."""
-        return self._owners.get((entry.resource, entry.device_id)) != entry.uid
+        owner = self._owners.get((entry.resource, entry.device_id))
+        return owner is None or owner.uid != entry.uid
+
+    def _note_owner(self, entry: Entry, written: Stamp | None, *, gone: bool) -> None:
+        """Whose entry this is; ``gone``: he does not have it any more, and it is in the file of then."""
+        possession = entry.resource, entry.device_id
+        if self._may_hold(entry):
+            self._owners[possession] = _Owner(entry.uid)
+        elif gone:
+            self._owners[possession] = _Owner(entry.uid, written)
+
+    def _is_over(self, entry: Entry, checkpoint: Checkpoint) -> bool:
+        """True for what is left of somebody who has let go: who has it by now is entered later."""
+        owner = self._owners.get((entry.resource, entry.device_id))
+        return owner is not None and owner == (entry.uid, checkpoint.written)
 
 
 def _of_hints(
@@ -193,6 +217,12 @@ def _of_hints(
     named = (entry for entry in checkpoint.entries if _names(holders, entry))
     names = {entry.uid: holders[entry.device_id] for entry in named}
     return [(entry.device_id, _of_entry(entry, names.get(entry.uid))) for entry in hints]
+
+
+def _others_now(device_id: str, told: Mapping[str, Holder], answer: Mapping[str, Holder]) -> bool:
+    """True if another pod has it than in the answer before."""
+    before, now = told.get(device_id), answer.get(device_id)
+    return before is not now and before is not None and now is not None and not now.is_with(before)
 
 
 def _listed(namesakes: ByPossession[Holder]) -> list[tuple[str, Holder]]:

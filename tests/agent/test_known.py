@@ -168,3 +168,34 @@ def test_what_is_named_and_in_no_file_yet_may_be_anything() -> None:
     assert list(found.unwritten()) == [(A, "y")]
     assert not list(Known().with_answers(held, Checkpoint()).unwritten()), "no file can be read"
     assert not list(Known().with_answers(held, checkpoint(entry("x"), entry("y"))).unwritten())
+
+
+def answered_with(known: Known, holders: dict[str, Holder], file: Checkpoint) -> Allocations:
+    """What is known, with answers, after the kubelet has named these."""
+    found = known.answered(holders, {}, file, doubtful=False)
+    return known.with_answers(Allocations(found), file)
+
+
+def test_what_is_left_in_the_file_of_a_pod_that_has_ended_is_no_answer_of_the_next_one() -> None:
+    node = Answer(nodes=("/dev/ttyX",))
+    old = checkpoint(entry("x")._replace(answer=node))
+    for unnamed_between in (True, False):
+        known = Known()
+        assert answered_with(known, {"x": POD}, old).nodes == {A: {"x": ("/dev/ttyX",)}}
+        if unnamed_between:
+            answered_with(known, {}, old)
+        late = answered_with(known, {"x": QOD}, old)
+        assert late.nodes == {}
+        assert list(late.unwritten()) == [(A, "x")]
+        new = checkpoint(entry("x", "u2")._replace(answer=node), written=2)
+        assert answered_with(known, {"x": QOD}, new).nodes == {A: {"x": ("/dev/ttyX",)}}
+
+
+def test_a_static_pod_that_has_its_device_again_is_in_a_file_that_was_written_since() -> None:
+    """It has the uid of before."""
+    known, old = Known(), checkpoint(entry("x")._replace(answer=Answer(nodes=("/dev/ttyX",))))
+    answered_with(known, {"x": POD}, old)
+    answered_with(known, {}, old)
+    assert list(answered_with(known, {"x": POD}, old).unwritten()) == [(A, "x")]
+    again = old._replace(written=(2, 0, 0))
+    assert list(answered_with(known, {"x": POD}, again).unwritten()) == []

@@ -248,19 +248,26 @@ async def test_a_new_daemon_keeps_it_while_another_plugin_takes_its_time_though_
 
 
 class Ports(foreign.Foreign):
-    """Another plugin, which gives the node as well."""
+    """Another plugin, which gives a node as well: to each pod the next of these, and then the last."""
+
+    nodes: Sequence[str] = ("/dev/ttyX",)
 
     async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
         answer = await super().allocate(message)
+        node, self.nodes = self.nodes[0], self.nodes[1:] or self.nodes
         for each in answer.container_responses:
-            each.devices.append(v1beta1.DeviceSpec("/dev/ttyX", "/dev/ttyX", "rw"))
+            each.devices.append(v1beta1.DeviceSpec(node, node, "rw"))
         return answer
 
 
 @contextlib.asynccontextmanager
-async def with_ports(kubelet: Kubelet, takes: float) -> AsyncIterator[Pod]:
-    """Two other plugins: one gives the node, the other one takes its time; and who wants of both."""
+async def with_ports(kubelet: Kubelet, takes: float, first: str = "/dev/ttyX") -> AsyncIterator[Pod]:
+    """Two other plugins: one gives the node, the other one takes its time; and who wants of both.
+
+    ``first``: what the first one gets whom it gives anything.
+    """
     ports = Ports(plugin.device("port-0"))
+    ports.nodes = (first, "/dev/ttyX")
     ports.refusal = None
     async with (
         plugin.served(kubelet, ports, "port.sock"),

@@ -19,10 +19,11 @@ from nodeagent.sim.drivers import SimulatedDrivers, Wrote
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import running, stays
-from tests.blackbox.harness import PATIENCE, Node, eventually
+from tests.blackbox.harness import PATIENCE, Node, eventually, pod
 from tests.blackbox.test_behind import (
     ANSWERED,
     HEAD,
+    PORT,
     SERIAL,
     SINCE,
     STICKS,
@@ -190,3 +191,31 @@ async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
         assert Wrote("probe", SERIAL) not in drivers.writes
         await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("how", ["a rule", "hand"])
+async def test_the_answer_of_the_pod_before_is_not_that_of_the_next_one_with_the_same_id(
+    node: Node, how: str
+) -> None:
+    """The kubelet's file has it until the next one has got all that it asks for."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=6.0, first="/dev/ttyOTHER") as two,
+    ):
+        devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
+        one = await kubelet.admit(pod("former", {PORT: 1}))
+        running(one)
+        await node.until_told(lambda told: "port-0" in told["holders"])
+        kubelet.delete(one)
+        await stays(kubelet, lambda: True, SINCE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, two)
+            await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+            if how == "hand":
+                assert (await node.command("bind", SERIAL)).returncode != 0
+            else:
+                node.configure(bound(SERIAL))
+        running(two)
+        await keeps(drivers, SERIAL, "serial")
