@@ -6,8 +6,8 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test fuzz soak mishaps e2e vm monitoring-test packages binary packaging-test image image-test bench proto format \
-    lock clean
+.PHONY: help demo test fuzz soak mishaps nights e2e vm monitoring-test packages binary packaging-test image image-test bench proto \
+    format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -31,6 +31,10 @@ soak: $(DEV_STAMP)  ## kubelet restarts while all around changes and runs short,
 mishaps: $(DEV_STAMP)  ## a daemon killed at each write of a binding of 64 functions, and each write failed
 	$(BIN)/python -m compileall -q nodeagent
 	$(BIN)/python -m tests.mishaps $(ARGS)
+
+nights: $(DEV_STAMP)  ## pods come and go while kubelet, daemon and devices fail: no group has two owners, and rest comes
+	$(BIN)/python -m compileall -q nodeagent
+	$(BIN)/python -m tests.nights $(ARGS)
 
 e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run builds Kubernetes)
 	$(BIN)/python -m tests.e2e $(ARGS)

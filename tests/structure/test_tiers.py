@@ -17,7 +17,8 @@ _RECIPE = re.compile(
 )
 _TIERS = {found["tier"]: found["path"] for found in _RECIPE.finditer((_ROOT / "Makefile").read_text())}
 
-_PROGRAMS = {"bench", "fuzz", "lots", "mishaps", "soak"}  # have no tests of pytest, but run by themselves
+# they run by themselves, not in pytest
+_PROGRAMS = {"bench", "fuzz", "lots", "mishaps", "nights", "soak"}
 
 
 def test_the_makefile_has_the_real_tiers() -> None:
