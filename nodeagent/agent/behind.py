@@ -16,6 +16,9 @@ from nodeagent.agent.admission import UNFINISHED
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Possession
+from nodeagent.model.host import Host
+from nodeagent.model.ids import PciAddress
+from nodeagent.policy import groups
 
 _Given = Mapping[Possession, frozenset[str]]
 """What was given → the functions behind it."""
@@ -50,14 +53,26 @@ class Behind:
 
     def withdraw(self, functions: Collection[str]) -> bool:
         """Their drivers are about to change; False, and no mark, if one was given a moment ago."""
-        if not self._snapshots.now.behind.isdisjoint(functions):
+        now = self._snapshots.now
+        if not now.behind.isdisjoint(functions):
             return False
         self._withdrawn = self._withdrawn.union(functions)
+        had = frozenset(now.given_paths)
+        if new := set(functions) - now.let_go.keys():
+            self._snapshots.publish(replace(now, let_go={**now.let_go, **dict.fromkeys(new, had)}))
         return True
 
     def restore(self, functions: Collection[str]) -> None:
-        """Nothing is done to these any more, and the Host shows what became of them."""
+        """Nothing is done to these any more, and the Host shows what became of them.
+
+        What VFIO has by then has nothing behind it; what went back, and whose node may come later, has.
+        """
         self._withdrawn = self._withdrawn.difference(functions)
+        now = self._snapshots.now
+        bound = {each for each in functions if _on_vfio(each, now.host)}
+        if not bound.isdisjoint(now.let_go):
+            left = {each: had for each, had in now.let_go.items() if each not in bound}
+            self._snapshots.publish(replace(now, let_go=left))
 
     def _over(self, given: _Given) -> None:
         """What was given again since is not over."""
@@ -69,6 +84,11 @@ class Behind:
         behind = frozenset[str]().union(*given.values())
         if behind != self._snapshots.now.behind:
             self._snapshots.publish(replace(self._snapshots.now, behind=behind))
+
+
+def _on_vfio(address: str, host: Host) -> bool:
+    function = host.functions.get(PciAddress(address))
+    return function is not None and groups.vfio_bound(function)
 
 
 def _names(allocations: Allocations, possession: Possession) -> bool:

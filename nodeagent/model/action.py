@@ -301,8 +301,10 @@ class RestoreDrivers(_OfDrivers):
 
 
 def moved(action: Action) -> frozenset[str]:
-    """The functions that get another driver by it."""
-    return action.targets if isinstance(action, BindDrivers | RestoreDrivers) else frozenset()
+    """The functions that get another driver by it, or may when it is taken back."""
+    if not isinstance(action, BindDrivers | RestoreDrivers):
+        return frozenset()
+    return frozenset(move.address for move in action.moves if len({move.now, move.to, move.back}) > 1)
 
 
 _ALL = (

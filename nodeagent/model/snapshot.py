@@ -44,7 +44,8 @@ class Snapshot:
     nodes besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
     USB devices that pods were given, by the numbers that these had then. ``left_open`` were refused for being
     open although no pod has them, of which no count tells, with who is seen to have them open. ``behind`` are
-    functions of which a node or a USB device was given a moment ago.
+    functions of which a node or a USB device was given a moment ago. ``let_go`` are functions whose driver
+    was to change, with the nodes that pods had by then: others may have gone with it.
     """
 
     host: Host = field(default_factory=Host)
@@ -61,6 +62,7 @@ class Snapshot:
     loans: Loans = field(default_factory=dict)
     left_open: Mapping[str, str] = field(default_factory=dict)
     behind: frozenset[str] = frozenset()
+    let_go: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:
@@ -73,14 +75,16 @@ class Snapshot:
 
         Found when first asked for: many Snapshots are never asked.
         """
+        wanted = self.desired.node_paths
+        return tuple(path for path in self.given_paths if not any(fits(path, each) for each in wanted))
+
+    @cached_property
+    def given_paths(self) -> tuple[str, ...]:
+        """The nodes that pods were given, but for those of VFIO."""
         answers = (paths for ids in self.allocations.nodes.values() for paths in ids.values())
         lent = (loan.node for loans in self.loans.values() for loan in loans)
-        wanted = self.desired.node_paths
-        return tuple(
-            path
-            for path in sorted({*chain.from_iterable(answers), *lent})
-            if looked_at(path) and not of_groups(path) and not any(fits(path, each) for each in wanted)
-        )
+        found = sorted({*chain.from_iterable(answers), *lent})
+        return tuple(path for path in found if looked_at(path) and not of_groups(path))
 
     @cached_property
     def unwritten(self) -> Possession | None:

@@ -16,7 +16,7 @@ def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
     """What somebody has that is behind the function, in words; None if nobody is known to."""
     if address in snapshot.behind:
         return f"what is behind {address} was given to a pod a moment ago"
-    return unknown(snapshot) or known_part_of(address, snapshot)
+    return unknown(snapshot) or known_part_of(address, snapshot) or _not_back(address, snapshot)
 
 
 def unknown(snapshot: Snapshot) -> str | None:
@@ -30,11 +30,14 @@ def unknown(snapshot: Snapshot) -> str | None:
     return None
 
 
-def gone_since(before: Snapshot, snapshot: Snapshot) -> str | None:
-    """A node that a pod was given since ``before``, and that went with its driver meanwhile, in words."""
-    for path in snapshot.given_nodes:
-        if path not in snapshot.host.dev_nodes and path not in before.given_nodes:
-            return f"{path} was given to a pod a moment ago, and is not there any more"
+def _not_back(address: PciAddress, snapshot: Snapshot) -> str | None:
+    """A node that a pod was given since the function was let go of, and that is not there, in words."""
+    had = snapshot.let_go.get(address)
+    for path in snapshot.given_paths if had is not None else ():
+        if path not in snapshot.host.dev_nodes and path not in (had or ()):
+            return (
+                f"{path}, which a pod was given, may have gone with the driver of {address}, and is not back"
+            )
     return None
 
 

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nodeagent.agent.behind import Behind
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.snapshot import Snapshot
 
 STICKS, OTHERS = ResourceName("example.com/stick"), ResourceName("example.com/other")
@@ -61,3 +64,19 @@ async def test_what_has_no_function_behind_it_leaves_no_mark(snapshots: Snapshot
     behind.give([ONE], [])
     behind.named(named(ONE))
     assert snapshots.version == version
+
+
+async def test_what_was_let_go_of_is_on_record_with_the_nodes_of_then_until_vfio_has_it(
+    snapshots: Snapshots,
+) -> None:
+    behind = Behind(snapshots)
+    snapshots.publish(replace(snapshots.now, allocations=named(ONE)))
+    behind.withdraw([CARD])
+    behind.restore([CARD])
+    snapshots.publish(replace(snapshots.now, allocations=Allocations()))
+    behind.withdraw([CARD])
+    assert snapshots.now.let_go == {CARD: {"/dev/bus/usb/001/004"}}, "of the first time"
+    bound = PciFunction(PciAddress(CARD), driver="vfio-pci", vfio=True)
+    snapshots.publish(replace(snapshots.now, host=Host({bound.address: bound})))
+    behind.restore([CARD])
+    assert snapshots.now.let_go == {}

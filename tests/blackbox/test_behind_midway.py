@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator
 
 import anyio
@@ -31,11 +32,12 @@ from tests.blackbox.test_behind import (
     with_a_serial_card,
     with_ports,
 )
+from tests.blackbox.test_bindings_faults import killing
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BESIDE = "0000:08:00.0"
 """Of the group of the serial card, and the first to be moved."""
-AGAIN = 12.0  # seconds, in which what was refused is tried again
+AGAIN = 6.0  # seconds, in which what was refused is tried again
 SOON = 1.9  # seconds
 LATE = 1000  # answers
 LETS_GO = 0.8  # seconds that its driver takes
@@ -153,8 +155,8 @@ async def test_what_is_on_vfio_goes_back_though_a_pod_is_being_given_what_nobody
         assert one.phase == "Pending"
 
 
-async def with_its_node(drivers: SimulatedDrivers) -> None:
-    """The node comes and goes with the driver, as on a kernel."""
+async def with_its_node(drivers: SimulatedDrivers, late: float) -> None:
+    """The node goes with the driver, and comes so many seconds after it, as namespaces of NVMe disks do."""
     had = True
     while True:
         has = drivers.driver(SERIAL) == "serial"
@@ -162,15 +164,18 @@ async def with_its_node(drivers: SimulatedDrivers) -> None:
             os.unlink(drivers.host.path("/dev/ttyX"))
             shutil.rmtree(drivers.host.path("/sys/dev/char/188:9"))
         if has and not had:
+            await anyio.sleep(late)
+        if drivers.driver(SERIAL) == "serial" and has and not had:
             at = f"{devnodes.real_directory(drivers.host, SERIAL)}/ttyX"
             devnodes.add(drivers.host, "/dev/ttyX", (188, 9), at)
         had = has
         await anyio.sleep(0.002)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.5])
 @pytest.mark.parametrize("takes", [0.3, 4.0], ids=["written by then", "not written by then"])
 async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
-    node: Node, takes: float
+    node: Node, takes: float, late: float
 ) -> None:
     """Nobody has looked before what is behind that node, and now it is gone."""
     async with (
@@ -180,7 +185,7 @@ async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
         with_ports(kubelet, takes) as one,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(with_its_node, drivers)
+        tasks.start_soon(with_its_node, drivers, late)
         await stays(kubelet, lambda: True, SINCE)
         drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
         node.configure(bound(SERIAL))
@@ -219,3 +224,24 @@ async def test_the_answer_of_the_pod_before_is_not_that_of_the_next_one_with_the
                 node.configure(bound(SERIAL))
         running(two)
         await keeps(drivers, SERIAL, "serial")
+
+
+async def test_an_override_that_a_killed_daemon_has_left_is_taken_away_under_a_pod(node: Node) -> None:
+    """The function is on its own driver: nothing is taken from anybody."""
+    async with with_a_serial_card(node, STICKS) as drivers, node.kubelet() as kubelet:
+        drivers.faults.set(f"unbind:{SERIAL}", "lost")
+        async with node.daemon() as daemon:
+            drivers.around = killing(daemon, 1, True)
+            node.configure(bound(SERIAL))
+            assert await daemon.process.wait() == -signal.SIGKILL
+        assert (drivers.driver(SERIAL), drivers.override(SERIAL)) == ("serial", "vfio-pci")
+        drivers.around = lambda number, done: None
+        node.configure(HEAD + STICKS)
+        async with with_ports(kubelet, takes=0.1) as one:
+            running(await kubelet.admit(one))
+            async with node.daemon() as daemon:
+                await eventually(lambda: not drivers.override(SERIAL), PATIENCE)
+                assert (await daemon.logged("action-done"))["action"].startswith(
+                    "see that no driver_override"
+                )
+                await keeps(drivers, SERIAL, "serial")

@@ -105,3 +105,14 @@ def test_what_is_in_no_file_yet_may_be_behind_any_function() -> None:
     assert found == "what ns/one has as port-0 of example.com/tty is not known yet"
     itself = Allocations({STICK.id: ONE}, written=frozenset())
     assert containers.part_of(CARD, replace(FREE, allocations=itself)) is None
+
+
+def test_what_was_given_since_a_function_was_let_go_of_and_is_not_there_may_be_behind_it() -> None:
+    given = held("port-0", nodes=("/dev/ttyY",))
+    let_go = replace(given, let_go={CARD: frozenset({TTY})})
+    assert "/dev/ttyY, which a pod was given, may have gone" in (containers.part_of(CARD, let_go) or "")
+    assert containers.part_of(XHCI, let_go) is None
+    before = replace(given, let_go={CARD: frozenset({"/dev/ttyY"})})
+    assert containers.part_of(CARD, before) is None, "it was not there before either"
+    there = {**HOST.dev_nodes, "/dev/ttyY": DevNode("/dev/ttyY")}
+    assert containers.part_of(CARD, replace(let_go, host=replace(HOST, dev_nodes=there))) is None

@@ -198,6 +198,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.reservations.given,
         snapshot.reservations.settling,
         snapshot.behind,
+        snapshot.let_go,
         snapshot.loans,
         snapshot.looked_for,
         snapshot.open,

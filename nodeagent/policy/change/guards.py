@@ -104,7 +104,6 @@ def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> 
         text = _held(address, before.host.functions.get(address), snapshot)
         if text is None and from_host(move):
             text = containers.part_of(address, snapshot) or containers.known_part_of(address, as_before)
-            text = text or containers.gone_since(before, snapshot)
         if text is not None:
             return text
     return None
@@ -112,7 +111,7 @@ def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> 
 
 def from_host(move: Move) -> bool:
     """True if a driver of the host loses the function: there is nothing behind one on VFIO."""
-    return move.now is not None and not vfio_driver(move.now)
+    return move.now not in (None, move.to) and not vfio_driver(move.now)
 
 
 def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:

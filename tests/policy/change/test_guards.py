@@ -39,16 +39,11 @@ def given(allocations: Allocations, now: str | None = "serial") -> str | None:
         pytest.param(Allocations({CARD: ONE}), f"{CARD} is held by ns/one", id="the function"),
         pytest.param(
             Allocations({"port-0": ONE}, nodes={NAME: {"port-0": (TTY,)}}),
-            f"{TTY} was given to a pod a moment ago",
+            f"ns/one has {TTY}, which is behind {CARD}",
             id="a node that has gone with its driver",
         ),
         pytest.param(
             Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/kvm",)}}), None, id="a node of others"
-        ),
-        pytest.param(
-            Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/ttyY",)}}),
-            "/dev/ttyY was given to a pod a moment ago",
-            id="a node that nobody has seen",
         ),
         pytest.param(Allocations({"port-0": ONE}, written=frozenset()), "not known yet", id="in no file yet"),
     ],
