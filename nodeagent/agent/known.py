@@ -173,7 +173,7 @@ class Known:
         for entry in checkpoint.entries:
             named = _names(answer, entry) or entry.device_id in namesakes.get(entry.resource, {})
             if named or not self._may_hold(entry):
-                gone = not named or _others_now(entry.device_id, told, answer)
+                gone = not named or _others_now(entry, told, answer)
                 self._note_owner(entry, checkpoint.written, gone=gone)
             else:
                 unnamed_entries[entry] = self._unnamed.get(entry, checkpoint.written)
@@ -219,10 +219,12 @@ def _of_hints(
     return [(entry.device_id, _of_entry(entry, names.get(entry.uid))) for entry in hints]
 
 
-def _others_now(device_id: str, told: Mapping[str, Holder], answer: Mapping[str, Holder]) -> bool:
-    """True if another pod has it than in the answer before."""
-    before, now = told.get(device_id), answer.get(device_id)
-    return before is not now and before is not None and now is not None and not now.is_with(before)
+def _others_now(entry: Entry, told: Mapping[str, Holder], answer: Mapping[str, Holder]) -> bool:
+    """True if another pod has it than in the answer before; its id of another resource says nothing."""
+    before, now = told.get(entry.device_id), answer.get(entry.device_id)
+    if before is now or before is None or now is None:
+        return False
+    return before.resource == now.resource == entry.resource and not now.is_with(before)
 
 
 def _listed(namesakes: ByPossession[Holder]) -> list[tuple[str, Holder]]:

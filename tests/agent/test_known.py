@@ -199,3 +199,14 @@ def test_a_static_pod_that_has_its_device_again_is_in_a_file_that_was_written_si
     assert list(answered_with(known, {"x": POD}, old).unwritten()) == [(A, "x")]
     again = old._replace(written=(2, 0, 0))
     assert list(answered_with(known, {"x": POD}, again).unwritten()) == []
+
+
+def test_who_has_the_same_id_of_another_resource_makes_no_answer_old() -> None:
+    known, other = Known(), Holder("ns", "z", B)
+    file = checkpoint(entry("x")._replace(answer=Answer(nodes=("/dev/ttyX",))))
+    answered_with(known, {"x": POD}, file)
+    for holders, namesakes in (({"x": other}, {A: {"x": POD}}), ({"x": POD}, {})):
+        found = known.answered(holders, {}, file, doubtful=False, namesakes=namesakes)
+        after = known.with_answers(Allocations(found), file)
+        assert after.nodes == {A: {"x": ("/dev/ttyX",)}}
+        assert list(after.unwritten()) == [(B, "x")] * (holders["x"] is other)
