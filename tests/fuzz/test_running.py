@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -23,8 +24,10 @@ def failure_of(check: Callable[[bytes], None]) -> str:
 
 
 def busy(_: bytes) -> None:
-    """Takes most of a second."""
-    sum(range(40_000_000))
+    """Takes a second of the processor, however fast that is."""
+    end = time.process_time() + 1.0
+    while time.process_time() < end:
+        pass
 
 
 def large(_: bytes) -> None:
