@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,6 +31,19 @@ async def free(node: Node, kubelet: Kubelet, resource: str) -> None:
     await eventually(lambda: not (node.root / "run/nodeagent/usb-loans.json").exists(), SOON)
 
 
+@contextlib.asynccontextmanager
+async def given_before(node: Node, resource: str) -> AsyncIterator[tuple[Kubelet, Pod]]:
+    """A kubelet, and a pod that has the stick; the daemon that has given it has ended."""
+    async with node.kubelet() as kubelet:
+        async with node.daemon() as daemon:
+            await kubelet.until_listed(resource, 1)
+            one = await kubelet.admit(pod("one", {resource: 1}))
+            running(one)
+            await named(node, STICK, one)
+            await daemon.end()
+        yield kubelet, one
+
+
 async def over(node: Node, kubelet: Kubelet, one: Pod) -> None:
     """The new kubelet has named the pod, which ends."""
     await named(node, STICK, one)
@@ -41,13 +56,7 @@ async def test_the_stick_is_free_after_new_ones_of_both_although_it(node: Node, 
     all_seen(node)
     configured(node, SINGLE)
     plugged(node, "1-1", stick("A"), 4)
-    async with node.kubelet() as kubelet:
-        async with node.daemon() as daemon:
-            await kubelet.until_listed(ONE, 1)
-            one = await kubelet.admit(pod("one", {ONE: 1}))
-            running(one)
-            await named(node, STICK, one)
-            await daemon.end()
+    async with given_before(node, ONE) as (kubelet, one):
         await kubelet.restart(away=0.2)
         async with node.daemon():
             await kubelet.until_listed(ONE, 1)
@@ -62,13 +71,7 @@ async def test_a_set_is_free_after_new_ones_of_both(node: Node) -> None:
     configured(node, BUNDLE)
     plugged(node, "1-1", stick("A"), 4)
     plugged(node, "1-2", key("B"), 5)
-    async with node.kubelet() as kubelet:
-        async with node.daemon() as daemon:
-            await kubelet.until_listed(SET, 1)
-            one = await kubelet.admit(pod("one", {SET: 1}))
-            running(one)
-            await named(node, STICK, one)
-            await daemon.end()
+    async with given_before(node, SET) as (kubelet, one):
         await kubelet.restart(away=0.2)
         async with node.daemon():
             await kubelet.until_listed(SET, 1)
@@ -83,13 +86,7 @@ async def test_what_only_the_record_tells_of_is_kept_while_the_kubelet_is_young(
     all_seen(node)
     configured(node, SINGLE)
     plugged(node, "1-1", stick("A"), 4)
-    async with node.kubelet() as kubelet:
-        async with node.daemon() as daemon:
-            await kubelet.until_listed(ONE, 1)
-            one = await kubelet.admit(pod("one", {ONE: 1}))
-            running(one)
-            await named(node, STICK, one)
-            await daemon.end()
+    async with given_before(node, ONE) as (kubelet, _):
         await kubelet.stop()
         (node.root / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
         moved(node)
