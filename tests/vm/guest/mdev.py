@@ -39,9 +39,9 @@ def unload_all() -> None:
 
 
 def instances(type_id: str) -> list[str]:
-    """The UUIDs of the instances of a type, as the kernel lists them."""
+    """The UUIDs of the instances of a type, as the kernel lists them; they may be changing just now."""
     links = sorted(_DEVICES.glob("*/mdev_type"))
-    return [link.parent.name for link in links if link.readlink().name == type_id]
+    return [link.parent.name for link in links if _target(link) == type_id]
 
 
 def available(parent: str, type_id: str) -> int:
@@ -67,6 +67,13 @@ def remove(uuid: str) -> None:
 def group(uuid: str) -> int:
     """The number of its IOMMU group."""
     return int((_DEVICES / uuid / "iommu_group").readlink().name)
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return link.readlink().name
+    except FileNotFoundError:
+        return None
 
 
 def _type(parent: str, type_id: str) -> Path:
