@@ -307,6 +307,14 @@ def moved(action: Action) -> frozenset[str]:
     return frozenset(move.address for move in action.moves if len({move.now, move.to, move.back}) > 1)
 
 
+def occupied(action: Action) -> frozenset[str]:
+    """What no other action may be made on meanwhile: its device, and functions that get another driver.
+
+    A group is named by its first function, and may lose that meanwhile.
+    """
+    return moved(action) | {action.device}
+
+
 _ALL = (
     *(CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType),
     *(SetNumVfs, RunSriovManage, RestoreAutoprobe, BindDrivers, RestoreDrivers),

@@ -93,3 +93,19 @@ async def test_what_goes_back_is_no_longer_offered_before_its_driver_changes(nod
         assert "Healthy" not in health(kubelet, CARDS).values()
         assert both(drivers) == {"vfio-pci"}
         await eventually(lambda: both(drivers) == {"nvidia"}, PATIENCE)
+
+
+async def test_one_change_of_a_group_is_made_at_a_time_though_the_function_it_is_named_by_is_unplugged(
+    node: Node,
+) -> None:
+    add_cards(node)
+    node.configure(OFFERS + RULE)
+    async with simulated(node.host, FIRST, SECOND) as drivers:
+        drivers.faults.set(f"unbind:{FIRST}", 1.5)
+        async with node.kubelet(), node.daemon():
+            await eventually(lambda: Wrote("unbind", FIRST) in drivers.writes, PATIENCE)
+            node.host.unplug(SECOND)
+            together = set()
+            while drivers.driver(FIRST) != "vfio-pci":
+                together.add(len((await node.status())["changes"]["underWay"]))
+            assert max(together) == 1

@@ -21,7 +21,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs
-from nodeagent.model.action import Step, moved
+from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
@@ -55,8 +55,8 @@ class CardRuns:
 
     @property
     def busy(self) -> frozenset[str]:
-        """The devices whose write has not returned, or was not followed by a scan yet."""
-        return self._withdrawals.devices.union(step.action.device for step in self._executor.under_way)
+        """What is occupied by a write that has not returned, or was not followed by a scan yet."""
+        return self._withdrawals.devices.union(*(occupied(step.action) for step in self._executor.under_way))
 
     def start(self, card: str, steps: Sequence[Step], planned: Snapshot, group: TaskGroup) -> None:
         """Begin to carry out the steps of one card, planned from that Snapshot."""

@@ -26,7 +26,7 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, NodeagentError
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import uses
-from nodeagent.model.action import Step
+from nodeagent.model.action import Step, occupied
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Asked
 from nodeagent.model.request import Answer, Became, Request, Result
@@ -192,7 +192,8 @@ class Clerk:
     def _result(self, judgement: Judgement) -> Result | None:
         """What has become of it; None as long as that is not known."""
         actions = [step.action for step in judgement.steps]
-        if any(each.card in self._runs.working or each.device in self._runs.busy for each in actions):
+        working, busy = self._runs.working, self._runs.busy
+        if any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions):
             return None
         for each in actions:
             if (failure := self._retries.failures.get(each.attempt)) is not None:

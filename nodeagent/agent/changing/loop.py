@@ -23,7 +23,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.progress import Debt
-from nodeagent.model.action import Step, moved
+from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.plan import CardSummary, Plan
@@ -142,7 +142,7 @@ class ChangeLoop:
         batches: dict[str, list[Step]] = {}
         working, busy = self._runs.working, self._runs.busy
         for step in self.plan.steps:
-            if step.action.card not in working and step.action.device not in busy:
+            if step.action.card not in working and busy.isdisjoint(occupied(step.action)):
                 batches.setdefault(step.action.card, []).append(step)
         return batches
 

@@ -13,7 +13,7 @@ from nodeagent.agent.changing.executor import Executor
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.model.action import Step, moved
+from nodeagent.model.action import Step, moved, occupied
 
 
 class Withdrawals:
@@ -33,8 +33,8 @@ class Withdrawals:
 
     @property
     def devices(self) -> frozenset[str]:
-        """The devices of these steps."""
-        return frozenset(step.action.device for step in self._taken)
+        """What these steps are made on."""
+        return frozenset[str]().union(*(occupied(step.action) for step in self._taken))
 
     def withdraw(self, step: Step) -> bool:
         """Withdraw what the step takes away; False if anybody was given one of the ids a moment ago."""
