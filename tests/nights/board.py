@@ -132,6 +132,15 @@ class Board:
                 found.append(f"{function.resource} {address}: {seen}")
         return found + self.sticks.unhealthy(kubelet, owned)
 
+    def offered_again(self, kubelet: Kubelet, owned: Collection[str], had: Collection[str]) -> list[str]:
+        """What is Healthy in the last lists though its unit is owned by who has these functions, not it."""
+        return [
+            f"{function.resource} {address}: Healthy, and {function.unit} has an owner"
+            for address, function in self.functions.items()
+            if function.unit in owned and address not in had
+            if "Healthy" in map(health(kubelet, function.resource).get, self.with_it(address))
+        ]
+
 
 def all_processes_are_seen(node: Node) -> None:
     """As a daemon sees them that runs in the host's PID namespace: the first one is there."""

@@ -39,6 +39,11 @@ class Crowd:
         return machines.owned(self.machines)
 
     @property
+    def had(self) -> set[str]:
+        """The functions that somebody has."""
+        return {address for machine in self.living for address in machine.given.addresses}
+
+    @property
     def living(self) -> list[Machine]:
         """Those that have not ended."""
         return [machine for machine in self.machines if not machine.ended]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold when all trouble is over: all that is free is Healthy, and whoever asks for it gets it.
+What shares a group with what somebody has is Unhealthy.
 
 It must be so within ``BOUND`` seconds: once while machines run, and once more when all have ended.
 """
@@ -63,26 +64,30 @@ async def _all_is_free_that_can_be(stage: Stage, when: str) -> float:
     """It is told, and given; the seconds until it was told."""
     began = time.monotonic()
     stage.script.note(f"rest, {when}")
-    owned = stage.crowd.owned
-    if wrong := await _not_healthy(stage, owned):
-        raise Broken(f"{when}: not Healthy after {BOUND:.0f} s: {wrong}\n{await _told(stage)}")
+    if wrong := await _told_wrongly(stage):
+        raise Broken(f"{when}: told wrongly after {BOUND:.0f} s: {wrong}\n{await _told(stage)}")
     took = time.monotonic() - began
-    stage.script.note(f"all is Healthy after {took:.1f} s")
-    for resource in stage.board.free(owned, stage.script.chance):
+    stage.script.note(f"all is told as it is after {took:.1f} s")
+    for resource in stage.board.free(stage.crowd.owned, stage.script.chance):
         if not await _given(stage, resource, began + BOUND):
             raise Broken(f"{when}: {resource} was refused at rest\n{await _told(stage)}")
     return took
 
 
-async def _not_healthy(stage: Stage, owned: set[str]) -> list[str]:
-    """Wait until all that is free is Healthy; what is not so in the end. What takes long is noted."""
-    kubelet = stage.kubelets.kubelet
+async def _told_wrongly(stage: Stage) -> list[str]:
+    """Wait until all is told as it is; what is not so in the end. What takes long is noted."""
+
+    def wrong() -> list[str]:
+        kubelet, owned = stage.kubelets.kubelet, stage.crowd.owned
+        again = stage.board.offered_again(kubelet, owned, stage.crowd.had)
+        return stage.board.unhealthy(kubelet, owned) + again
+
     for seconds in (LONG, BOUND - LONG):
         with contextlib.suppress(TimeoutError):
-            await kubelet.until(lambda: not stage.board.unhealthy(kubelet, owned), seconds)
+            await stage.kubelets.kubelet.until(lambda: not wrong(), seconds)
             return []
-        stage.script.note(f"not Healthy yet: {stage.board.unhealthy(kubelet, owned)}\n{await _told(stage)}")
-    return stage.board.unhealthy(kubelet, owned)
+        stage.script.note(f"told wrongly yet: {wrong()}\n{await _told(stage)}")
+    return wrong()
 
 
 async def _given(stage: Stage, resource: str, until: float) -> bool:

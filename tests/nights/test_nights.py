@@ -70,6 +70,14 @@ async def test_what_is_not_listed_at_rest_is_told(board: Board, kubelet: Kubelet
     assert board.unhealthy(kubelet, {"20", "30"}) == [f"{GPU} 0000:40:00.0: []"]
 
 
+async def test_what_is_healthy_beside_what_somebody_has_is_told(board: Board, kubelet: Kubelet) -> None:
+    lying = [f"{PAIR} {SECOND}: Healthy, and 50 has an owner"]
+    assert board.offered_again(kubelet, {"50"}, {FIRST}) == lying
+    assert board.offered_again(kubelet, {"50"}, {FIRST, SECOND}) == []
+    tell(kubelet, board, PAIR, {SECOND})
+    assert board.offered_again(kubelet, {"50"}, {FIRST}) == []
+
+
 def test_a_group_that_two_machines_have_is_seen() -> None:
     found = machines.shared([machine("a", "20"), machine("b", "30"), machine("c", "20", "8")])
     assert [text.partition(":")[0] for text in found] == ["20 has 2 owners"]
