@@ -153,10 +153,12 @@ class Holders:
     async def run(self) -> None:
         """Ask whenever there is a hint or the time has come, for ever."""
         async with anyio.create_task_group() as group:
-            began, settles = self._releases.began, self._reservations.began
+            began, settles, failures = self._releases.began, self._reservations.began, self._inquiry.failures
             group.start_soon(began.follow, lambda _: self.ask_soon(), began.version, name="awaited releases")
             # an end to wait for; the kubelet has no news before it
             group.start_soon(settles.follow, lambda _: self.hints.touch(), name="first reservation")
+            # whoever takes something away asks, too, and may be the first to hear nothing
+            group.start_soon(failures.follow, lambda _: self.hints.touch(), name="silence")
             while True:
                 hints, asked = self.hints.get(), anyio.current_time()
                 self._asked = asked, hints

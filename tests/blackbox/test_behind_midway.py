@@ -107,6 +107,21 @@ async def test_the_group_is_bound_when_who_was_given_a_part_midway_has_ended(nod
         await eventually(lambda: drivers.driver(BESIDE) == "vfio-pci", PATIENCE)
 
 
+async def test_a_group_is_bound_soon_after_the_kubelet_was_silent_in_the_middle_of_its_change(
+    node: Node,
+) -> None:
+    """Who asks in the middle is the first to hear nothing; the kubelet is asked again all the same."""
+    async with with_a_group(node) as drivers, node.kubelet() as kubelet, node.daemon():
+        await stays(kubelet, lambda: True, SINCE)
+        node.configure(bound(SERIAL, BESIDE))
+        await eventually(lambda: Wrote("unbind", BESIDE) in drivers.writes, PATIENCE)
+        kubelet.faults.set("pod-resources-exhausted", True)
+        await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", 3.0)
+        kubelet.faults.clear("pod-resources-exhausted")
+        for each in (SERIAL, BESIDE):
+            await eventually(lambda each=each: drivers.driver(each) == "vfio-pci", ANSWERED)
+
+
 async def at_an_answer(kubelet: Kubelet, seconds: float, number: int) -> None:
     """From now on all answers are on their way for so long; wait until that one was made."""
     late = [seconds] * LATE
