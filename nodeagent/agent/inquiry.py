@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One question to the kubelet: who holds what, and what its answer is worth. Writes ``allocations``.
 
-Questions may overlap, for an Allocate asks by itself; an answer to an older one than was taken is dropped. No
-answer is no news: what was held stays held. Right after a kubelet's start even an answer proves only
+Questions may overlap, for an Allocate asks by itself: an answer to an older one than was answered is dropped.
+No answer is no news: what was held stays held. Right after a kubelet's start even an answer proves only
 presence; it is told as partial if there was no better one before.
 """
 
@@ -17,6 +17,7 @@ import anyio
 from nodeagent.agent.admission import Admission
 from nodeagent.agent.doubt import Doubt
 from nodeagent.agent.known import Known
+from nodeagent.agent.overlap import Overlap
 from nodeagent.agent.releases import Rescans
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -81,7 +82,7 @@ class Inquiry:
         self._reservations = reservations
         self._rescans = rescans
         self.known = Known()
-        self._answered_to = self._taken = 0.0  # when the newest was asked that was answered, that was taken
+        self._overlap = Overlap()
 
     @property
     def possible(self) -> bool:
@@ -197,9 +198,11 @@ class Inquiry:
             if self.doubt.early:
                 self._reservations.admissions.new_kubelet()
         asker = None
-        if asked >= self._answered_to:
-            self._answered_to = asked
-            asker = await self._learn(answer, asked, checkpoint, inside=inside)
+        if self._overlap.is_newest(asked):
+            with self._overlap.taking():
+                asker = await self._learn(answer, asked, checkpoint, inside=inside)
+        else:
+            await self._overlap.newer_stands(asked)
         return asker or self._reservations.admissions.asker(answer.pods if inside else None, checkpoint)
 
     async def _learn(
@@ -215,9 +218,8 @@ class Inquiry:
         released = set() if holders is before else before.keys() - holders.keys()
         if released:
             await self._rescans.refresh(released)
-            if asked < self._taken:  # what a newer question was answered stands already
-                return None
-        self._taken = asked
+        if not self._overlap.take(asked):
+            return None
         asker = self._reservations.admissions.asker(answer.pods, checkpoint) if inside else None
         since = self.doubt.began if doubtful else 0.0
         self._reservations.named(answer, asked, since, asker, checkpoint)

@@ -83,10 +83,13 @@ class Rescans:
 
     snapshots: Snapshots
     asked: list[tuple[set[str], set[str]]] = field(default_factory=list)
+    end: anyio.Event | None = None  # of each look
 
     async def refresh(self, ids: Collection[str]) -> None:
         """One look."""
         self.asked.append((set(ids), set(self.snapshots.now.allocations.holders)))
+        if self.end is not None:
+            await self.end.wait()
 
 
 class Loop:

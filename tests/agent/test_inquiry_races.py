@@ -66,6 +66,36 @@ async def test_an_older_answer_that_comes_late_teaches_nothing() -> None:
     assert loop.now.holders.get("a") == hinted("u2")
 
 
+async def test_who_is_answered_late_decides_on_what_the_newer_answer_says() -> None:
+    """The newer one frees something, for which the host is looked at before it is told."""
+    kubelet = Late(a=POD, b=POD)
+    loop = Loop(kubelet)
+    kubelet.late.set()
+    await loop.inquiry.ask()
+    kubelet.asked.set(())
+    kubelet.late, kubelet.held = anyio.Event(), {"b": POD}
+    loop.rescans.end = looked = anyio.Event()
+    told = anyio.Event()
+
+    async def asks() -> None:
+        await loop.inquiry.who_asks()
+        told.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks)
+        await kubelet.until_asked(1)
+        tasks.start_soon(loop.inquiry.ask)
+        await anyio.wait_all_tasks_blocked()
+        assert loop.rescans.asked
+        kubelet.late.set()
+        with anyio.move_on_after(0.3):
+            await told.wait()
+        assert not told.is_set()
+        looked.set()
+        await told.wait()
+        assert loop.now.holders == {"b": POD}
+
+
 def test_a_file_that_could_not_be_read_once_strikes_nothing() -> None:
     known = Known()
     before = {"x": POD}
