@@ -169,8 +169,13 @@ class Holders:
 
     @property
     def _doubts(self) -> frozenset[Possession]:
-        """Where the kubelet's file alone says who has something, or that nobody has."""
-        return self._inquiry.known.hinted | self._reservations.given.overdue
+        """Where the kubelet's file alone says who has something, or that nobody has.
+
+        And what somebody waits for that it does not have, or not yet of whom it names.
+        """
+        doubts = self._inquiry.known.hinted | self._reservations.given.overdue
+        unwritten = self._snapshots.now.unwritten if self._releases.awaited.get() else None
+        return doubts if unwritten is None else doubts | {unwritten}
 
     @property
     def _pods(self) -> frozenset[str]:

@@ -24,7 +24,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.kubelet.checkpoint import Checkpoint
+from nodeagent.kubelet.checkpoint import Checkpoint, Stamp
 from nodeagent.kubelet.grpc.channel import KubeletAway
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Knowledge, PodList
@@ -33,6 +33,7 @@ INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds 
 BRIEFLY = 1.0  # where only another plugin could have a part of the groups
 AGAIN = 0.1  # seconds until it asks once more
 WRITING = 0.5  # seconds that an Allocate waits for the kubelet to write its file: it takes 2 ms
+BRIEF = 0.05  # where it did not in that time: there may be no resource of ours for whose list it is written
 POLL = 0.01
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
@@ -83,6 +84,7 @@ class Inquiry:
         self._rescans = rescans
         self.known = Known()
         self._overlap = Overlap()
+        self._kept: Stamp | None = None  # the file that was not written anew when it was to be
 
     @property
     def possible(self) -> bool:
@@ -97,8 +99,11 @@ class Inquiry:
         self._reservations.settle(anyio.current_time())
         self.failures.set(-1)
 
-    async def ask(self) -> None:
-        """Ask once. Until there is a first answer, what the kubelet's file says is all that is known."""
+    async def ask(self, *, anew: bool = False) -> None:
+        """Ask once; ``anew``: and have the file written after the answer, without what is over.
+
+        Until there is a first answer, what the kubelet's file says is all that is known.
+        """
         if self._snapshots.now.allocations == Allocations():
             checkpoint = await threads.call(self.kubelet.checkpoint)
             if self._snapshots.now.allocations == Allocations():  # an Allocate may have asked, too
@@ -112,6 +117,9 @@ class Inquiry:
             )
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
+        if anew and self.possible:
+            file = await self.written_anew()
+            self._take(self._snapshots.now.allocations, anyio.current_time(), file)
 
     async def who_asks(self, patience: float = INSIDE) -> Admission:
         """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
@@ -145,10 +153,11 @@ class Inquiry:
         if before.written is None:
             return before
         self._reservations.doubted.touch()
-        with anyio.move_on_after(WRITING):
+        with anyio.move_on_after(BRIEF if before.written == self._kept else WRITING):
             while now.written == before.written:
                 await anyio.sleep(POLL)
                 now = await threads.call(self.kubelet.checkpoint)
+        self._kept = before.written if now.written == before.written else None
         return now
 
     async def _ask(self, asked: float, *, once_more: bool) -> None:

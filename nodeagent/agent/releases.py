@@ -36,8 +36,8 @@ class Asks(Protocol):
         """True if there is a kubelet that could answer."""
         ...
 
-    async def ask(self) -> None:
-        """Ask once, and take what the answer is worth."""
+    async def ask(self, *, anew: bool = False) -> None:
+        """Ask once, and take what the answer is worth; ``anew``: with nothing of pods that have ended."""
         ...
 
 
@@ -82,7 +82,7 @@ class Releases:
                 return
             await anyio.sleep(max(self._asked + SPACING - anyio.current_time(), 0.0))
             self._asked = anyio.current_time()
-            await self._kubelet.ask()
+            await self._kubelet.ask(anew=True)
 
     async def run(self) -> None:
         """Look for releases while any is awaited, for ever."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nodeagent.agent import doubt
+from nodeagent.agent import doubt, inquiry
 from nodeagent.base import log
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.kubelet.podresources import Birth
@@ -170,3 +170,39 @@ async def test_what_a_refused_pod_got_from_us_is_free_though_a_young_kubelet_has
     loop.holders.kubelet_changed()
     await loop.inquiry.ask()
     assert set(loop.now.holders) == {"a"}, "the next kubelet may have it from an Allocate of its own"
+
+
+async def test_who_takes_something_away_has_the_file_written_after_the_answer() -> None:
+    """It has what was given by then, and nothing of pods that have ended."""
+    kubelet = Kubelet(a=POD)
+    kubelet.file = (Entry("u1", POD.resource, "b", None),)
+    loop = Loop(kubelet)
+    doubted = loop.reservations.doubted
+    async with anyio.create_task_group() as tasks:
+
+        def write(_: None) -> None:
+            kubelet.file = (Entry("u2", POD.resource, "a", None), Entry("u3", POD.resource, "c", None))
+
+        tasks.start_soon(doubted.follow, write, doubted.version)
+        await loop.inquiry.ask()
+        assert loop.now.written == frozenset([(POD.resource, "b")])
+        await loop.inquiry.ask(anew=True)
+        assert set(loop.now.written or ()) == {(POD.resource, "a"), (POD.resource, "c")}
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_file_that_nobody_has_written_for_is_not_waited_for_each_time() -> None:
+    """There may be no resource of ours, for whose list the kubelet would write it."""
+    kubelet = Kubelet(a=POD)
+    kubelet.file = (Entry("u1", POD.resource, "a", None),)
+    loop = Loop(kubelet)
+    took = []
+    for _ in range(3):
+        began = anyio.current_time()
+        await loop.inquiry.written_anew()
+        took.append(anyio.current_time() - began)
+    assert took[0] >= inquiry.WRITING > max(took[1:])
+    kubelet.file = (*kubelet.file, Entry("u2", POD.resource, "b", None))
+    began = anyio.current_time()
+    await loop.inquiry.written_anew()
+    assert anyio.current_time() - began >= inquiry.WRITING, "it is written again"

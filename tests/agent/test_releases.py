@@ -64,7 +64,7 @@ class Kubelet:
         self.asked = 0
         self.gate = anyio.Event()
 
-    async def ask(self) -> None:
+    async def ask(self, *, anew: bool = False) -> None:
         """One question."""
         self.asked += 1
         await self.gate.wait()

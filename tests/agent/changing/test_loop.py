@@ -61,7 +61,7 @@ class Kubelet:
         self._changing = changing
         self._given = given
 
-    async def ask(self) -> None:
+    async def ask(self, *, anew: bool = False) -> None:
         """One question."""
         self._changing.hold(self._given)
 

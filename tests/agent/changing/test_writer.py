@@ -41,7 +41,7 @@ class Kubelet:
         self._number = number
         self._then = Allocations({}, knowledge) if knowledge else Allocations({B: ONE}, Knowledge.COMPLETE)
 
-    async def ask(self) -> None:
+    async def ask(self, *, anew: bool = False) -> None:
         """One question."""
         self.asked += 1
         known = self._then if self.asked >= self._number else Allocations({}, Knowledge.COMPLETE)
@@ -131,7 +131,7 @@ async def test_a_question_that_is_cut_short_lets_nothing_be_taken(idle: Writing)
     class Hung(Kubelet):
         """Never answers."""
 
-        async def ask(self) -> None:
+        async def ask(self, *, anew: bool = False) -> None:
             await super().ask()
             await anyio.sleep_forever()
 
