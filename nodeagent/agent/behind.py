@@ -57,9 +57,8 @@ class Behind:
         if not now.behind.isdisjoint(functions):
             return False
         self._withdrawn = self._withdrawn.union(functions)
-        had = frozenset(now.given_paths)
-        if new := set(functions) - now.let_go.keys():
-            self._snapshots.publish(replace(now, let_go={**now.let_go, **dict.fromkeys(new, had)}))
+        if not now.let_go.issuperset(functions):
+            self._snapshots.publish(replace(now, let_go=now.let_go.union(functions)))
         return True
 
     def restore(self, functions: Collection[str]) -> None:
@@ -71,8 +70,7 @@ class Behind:
         now = self._snapshots.now
         bound = {each for each in functions if _on_vfio(each, now.host)}
         if not bound.isdisjoint(now.let_go):
-            left = {each: had for each, had in now.let_go.items() if each not in bound}
-            self._snapshots.publish(replace(now, let_go=left))
+            self._snapshots.publish(replace(now, let_go=now.let_go.difference(bound)))
 
     def _over(self, given: _Given) -> None:
         """What was given again since is not over."""

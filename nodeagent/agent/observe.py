@@ -37,6 +37,7 @@ from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
+from nodeagent.policy import containers
 
 DEADLINE = 0.5  # seconds that one device may take to be read
 QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
@@ -173,7 +174,9 @@ class Observer:
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
-        self._snapshots.publish(replace(self._snapshots.now, host=host, names=names, looked_for=looked_for))
+        gone = containers.gone(before, host)
+        now = replace(self._snapshots.now, host=host, names=names, looked_for=looked_for, gone_nodes=gone)
+        self._snapshots.publish(now)
         self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error, durations))
 

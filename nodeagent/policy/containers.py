@@ -7,8 +7,12 @@ function gets another driver.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nodeagent.model.allocation import UNNAMED
+from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 
 
@@ -31,14 +35,26 @@ def unknown(snapshot: Snapshot) -> str | None:
 
 
 def _not_back(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """A node that a pod was given since the function was let go of, and that is not there, in words."""
-    had = snapshot.let_go.get(address)
-    for path in snapshot.given_paths if had is not None else ():
-        if path not in snapshot.host.dev_nodes and path not in (had or ()):
+    """A node that a pod was given, and that may have gone with the driver of this function, in words."""
+    for path in snapshot.given_paths if address in snapshot.let_go else ():
+        if path not in snapshot.host.dev_nodes and _may_be_of(address, snapshot.gone_nodes.get(path)):
             return (
                 f"{path}, which a pod was given, may have gone with the driver of {address}, and is not back"
             )
     return None
+
+
+def _may_be_of(address: PciAddress, seen: DevNode | None) -> bool:
+    """False for what was seen behind something else, or behind nothing of PCI, as long as it was there."""
+    return seen is None or seen.vacant or address in seen.functions
+
+
+def gone(before: Snapshot, host: Host) -> Mapping[str, DevNode]:
+    """The nodes that pods were given and that this Host has no more, as they were seen last."""
+    known = {**before.gone_nodes, **before.host.dev_nodes}
+    missing = (path for path in before.given_paths if path not in host.dev_nodes)
+    found = {path: known[path] for path in missing if path in known}
+    return before.gone_nodes if found == before.gone_nodes else found
 
 
 def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:

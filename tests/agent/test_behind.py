@@ -66,17 +66,13 @@ async def test_what_has_no_function_behind_it_leaves_no_mark(snapshots: Snapshot
     assert snapshots.version == version
 
 
-async def test_what_was_let_go_of_is_on_record_with_the_nodes_of_then_until_vfio_has_it(
-    snapshots: Snapshots,
-) -> None:
+async def test_what_was_let_go_of_is_on_record_until_vfio_has_it(snapshots: Snapshots) -> None:
     behind = Behind(snapshots)
-    snapshots.publish(replace(snapshots.now, allocations=named(ONE)))
     behind.withdraw([CARD])
     behind.restore([CARD])
-    snapshots.publish(replace(snapshots.now, allocations=Allocations()))
-    behind.withdraw([CARD])
-    assert snapshots.now.let_go == {CARD: {"/dev/bus/usb/001/004"}}, "of the first time"
+    assert snapshots.now.let_go == {CARD}
+    behind.withdraw([CARD, XHCI])
     bound = PciFunction(PciAddress(CARD), driver="vfio-pci", vfio=True)
     snapshots.publish(replace(snapshots.now, host=Host({bound.address: bound})))
-    behind.restore([CARD])
-    assert snapshots.now.let_go == {}
+    behind.restore([CARD, XHCI])
+    assert snapshots.now.let_go == {XHCI}

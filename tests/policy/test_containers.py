@@ -107,12 +107,38 @@ def test_what_is_in_no_file_yet_may_be_behind_any_function() -> None:
     assert containers.part_of(CARD, replace(FREE, allocations=itself)) is None
 
 
-def test_what_was_given_since_a_function_was_let_go_of_and_is_not_there_may_be_behind_it() -> None:
-    given = held("port-0", nodes=("/dev/ttyY",))
-    let_go = replace(given, let_go={CARD: frozenset({TTY})})
-    assert "/dev/ttyY, which a pod was given, may have gone" in (containers.part_of(CARD, let_go) or "")
-    assert containers.part_of(XHCI, let_go) is None
-    before = replace(given, let_go={CARD: frozenset({"/dev/ttyY"})})
-    assert containers.part_of(CARD, before) is None, "it was not there before either"
-    there = {**HOST.dev_nodes, "/dev/ttyY": DevNode("/dev/ttyY")}
-    assert containers.part_of(CARD, replace(let_go, host=replace(HOST, dev_nodes=there))) is None
+OTHER = "/dev/ttyY"
+SEEN = DevNode(OTHER)
+
+
+@pytest.mark.parametrize(
+    ("gone", "waits"),
+    [
+        pytest.param({}, True, id="never seen"),
+        pytest.param({OTHER: SEEN._replace(function=CARD)}, True, id="seen behind it"),
+        pytest.param({OTHER: SEEN._replace(function=XHCI, others=(CARD,))}, True, id="seen behind both"),
+        pytest.param({OTHER: SEEN._replace(vacant=True)}, True, id="seen when its device had gone"),
+        pytest.param({OTHER: SEEN._replace(function=XHCI)}, False, id="seen behind another one"),
+        pytest.param({OTHER: SEEN}, False, id="seen behind none"),
+    ],
+)
+def test_a_given_node_that_is_gone_may_be_one_of_a_function_that_was_let_go_of(
+    gone: dict[str, DevNode], waits: bool
+) -> None:
+    given = replace(held("port-0", nodes=(OTHER,)), gone_nodes=gone)
+    assert containers.part_of(CARD, given) is None
+    let_go = replace(given, let_go=frozenset({CARD}))
+    text = "/dev/ttyY, which a pod was given, may have gone"
+    assert (text in (containers.part_of(CARD, let_go) or "")) is waits
+    there = replace(HOST, dev_nodes={**HOST.dev_nodes, OTHER: SEEN})
+    assert containers.part_of(CARD, replace(let_go, host=there)) is None
+
+
+def test_a_node_that_is_gone_is_known_for_as_long_as_somebody_has_it() -> None:
+    given, nothing = held("ttyX-0", nodes=(TTY, OTHER)), Host()
+    assert containers.gone(given, HOST) == {}
+    went = replace(given, host=nothing, gone_nodes=containers.gone(given, nothing))
+    assert went.gone_nodes == {TTY: HOST.dev_nodes[TTY]}
+    assert containers.gone(went, nothing) is went.gone_nodes
+    assert containers.gone(went, HOST) == {}
+    assert containers.gone(replace(went, allocations=Allocations()), nothing) == {}
