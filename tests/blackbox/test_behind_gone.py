@@ -100,3 +100,29 @@ async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_whe
         await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
         assert Wrote("probe", SERIAL) not in drivers.writes[before:]
         tasks.cancel_scope.cancel()
+
+
+async def test_what_its_own_driver_did_not_take_at_once_gets_it_again_while_a_pod_waits_for_it(
+    node: Node,
+) -> None:
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, 0.3) as one,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(with_its_node, drivers, 0.0)
+        await stays(kubelet, lambda: True, SINCE)
+        drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
+        drivers.faults.set(f"reprobe:{SERIAL}", "lost")
+        node.configure(bound(SERIAL))
+        await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes, PATIENCE)
+        running(await kubelet.admit(one))
+        await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes, PATIENCE)
+        drivers.faults.clear(f"reprobe:{SERIAL}")
+        await eventually(lambda: drivers.driver(SERIAL) == "serial", PATIENCE)
+        await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
+        kubelet.delete(one)
+        await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", PATIENCE)
+        tasks.cancel_scope.cancel()

@@ -21,7 +21,7 @@ from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import groups, selectors
+from nodeagent.policy import containers, groups, selectors
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
@@ -70,7 +70,9 @@ def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapsho
     steps: list[Step] = []
     waiting: list[Step] = []
     remedies: dict[str, str] = {}
-    for step in _restoring(members, wanted, snapshot), _binding(members, wanted, snapshot, remedies):
+    restoring = _restoring(members, wanted, snapshot)
+    binding = _binding(members, wanted, snapshot, remedies)
+    for step in restoring, binding, _missed(members, binding, snapshot):
         if step is not None:
             obstacle = _obstacle(step, members, snapshot)
             if obstacle is None:
@@ -232,6 +234,19 @@ def _restoring(members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapsho
     """The step that gives back what nobody wants any more."""
     unwanted = [each for each in members if each.address not in wishes]
     return _giving_back(members, unwanted, snapshot, "no rule wants it any more")
+
+
+def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:
+    """The step that gives the own driver back to what is to be bound, has none, and is missed by a pod.
+
+    Its own driver did not take it again when a change was taken back; until the pod ends it is not bound.
+    """
+    if not isinstance(binding and binding.action, BindDrivers):
+        return None
+    without = (each for each in members if each.driver is None and _own(each, snapshot.ledger) is not None)
+    told = (each for each in without if each.address not in snapshot.behind)
+    missed = [each for each in told if containers.part_of(each.address, snapshot) is not None]
+    return _giving_back(members, missed, snapshot, "a pod may have what comes with its driver")
 
 
 def _giving_back(

@@ -13,7 +13,7 @@ from nodeagent.model.action import BindDrivers, Move, RestoreDrivers
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
@@ -25,6 +25,7 @@ from tests.structure import sources
 GPU, AUDIO, PORT = PciAddress("0000:3b:00.0"), PciAddress("0000:3b:00.1"), PciAddress("0000:3a:00.0")
 RULE = PassthroughRule((PciSelector(classes=("03",)),))
 KNOWN = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE))
+NAME = ResourceName("vendor.example/serial")
 OURS = Ledger(drivers={GPU: "nouveau", AUDIO: "snd_hda_intel"})
 FREE = HostUses()
 
@@ -202,6 +203,21 @@ def test_a_group_of_which_a_pod_or_a_process_has_a_part_waits() -> None:
     for why, plan in waits.items():
         assert plan.steps == ()
         assert why in plan.waiting[0].why
+
+
+def test_what_a_pod_misses_gets_its_own_driver_while_it_cannot_be_bound() -> None:
+    """Its driver did not take it again when a change was taken back."""
+    on = here(gpu(driver=None), audio())
+    node = Allocations(holders("port-0"), Knowledge.COMPLETE, nodes={NAME: {"port-0": ("/dev/gone",)}})
+    missed = replace(KNOWN, allocations=node, let_go=frozenset({GPU, AUDIO}))
+    plan = planned(on, RULE, known=missed, ledger=OURS)
+    assert moves(plan) == (Move(GPU, None, "nouveau", None),)
+    assert "may have gone with the driver" in plan.waiting[0].why
+    assert planned(on, RULE, known=missed).steps == (), "it had no driver before"
+    assert planned(on, RULE, known=replace(missed, behind=frozenset({GPU})), ledger=OURS).steps == ()
+    assert planned(here(gpu(), audio()), RULE, known=missed, ledger=OURS).steps == ()
+    silent = replace(missed, allocations=replace(node, knowledge=Knowledge.SILENT))
+    assert planned(on, RULE, known=silent, ledger=OURS).steps == ()
 
 
 def test_before_the_kubelet_is_there_a_group_on_its_own_drivers_can_be_bound() -> None:
