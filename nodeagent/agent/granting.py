@@ -120,7 +120,10 @@ class Granting:
         ids = dict.fromkeys((*available, *must))
         resource = self.resource(name)
         lately = self._reservations.forgotten.lately(anyio.current_time())
-        topologies = {each: prefer.topology(each, resource, snapshot, lately, same=same) for each in ids}
+        partial = prefer.partial(name, self._offering.decision.resources, snapshot.host)
+        topologies = {
+            each: prefer.topology(each, resource, snapshot, lately, partial, same=same) for each in ids
+        }
         return prefer.choose(available, must, size, topologies)
 
     def _admit(self, admission: Admission) -> None:

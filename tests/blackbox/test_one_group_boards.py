@@ -96,6 +96,30 @@ async def test_where_nothing_is_to_be_isolated_two_pods_may_share_a_board(node: 
         assert set(health(kubelet, T4).values()) == {"Healthy"}
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("broken", [GPU, USB])
+async def test_pods_get_whole_boards_as_long_as_there_are_any_and_then_what_is_left_of_the_others(
+    node: Node, broken: str, seed: int
+) -> None:
+    """The first board by address lacks one of its functions; which resource is asked for first is random."""
+    boards = usb_boards(node, 3)
+    lacks, left = (boards[0].gpu, USB) if broken == GPU else (boards[0].usb, GPU)
+    node.host.bind(lacks, None)
+    async with node.kubelet(seed=seed) as kubelet, node.daemon():
+        for resource, number in usb_lists(boards).items():
+            await kubelet.until_listed(resource, number)
+        for board in boards[1:]:
+            await until_health(kubelet, GPU, board.gpu, "Healthy")
+            await until_health(kubelet, USB, board.usb, "Healthy")
+        pods = [await kubelet.admit(pod(f"vm{number}", {GPU: 1, USB: 1})) for number in range(2)]
+        running(*pods)
+        apart(*pods)
+        assert [len(groups(each)) for each in pods] == [1, 1]
+        rest = await kubelet.admit(pod("rest", {left: 1}))
+        running(rest)
+        assert groups(rest) == {"20"}
+
+
 @SETTLES
 async def test_a_pod_that_wants_a_gpu_and_its_usb_function_gets_both_from_one_board_twenty_times_of_twenty(
     node: Node, flags: tuple[str, ...]

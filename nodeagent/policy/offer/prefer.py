@@ -2,7 +2,8 @@
 """Which devices to prefer when the kubelet may choose: a group first, then NUMA node, then PCIe root. Pure.
 
 Devices are picked one after the other. The next one comes from a group of which the same pod has a part; else
-from one that is begun already; else from a group that fits wholly into what is still wanted; else from where
+from one that is begun already; else from one whose devices of other resources are in order, too, for the pod
+may ask for one of them next; else from a group that fits wholly into what is still wanted; else from where
 the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
 moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that is
 free; where that is too little, no group is torn for it. A group that another pod has, or is being given,
@@ -19,9 +20,9 @@ from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import HostDevice, PciFunction
+from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName, pci_order
-from nodeagent.model.resource import Resource
+from nodeagent.model.resource import Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import kinds, units
@@ -43,9 +44,11 @@ class Topology(NamedTuple):
     numa: int | None = None
     root: str = ""
     whose: Whose = Whose.NOBODY
+    whole: bool = True  # nothing of its group that another resource has is out of order
 
 
 NO_TOPOLOGY = Topology()
+Partial = frozenset[int | str]
 
 
 def topology(
@@ -53,14 +56,15 @@ def topology(
     resource: Resource,
     snapshot: Snapshot,
     lately: frozenset[str] = frozenset(),
+    partial: Partial = frozenset(),
     *,
     same: bool,
 ) -> Topology:
     """Where a device of this host sits; nowhere, if the host has none of that id.
 
-    ``lately`` are ids that pods had which the kubelet has forgotten a moment ago. ``same``: the pod that is
-    being admitted asks again. A device that turned Unhealthy a moment ago comes last: the kubelet does not
-    know it yet.
+    ``lately`` are ids that pods had which the kubelet has forgotten a moment ago. ``partial`` are groups that
+    lack something of another resource. ``same``: the pod that is being admitted asks again. A device that
+    turned Unhealthy a moment ago comes last: the kubelet does not know it yet.
     """
     host_device = snapshot.host.device(device_id)
     if host_device is None:
@@ -74,7 +78,14 @@ def topology(
     whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
     if whose is Whose.NOBODY and lately and _leaving(host_device, snapshot, lately):
         whose = Whose.LEAVING
-    return Topology(host_device.group, host_device.numa_node, root, whose)
+    return Topology(host_device.group, host_device.numa_node, root, whose, host_device.group not in partial)
+
+
+def partial(resource: ResourceName, resources: Resources, host: Host) -> Partial:
+    """The groups of which another resource has something that is Unhealthy."""
+    others = (each.devices for name, each in resources.items() if name != resource)
+    unhealthy = (host.device(device.id) for devices in others for device in devices if not device.healthy)
+    return frozenset(each.group for each in unhealthy if each is not None and each.group is not None)
 
 
 def _holders(host_device: HostDevice, snapshot: Snapshot) -> Mapping[str, Holder]:
@@ -151,7 +162,9 @@ class _Pool:
 
     def _line_up(self, position: int, *alike: object) -> None:
         spot = self._spots[position]
-        heapq.heappush(self._rows.setdefault((*alike, spot.whose, spot.numa, spot.root), []), position)
+        heapq.heappush(
+            self._rows.setdefault((*alike, spot.whose, spot.whole, spot.numa, spot.root), []), position
+        )
 
     def begin(self, spot: Topology) -> None:
         """A device at this spot is chosen: what is near to it comes next."""
@@ -191,6 +204,7 @@ class _Pool:
         return (
             Whose.NOBODY if late and not self._enough else spot.whose,
             fresh,
+            fresh and not spot.whole,
             fresh and self._in_group[spot.group] > wanted,
             bool(self._numas) and spot.numa not in self._numas,
             _fit(self._in_numa[spot.numa], wanted),

@@ -57,6 +57,32 @@ def test_ties_go_by_address_whatever_the_order_of_the_kubelet_s_list() -> None:
         assert prefer.choose(available, [], 2, topologies) == ("a", "b")
 
 
+def test_a_group_that_lacks_something_of_another_resource_comes_after_the_whole_ones() -> None:
+    topologies = {
+        "a": Topology(1, 0, whole=False),
+        "b": Topology(1, 0, whole=False),
+        "c": Topology(2, 1),
+        "d": Topology(3, 0, whose=Whose.ANOTHER),
+    }
+    for must, chosen in {"": "c", "c": "a", "a": "b", "ca": "b"}.items():
+        assert prefer.choose("abcd", must, len(must) + 1, topologies)[-1] == chosen
+
+
+def test_what_other_resources_have_out_of_order_makes_its_group_partial() -> None:
+    there = host(function(A, 7), function(B, 7), function(C, 8))
+    gpus, usb = ResourceName(GPU), ResourceName("example.com/usb")
+
+    def broken(address: str) -> Device:
+        return Device(DeviceId(address), Reason(ReasonCode.DRIVER_CHANGED, ""))
+
+    resources = {
+        gpus: Resource(gpus, Kind.PCI, (Device(DeviceId(A)), broken(C))),
+        usb: Resource(usb, Kind.PCI, (broken(B), broken("0000:01:00.0"))),
+    }
+    assert prefer.partial(gpus, resources, there) == {7}
+    assert prefer.partial(usb, resources, there) == {8}
+
+
 def test_the_asker_s_group_comes_first_and_another_pod_s_last() -> None:
     topologies = {
         "a": Topology(1, 0, whose=Whose.ANOTHER),
