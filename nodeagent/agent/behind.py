@@ -18,6 +18,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Possession
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 
 _Given = Mapping[Possession, frozenset[str]]
@@ -57,8 +58,9 @@ class Behind:
         if not now.behind.isdisjoint(functions):
             return False
         self._withdrawn = self._withdrawn.union(functions)
-        if not now.let_go.issuperset(functions):
-            self._snapshots.publish(replace(now, let_go=now.let_go.union(functions)))
+        away = {each: _away_before(PciAddress(each), now) for each in functions}
+        if (let_go := {**now.let_go, **away}) != now.let_go:
+            self._snapshots.publish(replace(now, let_go=let_go))
         return True
 
     def restore(self, functions: Collection[str]) -> None:
@@ -70,7 +72,8 @@ class Behind:
         now = self._snapshots.now
         bound = {each for each in functions if _on_vfio(each, now.host)}
         if not bound.isdisjoint(now.let_go):
-            self._snapshots.publish(replace(now, let_go=now.let_go.difference(bound)))
+            left = {each: away for each, away in now.let_go.items() if each not in bound}
+            self._snapshots.publish(replace(now, let_go=left))
 
     def _over(self, given: _Given) -> None:
         """What was given again since is not over."""
@@ -82,6 +85,17 @@ class Behind:
         behind = frozenset[str]().union(*given.values())
         if behind != self._snapshots.now.behind:
             self._snapshots.publish(replace(self._snapshots.now, behind=behind))
+
+
+def _away_before(address: PciAddress, snapshot: Snapshot) -> frozenset[str]:
+    """The given nodes that are not there while a driver of the host has the function: they are none of its.
+
+    The plan has seen no other reason to wait by then. Where it has no such driver, what is known stays so.
+    """
+    function = snapshot.host.functions.get(address)
+    if function is None or function.driver is None or groups.vfio_bound(function):
+        return snapshot.let_go.get(address, frozenset())
+    return frozenset(path for path in snapshot.given_paths if path not in snapshot.host.dev_nodes)
 
 
 def _on_vfio(address: str, host: Host) -> bool:

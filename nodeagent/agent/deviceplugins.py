@@ -163,12 +163,13 @@ class DevicePlugins:
         for running in self._running.values():
             running.endpoint.hurry(grace)
 
-    def send_again(self) -> None:
-        """Send one list once more: the kubelet writes its checkpoint then."""
+    def send_again(self) -> bool:
+        """Send one list once more: the kubelet writes its checkpoint then. False if it has none of ours."""
         for running in self._running.values():
             if running.endpoint.registration.registered:
                 running.endpoint.listing.send_again()
-                return
+                return True
+        return False
 
     async def _follow(self, resources: Mapping[ResourceName, Resource], cdi: bool, group: TaskGroup) -> None:
         self._followed[cdi] = resources

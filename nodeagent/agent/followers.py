@@ -18,18 +18,16 @@ def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
     socket, checkpoint = kubelet.directory.kubelet, kubelet.directory.checkpoint
     holders, rewrites = kubelet.holders, kubelet.holders.rewrites.wanted
     doubted = core.reservations.doubted
+
+    def write_anew(_: None) -> None:
+        kubelet.pod_resources.write_anew()
+
     return (
         Task("kubelet", partial(socket.follow, kubelet.registrar.seen)),
         Task("new kubelet", partial(socket.follow, lambda _: holders.kubelet_changed(), socket.version)),
         Task("checkpoint", partial(checkpoint.follow, lambda _: holders.ask_soon(), checkpoint.version)),
-        Task(
-            "old checkpoint",
-            partial(rewrites.follow, lambda _: kubelet.plugins.send_again(), rewrites.version),
-        ),
-        Task(
-            "doubted checkpoint",
-            partial(doubted.follow, lambda _: kubelet.plugins.send_again(), doubted.version),
-        ),
+        Task("old checkpoint", partial(rewrites.follow, write_anew, rewrites.version)),
+        Task("doubted checkpoint", partial(doubted.follow, write_anew, doubted.version)),
         HolderLines(core.snapshots, core.offering),
         Task("device nodes", partial(_follow_nodes, core)),
         Task("settings", partial(_follow_settings, core, kubelet)),

@@ -28,7 +28,7 @@ SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a sec
 AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
 
 _RETRY = Backoff(first=0.5, limit=10.0)
-_REWRITE = Backoff(first=0.5, limit=60.0)
+_REWRITE = Backoff(first=0.5, limit=20.0)
 
 
 @dataclass(frozen=True, slots=True)

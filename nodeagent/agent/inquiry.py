@@ -33,7 +33,7 @@ INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds 
 BRIEFLY = 1.0  # where only another plugin could have a part of the groups
 AGAIN = 0.1  # seconds until it asks once more
 WRITING = 0.5  # seconds that an Allocate waits for the kubelet to write its file: it takes 2 ms
-BRIEF = 0.05  # where it did not in that time: there may be no resource of ours for whose list it is written
+LONG = 3.0  # seconds that who takes something from its place waits for that
 POLL = 0.01
 SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
@@ -54,6 +54,10 @@ class PodResources(Protocol):
 
     def checkpoint(self) -> Checkpoint:
         """What its checkpoint says. Blocks on a file."""
+        ...
+
+    def write_anew(self) -> bool:
+        """Have the kubelet write it, by a list of ours; False if it has none."""
         ...
 
     def birth(self) -> Birth | None:
@@ -84,7 +88,7 @@ class Inquiry:
         self._rescans = rescans
         self.known = Known()
         self._overlap = Overlap()
-        self._kept: Stamp | None = None  # the file that was not written anew when it was to be
+        self._overdue: Stamp | None = None  # the file that was not written anew when it was to be
 
     @property
     def possible(self) -> bool:
@@ -118,7 +122,7 @@ class Inquiry:
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
         if anew and self.possible:
-            file = await self.written_anew()
+            file = await self.written_anew(LONG)
             self._take(self._snapshots.now.allocations, anyio.current_time(), file)
 
     async def who_asks(self, patience: float = INSIDE) -> Admission:
@@ -144,20 +148,20 @@ class Inquiry:
         self._take(replace(known, holders=holders), anyio.current_time(), checkpoint)
         return self._reservations.admissions.asker(None)
 
-    async def written_anew(self) -> Checkpoint:
+    async def written_anew(self, patience: float = WRITING) -> Checkpoint:
         """The kubelet's file after it was written, or as it is if that takes too long.
 
         It has what pods have, as the kubelet knows it at that moment, and nothing of pods that have ended.
+        What is not written although it was to be says nothing of what came with an id, until it is.
         """
         before = now = await threads.call(self.kubelet.checkpoint)
-        if before.written is None:
+        if before.written is None or not self.kubelet.write_anew():
             return before
-        self._reservations.doubted.touch()
-        with anyio.move_on_after(BRIEF if before.written == self._kept else WRITING):
+        with anyio.move_on_after(patience):
             while now.written == before.written:
                 await anyio.sleep(POLL)
                 now = await threads.call(self.kubelet.checkpoint)
-        self._kept = before.written if now.written == before.written else None
+        self._overdue = before.written if now.written == before.written else None
         return now
 
     async def _ask(self, asked: float, *, once_more: bool) -> None:
@@ -242,6 +246,8 @@ class Inquiry:
         if presumed := self._reservations.presumed:
             allocations = replace(allocations, holders={**allocations.holders, **presumed})
         allocations = self.known.with_answers(allocations, checkpoint)
+        if checkpoint.written is not None and checkpoint.written == self._overdue:
+            allocations = replace(allocations, written=frozenset())
         self._reservations.forgotten.note(self._snapshots.now.allocations, allocations, anyio.current_time())
         self._reservations.behind.named(allocations)
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from nodeagent.agent.asking import Asking
 from nodeagent.agent.cdi_files import CdiFiles
@@ -28,6 +29,14 @@ IDLE = 1.0  # seconds: an Allocate follows a preference, and another Allocate, s
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
 
 
+class Lists(Protocol):
+    """What the kubelet is told of our devices."""
+
+    def send_again(self) -> bool:
+        """Send one list once more; False if there is none that the kubelet has."""
+        ...
+
+
 class PodResources:
     """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
 
@@ -41,6 +50,7 @@ class PodResources:
         self._reader = PodReader(path, self._virt_handler, idle=idle)
         pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
         self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
+        self._lists: Lists | None = None
 
     async def pods(self) -> PodList:
         """Who holds what. :raises KubeletUnavailable: if there is no answer in time.
@@ -59,6 +69,14 @@ class PodResources:
         checkpoint = self._checkpoint.read()
         self._virt_handler.learn(each.resource for each in checkpoint.entries if each.device_id.isdecimal())
         return checkpoint
+
+    def write_with(self, lists: Lists) -> None:
+        """The kubelet writes its checkpoint when it gets one of these."""
+        self._lists = lists
+
+    def write_anew(self) -> bool:
+        """Have the kubelet write it; False if it has no list of ours."""
+        return self._lists is not None and self._lists.send_again()
 
     def birth(self) -> Birth | None:
         """When the kubelet was started; None without one."""
@@ -130,6 +148,7 @@ def build(core: Core) -> KubeletSide:
     granting = Granting(core.offering, core.reservations, asking, closing, core.provisions, core.settings)
     way = _way(directory, registry, registrar)
     plugins = DevicePlugins(core.offering, granting, holders, cdi, core.supervisor, way)
+    pod_resources.write_with(plugins)
     return KubeletSide(directory, registry, registrar, pod_resources, holders, cdi, plugins)
 
 

@@ -45,8 +45,8 @@ class Snapshot:
     USB devices that pods were given, by the numbers that these had then. ``left_open`` were refused for being
     open although no pod has them, of which no count tells, with who is seen to have them open. ``behind`` are
     functions of which a node or a USB device was given a moment ago. ``let_go`` are functions whose driver
-    was to change, until VFIO has them: nodes may have gone with it. ``gone_nodes`` were given to pods and are
-    not there any more, as they were seen last.
+    was to change, until VFIO has them, with the given nodes that were not there before: others may have gone
+    with it. ``gone_nodes`` were given to pods and are not there any more, as they were seen last.
     """
 
     host: Host = field(default_factory=Host)
@@ -63,7 +63,7 @@ class Snapshot:
     loans: Loans = field(default_factory=dict)
     left_open: Mapping[str, str] = field(default_factory=dict)
     behind: frozenset[str] = frozenset()
-    let_go: frozenset[str] = frozenset()
+    let_go: Mapping[str, frozenset[str]] = field(default_factory=dict)
     gone_nodes: Mapping[str, DevNode] = field(default_factory=dict)
 
     @property

@@ -36,8 +36,10 @@ def unknown(snapshot: Snapshot) -> str | None:
 
 def _not_back(address: PciAddress, snapshot: Snapshot) -> str | None:
     """A node that a pod was given, and that may have gone with the driver of this function, in words."""
-    for path in snapshot.given_paths if address in snapshot.let_go else ():
-        if path not in snapshot.host.dev_nodes and _may_be_of(address, snapshot.gone_nodes.get(path)):
+    before = snapshot.let_go.get(address)
+    for path in snapshot.given_paths if before is not None else ():
+        away = path not in snapshot.host.dev_nodes and path not in (before or ())
+        if away and _may_be_of(address, snapshot.gone_nodes.get(path)):
             return (
                 f"{path}, which a pod was given, may have gone with the driver of {address}, and is not back"
             )

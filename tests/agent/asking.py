@@ -39,6 +39,8 @@ class Kubelet:
         self.refuses = 0  # so many questions
         self.started: Birth | None = Birth((1, 1), OLD)
         self.file: tuple[Entry, ...] = ()
+        self.entered: tuple[Entry, ...] | None = None  # what it writes at a list; None: it writes nothing
+        self.lists = True
         self.asked = Latest[tuple[float, ...]](())
         self.answers = anyio.Event()
         self.answers.set()
@@ -60,6 +62,12 @@ class Kubelet:
     def checkpoint(self) -> Checkpoint:
         """What its file says."""
         return Checkpoint((1, len(self.file), 0) if self.file else None, self.file)
+
+    def write_anew(self) -> bool:
+        """A list of ours has come, if there is any."""
+        if self.lists and self.entered is not None:
+            self.file = self.entered
+        return self.lists
 
     def birth(self) -> Birth | None:
         """When it was started."""

@@ -13,17 +13,19 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 
 STICKS, OTHERS = ResourceName("example.com/stick"), ResourceName("example.com/other")
 ONE, TWO = (STICKS, "46f4:0001-A"), (STICKS, "46f4:0001-B")
 XHCI, CARD = "0000:00:14.0", "0000:07:00.0"
+NODE = "/dev/bus/usb/001/004"
 
 
 def named(*possessions: tuple[ResourceName, str], written: bool = True) -> Allocations:
     """The kubelet names a pod with each of them, and its file has the nodes if it is ``written``."""
     holders = {each: Holder("ns", "pod", name) for name, each in possessions}
-    nodes = {name: {each: ("/dev/bus/usb/001/004",) for _, each in possessions} for name, _ in possessions}
+    nodes = {name: {each: (NODE,) for _, each in possessions} for name, _ in possessions}
     return Allocations(holders, nodes=nodes if written else {})
 
 
@@ -66,13 +68,31 @@ async def test_what_has_no_function_behind_it_leaves_no_mark(snapshots: Snapshot
     assert snapshots.version == version
 
 
-async def test_what_was_let_go_of_is_on_record_until_vfio_has_it(snapshots: Snapshots) -> None:
+def with_card(snapshots: Snapshots, driver: str | None, *nodes: str) -> None:
+    """The card has this driver, and the host these nodes."""
+    card = PciFunction(PciAddress(CARD), driver=driver, vfio=driver == "vfio-pci")
+    here = Host({card.address: card}, dev_nodes={each: DevNode(each) for each in nodes})
+    snapshots.publish(replace(snapshots.now, host=here))
+
+
+async def test_what_was_let_go_of_is_on_record_with_what_was_away_before_until_vfio_has_it(
+    snapshots: Snapshots,
+) -> None:
     behind = Behind(snapshots)
+    snapshots.publish(replace(snapshots.now, allocations=named(ONE)))
+    with_card(snapshots, "nvidia", NODE)
     behind.withdraw([CARD])
+    assert snapshots.now.let_go == {CARD: frozenset()}, "it was there"
+    with_card(snapshots, None)
     behind.restore([CARD])
-    assert snapshots.now.let_go == {CARD}
+    behind.withdraw([CARD])
+    assert snapshots.now.let_go == {CARD: frozenset()}, "it may have gone with the driver"
+    with_card(snapshots, "nvidia")
+    behind.restore([CARD])
     behind.withdraw([CARD, XHCI])
-    bound = PciFunction(PciAddress(CARD), driver="vfio-pci", vfio=True)
-    snapshots.publish(replace(snapshots.now, host=Host({bound.address: bound})))
+    assert snapshots.now.let_go == {CARD: {NODE}, XHCI: frozenset()}, "it is none of its"
+    with_card(snapshots, "vfio-pci")
     behind.restore([CARD, XHCI])
-    assert snapshots.now.let_go == {XHCI}
+    assert snapshots.now.let_go == {XHCI: frozenset()}
+    behind.withdraw([CARD])
+    assert snapshots.now.let_go[CARD] == frozenset(), "it may come with the driver"

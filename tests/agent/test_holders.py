@@ -87,7 +87,7 @@ def test_the_kubelet_is_to_write_its_file_again_after_growing_pauses() -> None:
         if rewrites.wanted.version != before:
             times.append(now / 2)
     pauses = [b - a for a, b in itertools.pairwise(times)]
-    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert pauses[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
     rewrites.asked(500.0, OLD | NEW)
     assert rewrites.due == 500.5, "it does not wait for the pauses of the other one"
     rewrites.asked(501.0, NEW)

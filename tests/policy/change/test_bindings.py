@@ -209,7 +209,7 @@ def test_what_a_pod_misses_gets_its_own_driver_while_it_cannot_be_bound() -> Non
     """Its driver did not take it again when a change was taken back."""
     on = here(gpu(driver=None), audio())
     node = Allocations(holders("port-0"), Knowledge.COMPLETE, nodes={NAME: {"port-0": ("/dev/gone",)}})
-    missed = replace(KNOWN, allocations=node, let_go=frozenset({GPU, AUDIO}))
+    missed = replace(KNOWN, allocations=node, let_go={GPU: frozenset(), AUDIO: frozenset()})
     plan = planned(on, RULE, known=missed, ledger=OURS)
     assert moves(plan) == (Move(GPU, None, "nouveau", None),)
     assert "may have gone with the driver" in plan.waiting[0].why
