@@ -14,6 +14,7 @@ from tests.blackbox.boards import (
     GPU,
     HARDLY,
     USB,
+    all_listed,
     apart,
     end,
     groups,
@@ -106,8 +107,7 @@ async def test_pods_get_whole_boards_as_long_as_there_are_any_and_then_what_is_l
     lacks, left = (boards[0].gpu, USB) if broken == GPU else (boards[0].usb, GPU)
     node.host.bind(lacks, None)
     async with node.kubelet(seed=seed) as kubelet, node.daemon():
-        for resource, number in usb_lists(boards).items():
-            await kubelet.until_listed(resource, number)
+        await all_listed(kubelet, usb_lists(boards))
         for board in boards[1:]:
             await until_health(kubelet, GPU, board.gpu, "Healthy")
             await until_health(kubelet, USB, board.usb, "Healthy")
@@ -118,6 +118,26 @@ async def test_pods_get_whole_boards_as_long_as_there_are_any_and_then_what_is_l
         rest = await kubelet.admit(pod("rest", {left: 1}))
         running(rest)
         assert groups(rest) == {"20"}
+
+
+@pytest.mark.parametrize("first", [GPU, USB])
+async def test_a_pod_that_is_started_anew_gets_its_whole_board_again_and_no_parts_of_two(
+    node: Node, first: str
+) -> None:
+    """The other board lacks what the pod asks for last."""
+    lacking, whole = boards = usb_boards(node, 2)
+    last = USB if first == GPU else GPU
+    node.host.bind(lacking.gpu if last == GPU else lacking.usb, None)
+    async with node.kubelet() as kubelet, node.daemon():
+        await all_listed(kubelet, usb_lists(boards))
+        for number in range(3):
+            await until_health(kubelet, GPU, whole.gpu, "Healthy")
+            await until_health(kubelet, USB, whole.usb, "Healthy")
+            vm = await kubelet.admit(Pod("ns", f"vm{number}", [{first: 1}, {last: 1}]))
+            running(vm)
+            assert groups(vm) == {whole.group}
+            kubelet.delete(vm)
+            await node.until_told(lambda told: not told["holders"])
 
 
 @SETTLES

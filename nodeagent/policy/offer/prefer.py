@@ -6,8 +6,8 @@ from one that is begun already; else from one whose devices of other resources a
 may ask for one of them next; else from a group that fits wholly into what is still wanted; else from where
 the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
 moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that is
-free; where that is too little, no group is torn for it. A group that another pod has, or is being given,
-comes last. Ties go by address: the kubelet's list has a random order.
+free and whole; where that is too little, no group is torn for it. A group that another pod has, or is being
+given, comes last. Ties go by address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Whose(IntEnum):
 
     ASKER = 0  # the pod that asks, of another resource
     NOBODY = 1
-    LEAVING = 2  # a pod that was forgotten a moment ago; alone in its group, unless it is seen to be closed
-    ANOTHER = 3
+    LEFT = 2  # as the next, but all of the group is seen to be closed; what is alone in its group is nobody's
+    LEAVING = 3  # a pod that was forgotten a moment ago
+    ANOTHER = 4
 
 
 class Topology(NamedTuple):
@@ -76,8 +77,8 @@ def topology(
     device = resource.device(device_id)
     usable = device is not None and device.healthy
     whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
-    if whose is Whose.NOBODY and lately and _leaving(host_device, snapshot, lately):
-        whose = Whose.LEAVING
+    if whose is Whose.NOBODY and lately:
+        whose = _since_lately(host_device, snapshot, lately)
     return Topology(host_device.group, host_device.numa_node, root, whose, host_device.group not in partial)
 
 
@@ -104,15 +105,17 @@ def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozense
     return Whose.ANOTHER if any(others) else Whose.ASKER
 
 
-def _leaving(host_device: HostDevice, snapshot: Snapshot, lately: frozenset[str]) -> bool:
-    """True if something of the group was a pod's a moment ago.
+def _since_lately(host_device: HostDevice, snapshot: Snapshot, lately: frozenset[str]) -> Whose:
+    """Whose it is that nobody has: something of the group may have been a pod's a moment ago.
 
     It may be open yet. And the others of its group were Unhealthy: the kubelet may have them so yet.
     """
     members = snapshot.host.devices_in(host_device.group) or (host_device,)
-    counted = isinstance(host_device, PciFunction) and not groups.uncertain(host_device)
-    alone = counted and len(members) == 1
-    return not alone and any(not lately.isdisjoint((each.id, str(each.group))) for each in members)
+    if all(lately.isdisjoint((each.id, str(each.group))) for each in members):
+        return Whose.NOBODY
+    if not all(isinstance(each, PciFunction) and not groups.uncertain(each) for each in members):
+        return Whose.LEAVING
+    return Whose.LEFT if len(members) > 1 else Whose.NOBODY
 
 
 def choose(
@@ -146,7 +149,7 @@ class _Pool:
 
     def __init__(self, spots: Sequence[Topology], wanted: int) -> None:
         self._spots = spots
-        self._enough = sum(spot.whose < Whose.LEAVING for spot in spots) >= wanted  # without what may be open
+        self._enough = sum(spot.whose < Whose.LEFT for spot in spots) >= wanted  # without what may be open
         self._in_group = Counter(spot.group for spot in spots)
         self._in_numa = Counter(spot.numa for spot in spots)
         self._in_root = Counter(spot.root for spot in spots)
@@ -200,11 +203,11 @@ class _Pool:
     def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
         spot = self._spots[position]
         fresh = spot.group not in self._groups
-        late = spot.whose is Whose.LEAVING
+        late = spot.whose in (Whose.LEFT, Whose.LEAVING)
+        whose = Whose.NOBODY if late and not self._enough else spot.whose
         return (
-            Whose.NOBODY if late and not self._enough else spot.whose,
+            _place(whose, torn=fresh and not spot.whole),
             fresh,
-            fresh and not spot.whole,
             fresh and self._in_group[spot.group] > wanted,
             bool(self._numas) and spot.numa not in self._numas,
             _fit(self._in_numa[spot.numa], wanted),
@@ -213,6 +216,12 @@ class _Pool:
             late,
             position,
         )
+
+
+def _place(whose: Whose, *, torn: bool) -> tuple[Whose, bool, Whose]:
+    """Whoever wants more of a board than it has needs two; one that was left may still be whole for him."""
+    later = torn and whose is Whose.NOBODY
+    return (Whose.LEFT if later else whose, torn, whose)
 
 
 def _fit(present: int, wanted: int) -> tuple[bool, int]:

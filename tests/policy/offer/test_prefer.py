@@ -68,6 +68,22 @@ def test_a_group_that_lacks_something_of_another_resource_comes_after_the_whole_
         assert prefer.choose("abcd", must, len(must) + 1, topologies)[-1] == chosen
 
 
+def test_a_whole_board_that_was_left_comes_before_one_that_lacks_something_unless_it_may_be_open() -> None:
+    """A virtual machine is started anew: it had the only whole board."""
+    topologies = {
+        "a": Topology(1, 0, whole=False),
+        "b": Topology(2, 0, whose=Whose.LEFT, whole=False),
+        "c": Topology(3, 1, whose=Whose.LEFT),
+        "d": Topology(4, 0, whose=Whose.LEAVING),
+        "e": Topology(5, 1),
+        "f": Topology(6, 1, whose=Whose.ASKER, whole=False),
+    }
+    left = set(topologies)
+    for chosen in "feca":
+        assert prefer.choose([*left], [], 1, topologies) == (chosen,)
+        left.remove(chosen)
+
+
 def test_what_other_resources_have_out_of_order_makes_its_group_partial() -> None:
     there = host(function(A, 7), function(B, 7), function(C, 8))
     gpus, usb = ResourceName(GPU), ResourceName("example.com/usb")
@@ -121,7 +137,7 @@ def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
 @pytest.mark.parametrize("lately", [A, "7"], ids=["its neighbour", "the whole group"])
 def test_what_a_pod_had_a_moment_ago_comes_with_its_group_after_what_is_free(lately: str, count: int) -> None:
     pair = [function(each, 7)._replace(enable=count, idle=count) for each in (A, B)]
-    assert whose_lately(lately, *pair) == [Whose.LEAVING, Whose.NOBODY]
+    assert whose_lately(lately, *pair) == [Whose.LEAVING if count else Whose.LEFT, Whose.NOBODY]
 
 
 def test_what_is_alone_in_its_group_comes_with_what_is_free_if_it_is_seen_to_be_closed() -> None:
