@@ -106,6 +106,28 @@ async def test_devices_of_init_containers_are_used_again_but_those_of_sidecars_a
         assert len(kubelet.statistics.allocations) == 3
 
 
+async def test_no_device_is_given_twice_to_a_container_though_the_kubelet_has_forgotten_who_had_it(
+    tmp_path: Path,
+) -> None:
+    """It counts again when another pod is refused, and takes what an init container had for free."""
+    plugin = Plugin(*map(device, "abc"), prefers=["a", "b", "c"])
+    async with kubelet_with(tmp_path, plugin) as kubelet:
+        kubelet.state.table.allocated = NeverKept()
+        pod = await kubelet.admit(
+            Pod("ns", "vm", containers=[{RESOURCE: 2}], init_containers=[{RESOURCE: 1}])
+        )
+        assert len(set(pod.results["c0"].ids[RESOURCE])) == 2
+        assert set(pod.results["init0"].ids[RESOURCE]) < set(pod.results["c0"].ids[RESOURCE])
+
+
+class NeverKept(dict[str, set[str]]):
+    """Counts of which nothing is known a moment later."""
+
+    def setdefault(self, key: str, default: set[str] | None = None) -> set[str]:
+        """Nothing stays."""
+        return default if default is not None else set()
+
+
 async def test_a_missing_device_node_stops_the_container_and_not_the_pod(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     plugin.node = "/dev/vfio/7"

@@ -139,7 +139,7 @@ class Admission:
         if endpoint.options.get_preferred_allocation_available:
             wanted = await _ask_preference(endpoint, _shuffled(self._state, free | set(must)), must, count)
         rest = _shuffled(self._state, free)
-        usable = [name for name in dict.fromkeys([*wanted, *rest]) if name in free]
+        usable = [name for name in dict.fromkeys([*wanted, *rest]) if name in free.difference(must)]
         return usable[: count - len(must)]
 
     async def _call(self, resource: str, ids: tuple[str, ...]) -> v1beta1.ContainerAllocateResponse:
