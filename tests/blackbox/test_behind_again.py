@@ -19,11 +19,21 @@ from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import running, stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod
-from tests.blackbox.test_behind import PORT, SERIAL, SINCE, STICKS, keeps, with_a_serial_card, with_ports
+from tests.blackbox.test_behind import (
+    ANSWERED,
+    PORT,
+    SERIAL,
+    SINCE,
+    STICKS,
+    keeps,
+    with_a_serial_card,
+    with_ports,
+)
 from tests.blackbox.test_behind_midway import bound
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 SLOW = 6.0  # seconds that a third plugin takes
+FULL = 5.0  # seconds for which the disk is full
 KEPT = "a.example/other"
 GONE = 1.2  # seconds after which the API server has no pod of that name any more
 
@@ -54,6 +64,37 @@ async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given(node: Node,
         await anyio.sleep(gap)
         await bound_while_it_is_given(node, kubelet, two)
         await keeps(drivers, SERIAL, "serial")
+
+
+async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given_though_the_disk_was_full_then(
+    node: Node,
+) -> None:
+    """The file has the pod before for as long as the kubelet cannot write it; then the card waits on."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=SLOW + FULL, first="/dev/ttyOTHER") as two,
+    ):
+        devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
+        one = await kubelet.admit(pod("one", {PORT: 1}))
+        running(one)
+        await node.until_told(lambda told: "port-0" in told["holders"])
+        await stays(kubelet, lambda: True, SINCE)
+        kubelet.delete(one)
+        await anyio.sleep(GONE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, two)
+            await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
+            kubelet.state.table.full = True
+            node.configure(bound(SERIAL))
+            await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", FULL)
+            kubelet.state.table.full = False
+        running(two)
+        await keeps(drivers, SERIAL, "serial")
+        assert drivers.writes == []
+        kubelet.delete(two)
+        await eventually(lambda: vfio(drivers), ANSWERED)
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -67,6 +67,25 @@ async def test_a_card_is_bound_though_a_node_of_something_else_has_gone(node: No
         await until_bound(node, drivers)
 
 
+async def test_a_new_daemon_binds_a_card_though_a_stick_of_a_pod_was_plugged_in_anew_before(
+    node: Node,
+) -> None:
+    """It has never seen the node that the pod was given, and neither was that there when the card let go."""
+    node.host.add_function(CARD, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=9)
+    async with with_a_serial_card(node, STICKS, CARD) as drivers, node.kubelet() as kubelet:
+        async with node.daemon():
+            plugged(node, "1-1", stick("A"), 4)
+            await kubelet.until_listed(ONE, 1)
+            running(await kubelet.admit(pod("one", {ONE: 1})))
+            await node.until_told(lambda told: bool(told["holders"]))
+            node.host.usb.unplug("1-1")
+            plugged(node, "1-1", stick("A"), 7)
+            await stays(kubelet, lambda: True, 1.0)
+        async with node.daemon():
+            await node.until_told(lambda told: bool(told["holders"]))
+            await until_bound(node, drivers)
+
+
 async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_when_that_comes_back(
     node: Node,
 ) -> None:

@@ -128,6 +128,16 @@ class NeverKept(dict[str, set[str]]):
         return default if default is not None else set()
 
 
+async def test_a_pod_is_refused_if_what_it_got_cannot_be_written(tmp_path: Path) -> None:
+    plugin = Plugin(*map(device, "abc"))
+    async with kubelet_with(tmp_path, plugin) as kubelet:
+        kubelet.state.table.full = True
+        pod = await kubelet.admit(_pod())
+        assert "no space left on device" in pod.message
+        kubelet.state.table.full = False
+        assert (await kubelet.admit(_pod())).phase == "Running"
+
+
 async def test_a_missing_device_node_stops_the_container_and_not_the_pod(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     plugin.node = "/dev/vfio/7"

@@ -97,7 +97,8 @@ class Admission:
                 again.update(ids) if role == "init" else again.difference_update(ids)
             if wishes:
                 await anyio.sleep(WRITING)
-                self._state.table.save()
+                if not self._state.table.save():
+                    raise Rejected("failed to write checkpoint file: no space left on device")
 
     async def _allocate_one(
         self, pod: Pod, name: str, resource: str, count: int, reusable: dict[str, set[str]]

@@ -60,6 +60,7 @@ class DeviceTable:
         self.stopped: dict[str, float] = {}
         self.held: list[Held] = []
         self.allocated: dict[str, set[str]] = {}  # what is not free: what is held, and what is being given
+        self.full = False  # the disk: the checkpoint stays as it is
 
     def connected(self, resource: str) -> None:
         """A plugin has registered; its devices come with the first list."""
@@ -111,8 +112,10 @@ class DeviceTable:
             self.held = left
             self.count_again()
 
-    def save(self) -> None:
-        """Write the checkpoint: a temporary ``.NNN`` beside it, then rename."""
+    def save(self) -> bool:
+        """Write the checkpoint: a temporary ``.NNN`` beside it, then rename; False if the disk is full."""
+        if self.full:
+            return False
         data = {
             "PodDeviceEntries": [_entry(held, self.devices) for held in self.held],
             "RegisteredDevices": {name: sorted(ids) for name, ids in self.healthy.items()},
@@ -124,6 +127,7 @@ class DeviceTable:
         temporary.write_text(f'{{"Data": {text}, "Checksum": {checksum}}}')
         temporary.chmod(0o600)
         temporary.rename(self._directory / CHECKPOINT)
+        return True
 
     def load(self) -> None:
         """Start anew from the checkpoint: holders stay, resources are empty until they register."""
