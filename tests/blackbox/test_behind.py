@@ -316,7 +316,7 @@ async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_
             await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
             said = await node.command("bind", *flags, SERIAL)
             assert said.returncode != 0
-            assert "ns/one has as port-0" in said.stdout + said.stderr
+            assert "ns/one has /dev/ttyX, which is behind" in said.stdout + said.stderr
         running(one)
         await keeps(drivers, SERIAL, "serial")
 
