@@ -32,10 +32,15 @@ class Asking:
         self._inquiry = inquiry
 
     async def again(self) -> bool:
-        """True if the pod that is being admitted asks once more, and has got something."""
-        if not self._offering.decision.snapshot.reservations.settling:
+        """True if the pod that is being admitted asks once more, and has got something.
+
+        Who has ended is known by then as well, if the kubelet answers: no event tells of it.
+        """
+        now = self._offering.decision.snapshot
+        if not now.reservations.settling and (self._inquiry.error or not now.allocations.holders):
             return False
-        return bool((await self._inquiry.who_asks(BRIEFLY if self._inquiry.error else INSIDE)).given)
+        depends = now.reservations.settling and not self._inquiry.error
+        return bool((await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)).given)
 
     async def who(self, resource: Resource, device_ids: Sequence[str]) -> Admission:
         """Whose request it is. Another plugin may have given something of the group to the pod before.

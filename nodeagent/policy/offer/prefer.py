@@ -3,11 +3,12 @@
 
 Devices are picked one after the other. The next one comes from a group of which the same pod has a part; else
 from one that is begun already; else from one whose devices of other resources are in order, too, for the pod
-may ask for one of them next; else from a group that fits wholly into what is still wanted; else from where
-the fewest devices are left over, so that large sets stay together for those who need them. What a pod had a
-moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that is
-free and whole; where that is too little, no group is torn for it. A group that another pod has, or is being
-given, comes last. Ties go by address: the kubelet's list has a random order.
+may ask for one of them next; else from a group that is just what is still wanted, or fits wholly into it; else
+from where the fewest devices are left over, so that large sets stay together for those who need them. What a
+pod had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all
+that is free and whole; where that is too little, no group is torn for it, and what is seen to be closed comes
+first. A group that another pod has, or is being given, comes last. Ties go by address: the kubelet's list has
+a random order.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class _Pool:
 
     def __init__(self, spots: Sequence[Topology], wanted: int) -> None:
         self._spots = spots
-        self._enough = sum(spot.whose < Whose.LEFT for spot in spots) >= wanted  # without what may be open
+        self._limit = _limit(spots, wanted)
         self._in_group = Counter(spot.group for spot in spots)
         self._in_numa = Counter(spot.numa for spot in spots)
         self._in_root = Counter(spot.root for spot in spots)
@@ -202,20 +203,29 @@ class _Pool:
 
     def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
         spot = self._spots[position]
-        fresh = spot.group not in self._groups
+        fresh, present = spot.group not in self._groups, self._in_group[spot.group]
+        torn = fresh and not spot.whole
         late = spot.whose in (Whose.LEFT, Whose.LEAVING)
-        whose = Whose.NOBODY if late and not self._enough else spot.whose
+        whose = Whose.NOBODY if late and spot.whose <= self._limit else spot.whose
         return (
-            _place(whose, torn=fresh and not spot.whole),
+            _place(whose, torn=torn and not 1 < wanted == present),
             fresh,
-            fresh and self._in_group[spot.group] > wanted,
+            fresh and present > wanted,
+            fresh and 1 < wanted != present,
             bool(self._numas) and spot.numa not in self._numas,
             _fit(self._in_numa[spot.numa], wanted),
             bool(self._roots) and spot.root not in self._roots,
             _fit(self._in_root[spot.root], wanted),
-            late,
+            torn,
+            late and spot.whose,
             position,
         )
+
+
+def _limit(spots: Sequence[Topology], wanted: int) -> Whose:
+    """Whose devices are as good as nobody's, for without them there are too few."""
+    enough = (w for w in (Whose.NOBODY, Whose.LEFT) if sum(spot.whose <= w for spot in spots) >= wanted)
+    return next(enough, Whose.LEAVING)
 
 
 def _place(whose: Whose, *, torn: bool) -> tuple[Whose, bool, Whose]:

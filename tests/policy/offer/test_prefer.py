@@ -246,3 +246,24 @@ def test_where_what_is_free_is_too_little_a_board_that_was_left_a_moment_ago_is_
     }
     assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
     assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("a",)
+
+
+def test_where_boards_that_were_left_are_needed_a_closed_one_comes_first() -> None:
+    topologies = {
+        "a": Topology(1, 0, whose=Whose.LEAVING),
+        "b": Topology(2, 0, whose=Whose.LEFT),
+        "c": Topology(3, 1),
+        "d": Topology(4, 1, whose=Whose.ANOTHER),
+    }
+    for size, chosen in enumerate(("c", "cb", "cba"), 1):
+        assert set(prefer.choose("abcd", [], size, topologies)) == set(chosen)
+    assert prefer.choose("abd", [], 1, topologies) == ("b",)
+
+
+def test_a_group_that_has_all_that_is_wanted_is_taken_though_it_lacks_something_of_another_resource() -> None:
+    pair = {"a": Topology(1, 0, whole=False), "b": Topology(1, 0, whole=False)}
+    single = {"c": Topology(2, 0), "d": Topology(3, 0)}
+    whole = {"e": Topology(4, 0), "f": Topology(4, 0)}
+    assert set(prefer.choose("abcd", [], 2, pair | single)) == {"a", "b"}
+    assert prefer.choose("abcd", [], 1, pair | single) == ("c",)
+    assert set(prefer.choose("abef", [], 2, pair | whole)) == {"e", "f"}
