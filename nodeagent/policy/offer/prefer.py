@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which devices to prefer when the kubelet may choose: a group first, then NUMA node, then PCIe root. Pure.
 
-Devices are picked one after the other. The next one comes from a group of which the same pod has a part; else
-from one that is begun already; else from one whose devices of other resources are in order, too, for the pod
-may ask for one of them next; else from a group that is just what is still wanted, or fits wholly into it; else
-from where the fewest devices are left over, so that large sets stay together for those who need them. What a
-pod had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all
-that is free and whole; where that is too little, no group is torn for it, and what is seen to be closed comes
-first. A group that another pod has, or is being given, comes last. Ties go by address: the kubelet's list has
-a random order.
+Devices are picked one after the other. The next one comes from a group of which the same pod has a part;
+else from one that is begun already; else from one whose devices of other resources are in order, too, for
+the pod may ask for one of them next; else from a group that is just what is still wanted, or fits wholly
+into it; else from where the fewest devices are left over, so that large sets stay together for those who
+need them. What a pod had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet:
+it comes after all that is free and whole; where that is too little, no group is torn for it, and what is
+seen to be closed comes first. A group that another pod has, or is being given, comes last. Ties go by
+address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations
