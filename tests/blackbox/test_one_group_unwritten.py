@@ -10,7 +10,7 @@ from __future__ import annotations
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import GPU, LONE, running, started, stays, until_all_healthy, usb_boards
 from tests.blackbox.foreign import NIC, serving
-from tests.blackbox.harness import Node, pod
+from tests.blackbox.harness import PATIENCE, Node, pod
 
 ONE_RESOURCE = """
 resources:
@@ -29,6 +29,7 @@ async def test_what_a_refused_pod_got_of_one_that_has_ended_is_free_again(node: 
     ):
         old = await kubelet.admit(pod("old", {GPU: 1}))
         running(old)
+        await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1, PATIENCE)
         await stays(kubelet, lambda: len(kubelet.state.table.healthy[GPU]) == 1, 0.5)
         running(await kubelet.admit(pod("without", {})))
         kubelet.delete(old)
@@ -48,6 +49,7 @@ async def test_what_a_refused_pod_got_does_not_wait_for_what_nobody_shows_for_lo
         running(await kubelet.admit(pod("long", {}, init_containers=[{LONE: 1}])))
         old = await kubelet.admit(pod("old", {GPU: 1}))
         running(old)
+        await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1, PATIENCE)
         await stays(kubelet, lambda: len(kubelet.state.table.healthy[GPU]) == 1, 4.0)
         running(await kubelet.admit(pod("without", {})))
         kubelet.delete(old)
