@@ -184,11 +184,8 @@ async def test_who_takes_something_away_has_the_file_written_after_the_answer() 
     assert set(loop.now.written or ()) == {(POD.resource, "a"), (POD.resource, "c")}
 
 
-async def test_a_file_that_is_not_written_although_it_was_to_be_says_nothing_until_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_file_that_is_not_written_although_it_was_to_be_says_nothing_until_it_is() -> None:
     """The disk may be full: what it has of an id may be a pod's that has ended."""
-    monkeypatch.setattr(inquiry, "LONG", 0.05)
     kubelet = Kubelet(a=POD)
     kubelet.file = (Entry("u1", POD.resource, "a", None),)
     loop = Loop(kubelet)

@@ -257,7 +257,7 @@ def test_where_boards_that_were_left_are_needed_a_closed_one_comes_first() -> No
     }
     for size, chosen in enumerate(("c", "cb", "cba"), 1):
         assert set(prefer.choose("abcd", [], size, topologies)) == set(chosen)
-    assert prefer.choose("abd", [], 1, topologies) == ("b",)
+    assert prefer.choose(["a", "b", "d"], [], 1, topologies) == ("b",)
 
 
 def test_a_group_that_has_all_that_is_wanted_is_taken_though_it_lacks_something_of_another_resource() -> None:
