@@ -39,7 +39,7 @@ class Asking:
         now = self._offering.decision.snapshot
         if not now.reservations.settling and (self._inquiry.error or not now.allocations.holders):
             return False
-        depends = now.reservations.settling and not self._inquiry.error
+        depends = bool(now.reservations.settling) and not self._inquiry.error
         return bool((await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)).given)
 
     async def who(self, resource: Resource, device_ids: Sequence[str]) -> Admission:

@@ -121,7 +121,7 @@ class Inquiry:
             )
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
-        if anew and self.possible:
+        if anew and self._snapshots.now.allocations.answered:
             file = await self.written_anew(LONG)
             self._take(self._snapshots.now.allocations, anyio.current_time(), file)
 

@@ -29,7 +29,7 @@ from tests.blackbox.test_behind import (
     with_a_serial_card,
     with_ports,
 )
-from tests.blackbox.test_behind_midway import bound
+from tests.blackbox.test_behind_midway import bound, who_has_the_other_node
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 SLOW = 6.0  # seconds that a third plugin takes
@@ -55,10 +55,7 @@ async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given(node: Node,
         node.daemon("--timing-holders", "10s"),
         with_ports(kubelet, takes=SLOW, first="/dev/ttyOTHER") as two,
     ):
-        devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
-        one = await kubelet.admit(pod("one", {PORT: 1}))
-        running(one)
-        await node.until_told(lambda told: "port-0" in told["holders"])
+        one = await who_has_the_other_node(node, kubelet, "one")
         await stays(kubelet, lambda: True, SINCE)
         kubelet.delete(one)
         await anyio.sleep(gap)
@@ -76,10 +73,7 @@ async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given_though_the_
         node.daemon(),
         with_ports(kubelet, takes=SLOW + FULL, first="/dev/ttyOTHER") as two,
     ):
-        devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
-        one = await kubelet.admit(pod("one", {PORT: 1}))
-        running(one)
-        await node.until_told(lambda told: "port-0" in told["holders"])
+        one = await who_has_the_other_node(node, kubelet, "one")
         await stays(kubelet, lambda: True, SINCE)
         kubelet.delete(one)
         await anyio.sleep(GONE)
@@ -108,10 +102,8 @@ async def test_the_next_pod_keeps_what_it_was_given_beside_another_plugins_id_of
         foreign.serving(kubelet, "port-0", resource=KEPT, socket="other.sock"),
         with_ports(kubelet, takes=SLOW, first="/dev/ttyOTHER"),
     ):
-        devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
         running(await kubelet.admit(pod("keeper", {KEPT: 1})))
-        one = await kubelet.admit(pod("one", {PORT: 1}))
-        running(one)
+        one = await who_has_the_other_node(node, kubelet, "one")
         await stays(kubelet, lambda: True, SINCE)
         kubelet.delete(one)
         await bound_while_it_is_given(node, kubelet, pod(name, {PORT: 1, foreign.NIC: 1}))

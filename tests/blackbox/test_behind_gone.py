@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-import anyio
 import pytest
 
 from nodeagent.sim import devnodes
@@ -18,7 +17,13 @@ from tests.blackbox.boards import running, stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod
 from tests.blackbox.plugs import ONE, plugged, stick
 from tests.blackbox.test_behind import HEAD, PORT, SERIAL, SINCE, STICKS, with_a_serial_card, with_ports
-from tests.blackbox.test_behind_midway import AGAIN, LETS_GO, bound, with_its_node
+from tests.blackbox.test_behind_midway import (
+    AGAIN,
+    LETS_GO,
+    bound,
+    given_while_it_lets_go,
+    with_late_nodes,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 CARD = "0000:09:00.0"
@@ -90,15 +95,7 @@ async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_whe
     node: Node,
 ) -> None:
     """The node was on its way to a pod that has ended; and then a driver lets go of it, with another pod."""
-    async with (
-        with_a_serial_card(node, STICKS) as drivers,
-        node.kubelet() as kubelet,
-        node.daemon(),
-        with_ports(kubelet, 0.3) as one,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(with_its_node, drivers, 0.5)
-        await stays(kubelet, lambda: True, SINCE)
+    async with with_late_nodes(node, 0.3, 0.5) as (drivers, kubelet, one):
         node.configure(bound(SERIAL))
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", PATIENCE)
         former = await kubelet.admit(pod("former", {PORT: 1}))
@@ -113,35 +110,21 @@ async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_whe
         before = len(drivers.writes)
         drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
         node.configure(bound(SERIAL))
-        await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes[before:], PATIENCE)
-        running(await kubelet.admit(one))
-        await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes[before:], PATIENCE)
+        await given_while_it_lets_go(drivers, kubelet, one, before)
         await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
         assert Wrote("probe", SERIAL) not in drivers.writes[before:]
-        tasks.cancel_scope.cancel()
 
 
 async def test_what_its_own_driver_did_not_take_at_once_gets_it_again_while_a_pod_waits_for_it(
     node: Node,
 ) -> None:
-    async with (
-        with_a_serial_card(node, STICKS) as drivers,
-        node.kubelet() as kubelet,
-        node.daemon(),
-        with_ports(kubelet, 0.3) as one,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(with_its_node, drivers, 0.0)
-        await stays(kubelet, lambda: True, SINCE)
+    async with with_late_nodes(node, 0.3, 0.0) as (drivers, kubelet, one):
         drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
         drivers.faults.set(f"reprobe:{SERIAL}", "lost")
         node.configure(bound(SERIAL))
-        await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes, PATIENCE)
-        running(await kubelet.admit(one))
-        await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes, PATIENCE)
+        await given_while_it_lets_go(drivers, kubelet, one)
         drivers.faults.clear(f"reprobe:{SERIAL}")
         await eventually(lambda: drivers.driver(SERIAL) == "serial", PATIENCE)
         await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
         kubelet.delete(one)
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", PATIENCE)
-        tasks.cancel_scope.cancel()

@@ -187,12 +187,11 @@ async def with_its_node(drivers: SimulatedDrivers, late: float) -> None:
         await anyio.sleep(0.002)
 
 
-@pytest.mark.parametrize("late", [0.0, 0.5])
-@pytest.mark.parametrize("takes", [0.3, 4.0], ids=["written by then", "not written by then"])
-async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
+@contextlib.asynccontextmanager
+async def with_late_nodes(
     node: Node, takes: float, late: float
-) -> None:
-    """Nobody has looked before what is behind that node, and now it is gone."""
+) -> AsyncIterator[tuple[SimulatedDrivers, Kubelet, Pod]]:
+    """The serial card with its node, a daemon at rest, and a pod that is to get the node."""
     async with (
         with_a_serial_card(node, STICKS) as drivers,
         node.kubelet() as kubelet,
@@ -202,15 +201,40 @@ async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
     ):
         tasks.start_soon(with_its_node, drivers, late)
         await stays(kubelet, lambda: True, SINCE)
+        yield drivers, kubelet, one
+        tasks.cancel_scope.cancel()
+
+
+async def given_while_it_lets_go(
+    drivers: SimulatedDrivers, kubelet: Kubelet, one: Pod, before: int = 0
+) -> None:
+    """The pod gets the node while its driver lets go; and all goes back. ``before``: so many writes came."""
+    await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes[before:], PATIENCE)
+    running(await kubelet.admit(one))
+    await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes[before:], PATIENCE)
+    assert Wrote("probe", SERIAL) not in drivers.writes[before:]
+
+
+async def who_has_the_other_node(node: Node, kubelet: Kubelet, name: str) -> Pod:
+    """A pod that has been given /dev/ttyOTHER by the plugin of the ports."""
+    devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
+    one = await kubelet.admit(pod(name, {PORT: 1}))
+    running(one)
+    await node.until_told(lambda told: "port-0" in told["holders"])
+    return one
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5])
+@pytest.mark.parametrize("takes", [0.3, 4.0], ids=["written by then", "not written by then"])
+async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
+    node: Node, takes: float, late: float
+) -> None:
+    """Nobody has looked before what is behind that node, and now it is gone."""
+    async with with_late_nodes(node, takes, late) as (drivers, kubelet, one):
         drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
         node.configure(bound(SERIAL))
-        await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes, PATIENCE)
-        await kubelet.admit(one)
-        running(one)
-        await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes, PATIENCE)
-        assert Wrote("probe", SERIAL) not in drivers.writes
+        await given_while_it_lets_go(drivers, kubelet, one)
         await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("how", ["a rule", "hand"])
@@ -224,11 +248,7 @@ async def test_the_answer_of_the_pod_before_is_not_that_of_the_next_one_with_the
         node.daemon(),
         with_ports(kubelet, takes=6.0, first="/dev/ttyOTHER") as two,
     ):
-        devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
-        one = await kubelet.admit(pod("former", {PORT: 1}))
-        running(one)
-        await node.until_told(lambda told: "port-0" in told["holders"])
-        kubelet.delete(one)
+        kubelet.delete(await who_has_the_other_node(node, kubelet, "former"))
         await stays(kubelet, lambda: True, SINCE)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kubelet.admit, two)

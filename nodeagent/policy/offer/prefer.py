@@ -51,6 +51,7 @@ class Topology(NamedTuple):
 
 NO_TOPOLOGY = Topology()
 Partial = frozenset[int | str]
+"""Groups of which another resource has something that is Unhealthy."""
 
 
 def topology(
@@ -204,11 +205,11 @@ class _Pool:
     def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
         spot = self._spots[position]
         fresh, present = spot.group not in self._groups, self._in_group[spot.group]
-        torn = fresh and not spot.whole
+        partial = fresh and not spot.whole
         late = spot.whose in (Whose.LEFT, Whose.LEAVING)
         whose = Whose.NOBODY if late and spot.whose <= self._limit else spot.whose
         return (
-            _place(whose, torn=torn and not 1 < wanted == present),
+            _place(whose, partial=partial and not 1 < wanted == present),
             fresh,
             fresh and present > wanted,
             fresh and 1 < wanted != present,
@@ -216,7 +217,7 @@ class _Pool:
             _fit(self._in_numa[spot.numa], wanted),
             bool(self._roots) and spot.root not in self._roots,
             _fit(self._in_root[spot.root], wanted),
-            torn,
+            partial,
             late and spot.whose,
             position,
         )
@@ -228,10 +229,13 @@ def _limit(spots: Sequence[Topology], wanted: int) -> Whose:
     return next(enough, Whose.LEAVING)
 
 
-def _place(whose: Whose, *, torn: bool) -> tuple[Whose, bool, Whose]:
-    """Whoever wants more of a board than it has needs two; one that was left may still be whole for him."""
-    later = torn and whose is Whose.NOBODY
-    return (Whose.LEFT if later else whose, torn, whose)
+def _place(whose: Whose, *, partial: bool) -> tuple[Whose, bool, Whose]:
+    """By whose it is; of nobody's devices, those of a partial group come after a whole one that was left.
+
+    Who wants more of a partial group than it has gets a part of another one, too.
+    """
+    later = partial and whose is Whose.NOBODY
+    return (Whose.LEFT if later else whose, partial, whose)
 
 
 def _fit(present: int, wanted: int) -> tuple[bool, int]:
