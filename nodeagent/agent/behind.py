@@ -95,7 +95,7 @@ def _away_before(address: PciAddress, snapshot: Snapshot) -> frozenset[str]:
     function = snapshot.host.functions.get(address)
     if function is None or function.driver is None or groups.vfio_bound(function):
         return snapshot.let_go.get(address, frozenset())
-    return frozenset(path for path in snapshot.given_paths if path not in snapshot.host.dev_nodes)
+    return frozenset(snapshot.paths_away)
 
 
 def _on_vfio(address: str, host: Host) -> bool:

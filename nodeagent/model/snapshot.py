@@ -89,6 +89,11 @@ class Snapshot:
         return tuple(path for path in found if looked_at(path) and not of_groups(path))
 
     @cached_property
+    def paths_away(self) -> tuple[str, ...]:
+        """Those of them that are not there."""
+        return tuple(path for path in self.given_paths if path not in self.host.dev_nodes)
+
+    @cached_property
     def unwritten(self) -> Possession | None:
         """Something that a pod has, no device of this host itself, of which nobody knows yet what it is."""
         found = (each for each in self.allocations.unwritten() if self.host.device(each[1]) is None)

@@ -35,20 +35,25 @@ def unknown(snapshot: Snapshot) -> str | None:
 
 
 def _not_back(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """A node that a pod was given, and that may have gone with the driver of this function, in words."""
-    before = snapshot.let_go.get(address)
-    for path in snapshot.given_paths if before is not None else ():
-        away = path not in snapshot.host.dev_nodes and path not in (before or ())
-        if away and _may_be_of(address, snapshot.gone_nodes.get(path)):
+    """A node that a pod was given, that is not there, and that may be of this function, in words.
+
+    It may be away for a moment only, as when a USB device is reset, or have gone with the driver.
+    """
+    for path in snapshot.paths_away:
+        if _may_be_of(address, path, snapshot):
             return (
                 f"{path}, which a pod was given, may have gone with the driver of {address}, and is not back"
             )
     return None
 
 
-def _may_be_of(address: PciAddress, seen: DevNode | None) -> bool:
-    """False for what was seen behind something else, or behind nothing of PCI, as long as it was there."""
-    return seen is None or seen.vacant or address in seen.functions
+def _may_be_of(address: PciAddress, path: str, snapshot: Snapshot) -> bool:
+    """By what it was seen behind, as long as it was there; of what was never seen, by when it was away."""
+    seen = snapshot.gone_nodes.get(path)
+    if seen is not None and not seen.vacant:
+        return address in seen.functions
+    away = snapshot.let_go.get(address)
+    return away is not None and path not in away
 
 
 def gone(before: Snapshot, host: Host) -> Mapping[str, DevNode]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,7 +17,16 @@ from tests.blackbox import foreign
 from tests.blackbox.boards import running, stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod
 from tests.blackbox.plugs import ONE, plugged, stick
-from tests.blackbox.test_behind import HEAD, PORT, SERIAL, SINCE, STICKS, with_a_serial_card, with_ports
+from tests.blackbox.test_behind import (
+    ANSWERED,
+    HEAD,
+    PORT,
+    SERIAL,
+    SINCE,
+    STICKS,
+    with_a_serial_card,
+    with_ports,
+)
 from tests.blackbox.test_behind_midway import (
     AGAIN,
     LETS_GO,
@@ -89,6 +99,28 @@ async def test_a_new_daemon_binds_a_card_though_a_stick_of_a_pod_was_plugged_in_
         async with node.daemon():
             await node.until_told(lambda told: bool(told["holders"]))
             await until_bound(node, drivers)
+
+
+async def test_a_function_whose_node_a_pod_has_is_kept_while_the_node_is_away_for_a_moment(
+    node: Node,
+) -> None:
+    """A device behind it is reset, and comes back under its name."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=0.1) as one,
+    ):
+        running(await kubelet.admit(one))
+        await node.until_told(lambda told: "port-0" in told["holders"])
+        await stays(kubelet, lambda: True, SINCE)
+        node.configure(bound(SERIAL))
+        await stays(kubelet, lambda: not drivers.writes, 1.0)
+        os.unlink(node.host.path("/dev/ttyX"))
+        shutil.rmtree(node.host.path("/sys/dev/char/188:9"))
+        await stays(kubelet, lambda: not drivers.writes, SINCE)
+        kubelet.delete(one)
+        await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
 
 
 async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_when_that_comes_back(
