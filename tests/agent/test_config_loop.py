@@ -290,7 +290,8 @@ async def test_what_was_refused_is_read_again_and_told_once(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.loop.run)
         await node.loop.one_turn()
-        write(tmp_path / "elsewhere.yaml", VGPU)  # where nobody watches
+        write(tmp_path / "half.yaml", VGPU)  # where nobody watches; the loop reads from a thread of its own
+        (tmp_path / "half.yaml").rename(tmp_path / "elsewhere.yaml")
         await node.until_rules(1, 100 * PATIENCE)
         tasks.cancel_scope.cancel()
     assert len(said(log.CONFIG_REFUSED)) == 1
