@@ -164,9 +164,9 @@ class DevicePlugins:
             running.endpoint.hurry(grace)
 
     def send_again(self) -> bool:
-        """Send one list once more: the kubelet writes its checkpoint then. False if it has none of ours."""
+        """Send one list once more: the kubelet writes its checkpoint then. False if it reads none of ours."""
         for running in self._running.values():
-            if running.endpoint.registration.registered:
+            if running.endpoint.listed:
                 running.endpoint.listing.send_again()
                 return True
         return False

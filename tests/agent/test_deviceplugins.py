@@ -184,6 +184,21 @@ async def test_each_resource_is_registered(agent: Agent, said: Said) -> None:
     assert agent.plugins.endpoints.keys() == {GPU, KVM}
 
 
+async def test_a_list_is_sent_again_where_the_kubelet_reads_it(agent: Agent) -> None:
+    await agent.kubelet.until_listed(KVM, 3)
+    agent.kubelet.faults.set(f"no-list:{KVM}")
+    agent.wish(GPUS)
+    await agent.kubelet.until(lambda: agent.kubelet.statistics.streams[KVM] == 0)
+    agent.wish(KVMS)
+    await agent.kubelet.until(lambda: len(agent.kubelet.statistics.accepted(KVM)) == 2)
+    await agent.kubelet.until(lambda: agent.kubelet.statistics.streams[GPU] == 0)
+    assert not agent.plugins.send_again()
+    agent.wish(KVMS, GPUS)
+    await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
+    assert agent.plugins.send_again()
+    assert agent.plugins.endpoints[GPU].listing.repeats == 1
+
+
 async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
     agent: Agent, said: Said
 ) -> None:
