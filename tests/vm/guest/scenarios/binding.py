@@ -70,7 +70,7 @@ def _unload() -> None:
 
 
 async def a_node_that_is_deleted_and_made_again_is_noticed_within_a_second(node: Node) -> None:
-    """What udev or a person does in /dev is no uevent."""
+    """What udev or a person does in /dev is no uevent. The kernel removes no node that it has not made."""
     path = f"/dev/vfio/{pci.group(node.alone)}"
     number = os.stat(path).st_rdev
     done = await node.change(os.unlink, path)
@@ -79,4 +79,8 @@ async def a_node_that_is_deleted_and_made_again_is_noticed_within_a_second(node:
         await node.until_reason(node.alone, "node-missing")
     finally:
         done = await node.change(os.mknod, path, stat.S_IFCHR | 0o600, number)
+    await node.promised(node.alone, HEALTHY, done)
+    await node.change(os.unlink, path)
+    await node.change(pci.unbind, node.alone)
+    done = await node.change(pci.bind, node.alone, pci.VFIO)
     await node.promised(node.alone, HEALTHY, done)
