@@ -191,6 +191,9 @@ class DevicePlugins:
 
     async def _show(self, resource: Resource, group: TaskGroup) -> None:
         running = self._running.get(resource.name)
+        if running is not None and running.resource.direct is not resource.direct:
+            self._end(resource.name)  # the kubelet reads at Register whether to ask for preferences
+            running = None
         if running is None:
             self._begin(resource, group)
             await anyio.lowlevel.checkpoint()  # the first registers while the last is being made

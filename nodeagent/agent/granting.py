@@ -29,6 +29,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants, prefer
+from nodeagent.policy.offer.topology import topologies
 
 PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
 
@@ -118,13 +119,10 @@ class Granting:
         same = await self._asking.again()
         snapshot = self._offering.one_turn().snapshot
         ids = dict.fromkeys((*available, *must))
-        resource = self.resource(name)
+        resources = self._offering.decision.resources
         lately = self._reservations.forgotten.lately(anyio.current_time())
-        partial = prefer.partial(name, self._offering.decision.resources, snapshot.host)
-        topologies = {
-            each: prefer.topology(each, resource, snapshot, lately, partial, same=same) for each in ids
-        }
-        return prefer.choose(available, must, size, topologies)
+        places = topologies(ids, self.resource(name), resources, snapshot, lately, same=same)
+        return prefer.choose(available, must, size, places)
 
     def _admit(self, admission: Admission) -> None:
         """Decide as it is while this pod is being admitted."""

@@ -16,7 +16,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim import files, nodes
 from tests.agent.parts import Eyes
-from tests.agent.test_deviceplugins import ONE
+from tests.agent.wired import ONE
 from tests.limits import free_descriptors
 
 HOST = Host(functions={PciAddress(ONE): PciFunction(PciAddress(ONE), driver="vfio-pci", vfio=True, enable=0)})

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import Refused
-from tests.agent.test_deviceplugins import GPUS, NEIGHBOUR, ONE, Agent, agent_in
+from tests.agent.wired import GPUS, NEIGHBOUR, ONE, Agent, agent_in
 
 ELSEWHERE = 77  # an IOMMU group
 

@@ -13,6 +13,7 @@ from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
     HARDLY,
+    RULES,
     USB,
     all_listed,
     apart,
@@ -149,6 +150,24 @@ async def test_a_pod_that_wants_a_gpu_and_its_usb_function_gets_both_from_one_bo
     boards = usb_boards(node, 3)
     async with started(node, *flags, listed=usb_lists(boards)) as (_, kubelet):
         for number in range(20):
+            vm = await kubelet.admit(pod(f"vm{number}", {GPU: 1, USB: 1}))
+            running(vm)
+            assert len(groups(vm)) == 1
+            await end(node, kubelet, vm)
+
+
+async def test_a_resource_of_a_node_that_becomes_one_of_functions_is_asked_for_a_preference_from_then_on(
+    node: Node,
+) -> None:
+    """The kubelet reads a plugin's options when it registers."""
+    boards = usb_boards(node, 3)
+    node.host.node("/dev/kvm")
+    node.configure(RULES.replace('pci: [{devices: ["1eb8"]}]', "node: {path: /dev/kvm}"))
+    async with node.kubelet() as kubelet, node.daemon():
+        await kubelet.until_listed(GPU, 1)
+        node.configure(RULES)
+        await all_listed(kubelet, usb_lists(boards))
+        for number in range(10):
             vm = await kubelet.admit(pod(f"vm{number}", {GPU: 1, USB: 1}))
             running(vm)
             assert len(groups(vm)) == 1

@@ -2,13 +2,13 @@
 """Which devices to prefer when the kubelet may choose: a group first, then NUMA node, then PCIe root. Pure.
 
 Devices are picked one after the other. The next one comes from a group of which the same pod has a part;
-else from one that is begun already; else from one whose devices of other resources are in order, too, for
-the pod may ask for one of them next; else from a group that is just what is still wanted, or fits wholly
-into it; else from where the fewest devices are left over, so that large sets stay together for those who
-need them. What a pod had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet:
-it comes after all that is free and whole; where that is too little, no group is torn for it, and what is
-seen to be closed comes first. A group that another pod has, or is being given, comes last. Ties go by
-address: the kubelet's list has a random order.
+else from one that is begun already; else from one that lacks nothing of other resources, for the pod may ask
+for one of them next; else from a group that is just what is still wanted, or fits wholly into it; else from
+where the fewest devices are left over, so that large sets stay together for those who need them. What a pod
+had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that
+is free and whole; where that is too little, no group is torn for it, and what is seen to be closed comes
+first. A group that another pod has, or is being given, comes last. Ties go by address: the kubelet's list has
+a random order.
 """
 
 from __future__ import annotations
@@ -16,108 +16,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Host, HostDevice, PciFunction
-from nodeagent.model.ids import ResourceName, pci_order
-from nodeagent.model.resource import Resource, Resources
-from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import groups
-from nodeagent.policy.offer import kinds, units
-
-
-class Whose(IntEnum):
-    """Who has something of a device's group, the best first."""
-
-    ASKER = 0  # the pod that asks, of another resource
-    NOBODY = 1
-    LEFT = 2  # as the next, but all of the group is seen to be closed; what is alone in its group is nobody's
-    LEAVING = 3  # a pod that was forgotten a moment ago
-    ANOTHER = 4
-
-
-class Topology(NamedTuple):
-    """Where a device sits, and among whose."""
-
-    group: int | str | None = None
-    numa: int | None = None
-    root: str = ""
-    whose: Whose = Whose.NOBODY
-    whole: bool = True  # nothing of its group that another resource has is out of order
-
-
-NO_TOPOLOGY = Topology()
-Partial = frozenset[int | str]
-"""Groups of which another resource has something that is Unhealthy."""
-
-
-def topology(
-    device_id: str,
-    resource: Resource,
-    snapshot: Snapshot,
-    lately: frozenset[str] = frozenset(),
-    partial: Partial = frozenset(),
-    *,
-    same: bool,
-) -> Topology:
-    """Where a device of this host sits; nowhere, if the host has none of that id.
-
-    ``lately`` are ids that pods had which the kubelet has forgotten a moment ago. ``partial`` are groups that
-    lack something of another resource. ``same``: the pod that is being admitted asks again. A device that
-    turned Unhealthy a moment ago comes last: the kubelet does not know it yet.
-    """
-    host_device = snapshot.host.device(device_id)
-    if host_device is None:
-        return NO_TOPOLOGY
-    function = kinds.of(host_device).function(host_device, snapshot.host)
-    root = "" if function is None else function.pcie_root
-    mine = snapshot.reservations.settling if same else frozenset()
-    holders = _holders(host_device, snapshot)
-    device = resource.device(device_id)
-    usable = device is not None and device.healthy
-    whose = _whose(holders, resource.name, mine) if usable else Whose.ANOTHER
-    if whose is Whose.NOBODY and lately:
-        whose = _since_lately(host_device, snapshot, lately)
-    return Topology(host_device.group, host_device.numa_node, root, whose, host_device.group not in partial)
-
-
-def partial(resource: ResourceName, resources: Resources, host: Host) -> Partial:
-    """The groups of which another resource has something that is Unhealthy."""
-    others = (each.devices for name, each in resources.items() if name != resource)
-    unhealthy = (host.device(device.id) for devices in others for device in devices if not device.healthy)
-    return frozenset(each.group for each in unhealthy if each is not None and each.group is not None)
-
-
-def _holders(host_device: HostDevice, snapshot: Snapshot) -> Mapping[str, Holder]:
-    """Who has something of its group; what has no group shares none, though all USB devices are one unit."""
-    holders = units.holders_in(units.unit_of(host_device), snapshot)
-    if host_device.group is not None:
-        return holders
-    return {each: holder for each, holder in holders.items() if each == host_device.id}
-
-
-def _whose(holders: Mapping[str, Holder], resource: ResourceName, mine: frozenset[str]) -> Whose:
-    """Of the same resource the asker takes nothing twice of one group."""
-    if not holders:
-        return Whose.NOBODY
-    others = (holder.got(each) not in mine or holder.resource == resource for each, holder in holders.items())
-    return Whose.ANOTHER if any(others) else Whose.ASKER
-
-
-def _since_lately(host_device: HostDevice, snapshot: Snapshot, lately: frozenset[str]) -> Whose:
-    """Whose it is that nobody has: something of the group may have been a pod's a moment ago.
-
-    It may be open yet. And the others of its group were Unhealthy: the kubelet may have them so yet.
-    """
-    members = snapshot.host.devices_in(host_device.group) or (host_device,)
-    if all(lately.isdisjoint((each.id, str(each.group))) for each in members):
-        return Whose.NOBODY
-    if not all(isinstance(each, PciFunction) and not groups.uncertain(each) for each in members):
-        return Whose.LEAVING
-    return Whose.LEFT if len(members) > 1 else Whose.NOBODY
+from nodeagent.model.ids import pci_order
+from nodeagent.policy.offer.topology import NOWHERE, Topology, Whose
 
 
 def choose(
@@ -134,11 +37,18 @@ def choose(
     included = frozenset(must)
     left = sorted({*available} - included, key=pci_order)
     wanted = size - len(must)
-    pool = _Pool([topologies.get(device_id, NO_TOPOLOGY) for device_id in left], wanted)
+    pool = _Pool([topologies.get(device_id, NOWHERE) for device_id in left], wanted)
     for device_id in must:
-        pool.begin(topologies.get(device_id, NO_TOPOLOGY))
+        pool.begin(topologies.get(device_id, NOWHERE))
     picks = range(min(wanted, len(left)))
     return (*must, *(left[pool.pick(wanted - picked)] for picked in picks))
+
+
+class _Choice(NamedTuple):
+    """How much there is to choose from."""
+
+    limit: Whose  # up to here all are as good as nobody's
+    roomy: bool  # a whole group has all that is wanted
 
 
 class _Pool:
@@ -151,7 +61,7 @@ class _Pool:
 
     def __init__(self, spots: Sequence[Topology], wanted: int) -> None:
         self._spots = spots
-        self._limit = _limit(spots, wanted)
+        self._choice = _Choice(_limit(spots, wanted), _roomy(spots, wanted))
         self._in_group = Counter(spot.group for spot in spots)
         self._in_numa = Counter(spot.numa for spot in spots)
         self._in_root = Counter(spot.root for spot in spots)
@@ -168,7 +78,7 @@ class _Pool:
     def _line_up(self, position: int, *alike: object) -> None:
         spot = self._spots[position]
         heapq.heappush(
-            self._rows.setdefault((*alike, spot.whose, spot.whole, spot.numa, spot.root), []), position
+            self._rows.setdefault((*alike, spot.whose, spot.lacks, spot.numa, spot.root), []), position
         )
 
     def begin(self, spot: Topology) -> None:
@@ -205,19 +115,20 @@ class _Pool:
     def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
         spot = self._spots[position]
         fresh, present = spot.group not in self._groups, self._in_group[spot.group]
-        partial = fresh and not spot.whole
+        lacks = spot.lacks if fresh else 0
+        just = not self._choice.roomy and 1 < wanted == present
         late = spot.whose in (Whose.LEFT, Whose.LEAVING)
-        whose = Whose.NOBODY if late and spot.whose <= self._limit else spot.whose
+        whose = Whose.NOBODY if late and spot.whose <= self._choice.limit else spot.whose
         return (
-            _place(whose, partial=partial and not 1 < wanted == present),
+            _place(whose, 0 if just else lacks),
             fresh,
             fresh and present > wanted,
             fresh and 1 < wanted != present,
+            lacks,
             bool(self._numas) and spot.numa not in self._numas,
             _fit(self._in_numa[spot.numa], wanted),
             bool(self._roots) and spot.root not in self._roots,
             _fit(self._in_root[spot.root], wanted),
-            partial,
             late and spot.whose,
             position,
         )
@@ -229,13 +140,20 @@ def _limit(spots: Sequence[Topology], wanted: int) -> Whose:
     return next(enough, Whose.LEAVING)
 
 
-def _place(whose: Whose, *, partial: bool) -> tuple[Whose, bool, Whose]:
-    """By whose it is; of nobody's devices, those of a partial group come after a whole one that was left.
+def _roomy(spots: Sequence[Topology], wanted: int) -> bool:
+    """True if a group that lacks nothing has all that is wanted, and is nobody's or seen to be closed."""
+    whole = Counter(spot.group for spot in spots if not spot.lacks and spot.whose <= Whose.LEFT)
+    return any(present >= wanted for group, present in whole.items() if group is not None)
 
-    Who wants more of a partial group than it has gets a part of another one, too.
+
+def _place(whose: Whose, lacks: int) -> tuple[Whose, int, Whose]:
+    """By whose it is; nobody's group that lacks something comes after a whole one that was left.
+
+    Who wants more of such a group than it has gets a part of another one, too. It counts as whole if it is
+    just what is wanted, and no whole one has as much.
     """
-    later = partial and whose is Whose.NOBODY
-    return (Whose.LEFT if later else whose, partial, whose)
+    later = lacks > 0 and whose is Whose.NOBODY
+    return (Whose.LEFT if later else whose, lacks, whose)
 
 
 def _fit(present: int, wanted: int) -> tuple[bool, int]:

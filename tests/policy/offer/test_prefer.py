@@ -10,15 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Reservations
-from nodeagent.model.host import Kind, PciFunction
-from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.policy.offer import prefer
-from nodeagent.policy.offer.prefer import Topology, Whose
-from tests.policy.samples import GPU, function, host, reserved, snapshot
+from nodeagent.policy.offer.topology import Topology, Whose
 
-A, B, C = "0000:65:00.0", "0000:65:00.1", "0000:67:00.0"
 FOUR = {f"g{number}": Topology(number, number // 2) for number in range(4)}
 
 
@@ -59,8 +53,8 @@ def test_ties_go_by_address_whatever_the_order_of_the_kubelet_s_list() -> None:
 
 def test_a_group_that_lacks_something_of_another_resource_comes_after_the_whole_ones() -> None:
     topologies = {
-        "a": Topology(1, 0, whole=False),
-        "b": Topology(1, 0, whole=False),
+        "a": Topology(1, 0, lacks=1),
+        "b": Topology(1, 0, lacks=1),
         "c": Topology(2, 1),
         "d": Topology(3, 0, whose=Whose.ANOTHER),
     }
@@ -71,32 +65,17 @@ def test_a_group_that_lacks_something_of_another_resource_comes_after_the_whole_
 def test_a_whole_board_that_was_left_comes_before_one_that_lacks_something_unless_it_may_be_open() -> None:
     """A virtual machine is started anew: it had the only whole board."""
     topologies = {
-        "a": Topology(1, 0, whole=False),
-        "b": Topology(2, 0, whose=Whose.LEFT, whole=False),
+        "a": Topology(1, 0, lacks=1),
+        "b": Topology(2, 0, whose=Whose.LEFT, lacks=1),
         "c": Topology(3, 1, whose=Whose.LEFT),
         "d": Topology(4, 0, whose=Whose.LEAVING),
         "e": Topology(5, 1),
-        "f": Topology(6, 1, whose=Whose.ASKER, whole=False),
+        "f": Topology(6, 1, whose=Whose.ASKER, lacks=1),
     }
     left = set(topologies)
     for chosen in "feca":
         assert prefer.choose([*left], [], 1, topologies) == (chosen,)
         left.remove(chosen)
-
-
-def test_what_other_resources_have_out_of_order_makes_its_group_partial() -> None:
-    there = host(function(A, 7), function(B, 7), function(C, 8))
-    gpus, usb = ResourceName(GPU), ResourceName("example.com/usb")
-
-    def broken(address: str) -> Device:
-        return Device(DeviceId(address), Reason(ReasonCode.DRIVER_CHANGED, ""))
-
-    resources = {
-        gpus: Resource(gpus, Kind.PCI, (Device(DeviceId(A)), broken(C))),
-        usb: Resource(usb, Kind.PCI, (broken(B), broken("0000:01:00.0"))),
-    }
-    assert prefer.partial(gpus, resources, there) == {7}
-    assert prefer.partial(usb, resources, there) == {8}
 
 
 def test_the_asker_s_group_comes_first_and_another_pod_s_last() -> None:
@@ -108,52 +87,6 @@ def test_the_asker_s_group_comes_first_and_another_pod_s_last() -> None:
     assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("c",)
     assert prefer.choose(["a", "b"], [], 1, topologies) == ("b",)
     assert prefer.choose(["a"], [], 1, topologies) == ("a",)
-
-
-def test_whose_a_group_is() -> None:
-    here = host(function(A), function(B), function(C, 2))
-
-    def whose(reservations: Reservations, *, same: bool = True, name: str = "example.com/usb") -> list[Whose]:
-        now = snapshot(here, reservations=reservations)
-        devices = (Device(DeviceId(B)), Device(DeviceId(C)))
-        resource = Resource(ResourceName(name), Kind.PCI, devices)
-        return [prefer.topology(each, resource, now, same=same).whose for each in (B, C)]
-
-    assert whose(Reservations()) == [Whose.NOBODY, Whose.NOBODY]
-    assert whose(reserved([A])) == [Whose.ASKER, Whose.NOBODY]
-    assert whose(reserved([A]), same=False) == [Whose.ANOTHER, Whose.NOBODY]
-    assert whose(reserved([A]), name=GPU) == [Whose.ANOTHER, Whose.NOBODY]
-    assert whose(reserved([A], settling=False)) == [Whose.ANOTHER, Whose.NOBODY]
-
-
-def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
-    resource = Resource(
-        ResourceName(GPU), Kind.PCI, (Device(DeviceId(A), Reason(ReasonCode.HELD_OUTSIDE, "")),)
-    )
-    assert prefer.topology(A, resource, snapshot(host(function(A))), same=True).whose is Whose.ANOTHER
-
-
-@pytest.mark.parametrize("count", [0, 1], ids=["closed", "a count that may be left"])
-@pytest.mark.parametrize("lately", [A, "7"], ids=["its neighbour", "the whole group"])
-def test_what_a_pod_had_a_moment_ago_comes_with_its_group_after_what_is_free(lately: str, count: int) -> None:
-    pair = [function(each, 7)._replace(enable=count, idle=count) for each in (A, B)]
-    assert whose_lately(lately, *pair) == [Whose.LEAVING if count else Whose.LEFT, Whose.NOBODY]
-
-
-def test_what_is_alone_in_its_group_comes_with_what_is_free_if_it_is_seen_to_be_closed() -> None:
-    for count, whose in ((0, Whose.NOBODY), (1, Whose.LEAVING)):
-        alone = function(B, 7)._replace(enable=count, idle=count)
-        assert whose_lately(B, alone) == [whose, Whose.NOBODY]
-
-
-def whose_lately(lately: str, *group: PciFunction) -> list[Whose]:
-    """Whose ``B`` is, of this group, and ``C``, which is free."""
-    now = snapshot(host(*group, function(C, 8)))
-    resource = Resource(ResourceName(GPU), Kind.PCI, tuple(Device(DeviceId(each)) for each in (B, C)))
-    told = {each: prefer.topology(each, resource, now, frozenset({lately}), same=False) for each in (B, C)}
-    whose = [each.whose for each in told.values()]
-    assert prefer.choose([B, C], [], 1, told) == ((B,) if whose[0] is Whose.NOBODY else (C,))
-    return whose
 
 
 def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
@@ -261,9 +194,34 @@ def test_where_boards_that_were_left_are_needed_a_closed_one_comes_first() -> No
 
 
 def test_a_group_that_has_all_that_is_wanted_is_taken_though_it_lacks_something_of_another_resource() -> None:
-    pair = {"a": Topology(1, 0, whole=False), "b": Topology(1, 0, whole=False)}
+    pair = {"a": Topology(1, 0, lacks=1), "b": Topology(1, 0, lacks=1)}
     single = {"c": Topology(2, 0), "d": Topology(3, 0)}
     whole = {"e": Topology(4, 0), "f": Topology(4, 0)}
     assert set(prefer.choose("abcd", [], 2, pair | single)) == {"a", "b"}
     assert prefer.choose("abcd", [], 1, pair | single) == ("c",)
     assert set(prefer.choose("abef", [], 2, pair | whole)) == {"e", "f"}
+
+
+WIDE = {
+    "a": Topology(1, 0, "r1", lacks=1),
+    "b": Topology(1, 0, "r1", lacks=1),
+    "c": Topology(2, 1, "r2"),
+    "d": Topology(2, 1, "r2"),
+    "e": Topology(3, 1, "r2"),
+    "f": Topology(3, 1, "r2"),
+}
+
+
+@pytest.mark.parametrize("whose", [Whose.NOBODY, Whose.LEFT])
+def test_a_whole_group_that_has_all_that_is_wanted_is_taken_wherever_it_is(whose: Whose) -> None:
+    places = {name: spot if spot.lacks else spot._replace(whose=whose) for name, spot in WIDE.items()}
+    assert set(prefer.choose("abcdef", [], 2, places)) == {"c", "d"}
+    assert set(prefer.choose("abcd", [], 2, places)) == {"c", "d"}
+    assert set(prefer.choose("abc", [], 2, places)) == {"a", "b"}
+
+
+def test_of_groups_that_lack_something_the_one_that_lacks_less_comes_first() -> None:
+    for wanted in (1, 2):
+        less = {name: spot if spot.lacks == 0 else spot._replace(lacks=3) for name, spot in WIDE.items()}
+        less |= {name: spot._replace(lacks=2) for name, spot in WIDE.items() if not spot.lacks}
+        assert set(prefer.choose("abcd", [], wanted, less)) == set("cd"[:wanted])

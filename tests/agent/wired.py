@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kubelet asks, wired as in the daemon, against a simulated host and the stand-in kubelet.
+
+What the kubelet holds is given by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from nodeagent.agent.asking import Asking
+from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.closing import Closing
+from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
+from nodeagent.agent.granting import Granting
+from nodeagent.agent.holders import Holders
+from nodeagent.agent.inquiry import Inquiry
+from nodeagent.agent.kubelet_side import PodResources
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.supervise import Supervisor
+from nodeagent.kernel.root import Root
+from nodeagent.kubelet.deviceplugin.life import End, Life
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
+from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.standin import Kubelet
+from tests.agent.parts import Eyes
+
+GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
+ONE, TWO = nodes.address(0), nodes.address(1)
+NEIGHBOUR = "0000:09:00.0"
+GPUS = PciRule(GPU, (PciSelector(vendors=("10de",)),))
+KVMS = NodeRule(KVM, "/dev/kvm", 3)
+
+
+def desired(*rules: Any) -> Desired:
+    return Desired(Discovery(enabled=False), (), rules)
+
+
+class Fragile(RegisterWay):
+    """A way of registering that fails at the end of a life, if it is told to."""
+
+    breaks: frozenset[str] = frozenset()
+
+    async def hold(self, life: Life) -> End:
+        """As always; raises ValueError for a resource that ``breaks``."""
+        end = await super().hold(life)
+        if life.resource in self.breaks:
+            raise ValueError("made to fail")
+        return end
+
+
+class Agent:
+    """The parts, wired."""
+
+    def __init__(self, host: SimulatedHost, kubelet: Kubelet, *rules: Any) -> None:
+        self.host, self.kubelet = host, kubelet
+        known = Allocations(knowledge=Knowledge.COMPLETE)
+        self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
+        self.eyes = Eyes(host, self.snapshots)
+        self.releases = Releases(self.eyes.settings)
+        self.offering = Offering(self.snapshots, self.releases)
+        self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
+        self.reservations = ReservationBook(self.snapshots)
+        source = PodResources(
+            str(kubelet.paths.pod_resources / "kubelet.sock"),
+            "",
+            str(kubelet.paths.plugins),
+            self.snapshots,
+            0.0,
+        )
+        self.inquiry = Inquiry(source, self.snapshots, self.reservations, self.eyes.observer)
+        self.holders = Holders(
+            self.inquiry, self.snapshots, self.reservations, self.eyes.settings, self.releases
+        )
+        provisions = Provisions()
+        provisions.serve_cdi(self.cdi)
+        self.granting = Granting(
+            self.offering,
+            self.reservations,
+            Asking(self.offering, self.reservations, self.inquiry),
+            Closing(
+                Root(host.directory),
+                self.eyes.wakes,
+                self.eyes.observer,
+                self.offering,
+                self.snapshots,
+                self.reservations.forgotten,
+            ),
+            provisions,
+            self.eyes.settings,
+        )
+        self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
+        self.way = Fragile(self.directory, Registrar(self.directory.kubelet_path))
+        self.plugins = DevicePlugins(
+            self.offering,
+            self.granting,
+            self.holders,
+            self.cdi,
+            Supervisor(),
+            self.way,
+        )
+
+    @property
+    def given(self) -> frozenset[str]:
+        """What was given a moment ago."""
+        return self.snapshots.now.reservations.settling
+
+    def wish(self, *rules: Any) -> None:
+        """Other rules."""
+        self.snapshots.publish(replace(self.snapshots.now, desired=desired(*rules)))
+
+    def hold(self, **held: Holder) -> None:
+        """The kubelet names these holders."""
+        allocations = Allocations(held, Knowledge.COMPLETE)
+        self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
+
+    def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
+        """What the kubelet asks, without a kubelet."""
+        return ResourceAnswers(name, self.granting, self.holders, listing or Listing())
+
+    def resource(self, name: ResourceName = GPU) -> Resource:
+        return self.offering.resources.get()[name]
+
+    async def until(self, condition: Callable[[Mapping[ResourceName, Resource]], bool]) -> None:
+        with anyio.fail_after(5):
+            seen = -1
+            while True:
+                seen, resources = await self.offering.resources.newer(seen)
+                if condition(resources):
+                    return
+
+
+@asynccontextmanager
+async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
+    host = nodes.many(directory, 2)
+    host.node("/dev/kvm")
+    async with Kubelet(directory) as kubelet:
+        agent = Agent(host, kubelet, *rules)
+        agent.directory.open()
+        async with agent.eyes.open(), anyio.create_task_group() as tasks:
+            for run in (agent.eyes.watcher.run, agent.offering.run, agent.plugins.run, agent.cdi.run):
+                tasks.start_soon(run)
+            yield agent
+            tasks.cancel_scope.cancel()
+            agent.directory.close()

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where devices sit, among whose, and what their groups lack."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.model.allocation import Reservations
+from nodeagent.model.host import Kind, PciFunction
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.policy.offer import prefer
+from nodeagent.policy.offer.topology import NOWHERE, Whose, topologies
+from tests.policy.samples import GPU, function, host, reserved, snapshot
+
+A, B, C = "0000:65:00.0", "0000:65:00.1", "0000:67:00.0"
+GPUS, USB, AUDIO = ResourceName(GPU), ResourceName("example.com/usb"), ResourceName("example.com/audio")
+
+
+def resource(name: ResourceName, **functions: bool) -> Resource:
+    """A resource with a device of each board, by the board's name, that is Healthy or not."""
+    number = {GPUS: 0, USB: 1, AUDIO: 2}[name]
+    broken = Reason(ReasonCode.DRIVER_CHANGED, "")
+    devices = (
+        Device(DeviceId(f"{at(board)}.{number}"), None if ok else broken) for board, ok in functions.items()
+    )
+    return Resource(name, Kind.PCI, tuple(devices))
+
+
+def at(board: str) -> str:
+    return f"0000:0{board}:00"
+
+
+@pytest.mark.parametrize(
+    ("others", "lacks"),
+    [
+        ([], "000"),
+        ([resource(USB, a=True, b=True, c=False)], "001"),
+        ([resource(USB, a=True, c=True)], "010"),
+        ([resource(USB, a=True, b=False)], "011"),
+        ([resource(USB, a=False, b=False, c=False)], "000"),
+        ([resource(USB, a=False, c=True), resource(AUDIO, a=True, b=False, c=True)], "120"),
+        ([resource(USB, a=False, c=True), resource(AUDIO, a=False, b=False, c=False)], "110"),
+        ([resource(USB, d=True, e=False)], "000"),
+    ],
+    ids=[
+        "nothing else is offered",
+        "it is Unhealthy",
+        "it is not there",
+        "both",
+        "no board has it in order",
+        "two are counted",
+        "what no board has in order is not",
+        "nor what other boards have",
+    ],
+)
+def test_a_group_lacks_what_others_have_in_order(others: list[Resource], lacks: str) -> None:
+    boards = [
+        function(f"{at(board)}.{each}", number)
+        for number, board in enumerate("abcde", 1)
+        for each in range(3)
+    ]
+    gpus = resource(GPUS, a=True, b=True, c=True)
+    ids = [each.id for each in gpus.devices]
+    resources = {each.name: each for each in (gpus, *others)}
+    found = topologies(ids, gpus, resources, snapshot(host(*boards)), same=False)
+    assert "".join(str(place.lacks) for place in found.values()) == lacks
+
+
+def test_two_of_a_board_lack_it_both_if_one_of_that_is_out_of_order() -> None:
+    there = host(function(A, 7), function(B, 7), function(C, 8))
+    broken = Device(DeviceId(B), Reason(ReasonCode.DRIVER_CHANGED, ""))
+    usb = Resource(USB, Kind.PCI, (Device(DeviceId(A)), broken, Device(DeviceId(C))))
+    gpus = Resource(GPUS, Kind.PCI, (Device(DeviceId(A)), Device(DeviceId(B)), Device(DeviceId(C))))
+    found = topologies((A, B, C), gpus, {GPUS: gpus, USB: usb}, snapshot(there), same=False)
+    assert [place.lacks for place in found.values()] == [1, 1, 0]
+
+
+def test_what_this_host_does_not_have_is_nowhere() -> None:
+    assert topologies([C], resource(GPUS), {}, snapshot(host()), same=False) == {C: NOWHERE}
+
+
+def test_whose_a_group_is() -> None:
+    here = host(function(A), function(B), function(C, 2))
+
+    def whose(reservations: Reservations, *, same: bool = True, name: str = "example.com/usb") -> list[Whose]:
+        now = snapshot(here, reservations=reservations)
+        devices = (Device(DeviceId(B)), Device(DeviceId(C)))
+        asked = Resource(ResourceName(name), Kind.PCI, devices)
+        return [each.whose for each in topologies((B, C), asked, {}, now, same=same).values()]
+
+    assert whose(Reservations()) == [Whose.NOBODY, Whose.NOBODY]
+    assert whose(reserved([A])) == [Whose.ASKER, Whose.NOBODY]
+    assert whose(reserved([A]), same=False) == [Whose.ANOTHER, Whose.NOBODY]
+    assert whose(reserved([A]), name=GPU) == [Whose.ANOTHER, Whose.NOBODY]
+    assert whose(reserved([A], settling=False)) == [Whose.ANOTHER, Whose.NOBODY]
+
+
+def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
+    held = Device(DeviceId(A), Reason(ReasonCode.HELD_OUTSIDE, ""))
+    gpus = Resource(GPUS, Kind.PCI, (held,))
+    (place,) = topologies([A], gpus, {}, snapshot(host(function(A))), same=True).values()
+    assert place.whose is Whose.ANOTHER
+
+
+@pytest.mark.parametrize("count", [0, 1], ids=["closed", "a count that may be left"])
+@pytest.mark.parametrize("lately", [A, "7"], ids=["its neighbour", "the whole group"])
+def test_what_a_pod_had_a_moment_ago_comes_with_its_group_after_what_is_free(lately: str, count: int) -> None:
+    pair = [function(each, 7)._replace(enable=count, idle=count) for each in (A, B)]
+    assert whose_lately(lately, *pair) == [Whose.LEAVING if count else Whose.LEFT, Whose.NOBODY]
+
+
+def test_what_is_alone_in_its_group_comes_with_what_is_free_if_it_is_seen_to_be_closed() -> None:
+    for count, whose in ((0, Whose.NOBODY), (1, Whose.LEAVING)):
+        alone = function(B, 7)._replace(enable=count, idle=count)
+        assert whose_lately(B, alone) == [whose, Whose.NOBODY]
+
+
+def whose_lately(lately: str, *group: PciFunction) -> list[Whose]:
+    """Whose ``B`` is, of this group, and ``C``, which is free."""
+    now = snapshot(host(*group, function(C, 8)))
+    gpus = Resource(GPUS, Kind.PCI, tuple(Device(DeviceId(each)) for each in (B, C)))
+    told = topologies((B, C), gpus, {}, now, frozenset({lately}), same=False)
+    whose = [each.whose for each in told.values()]
+    assert prefer.choose([B, C], [], 1, told) == ((B,) if whose[0] is Whose.NOBODY else (C,))
+    return whose
