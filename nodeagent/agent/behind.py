@@ -32,6 +32,7 @@ class Behind:
         self._snapshots = snapshots
         self._given: _Given = {}
         self._withdrawn: frozenset[str] = frozenset()
+        self._bound: Mapping[str, frozenset[str]] = {}  # let go of, until VFIO had them → as in ``let_go``
 
     def give(self, possessions: Iterable[Possession], functions: Collection[str]) -> None:
         """These are given, and have the functions behind them.
@@ -51,6 +52,9 @@ class Behind:
         """The kubelet knows so much now."""
         if self._given:
             self._publish({each: self._given[each] for each in self._given if not _names(allocations, each)})
+        if any(self._bound.values()):
+            given = replace(self._snapshots.now, allocations=allocations).given_paths
+            self._bound = {each: away.intersection(given) for each, away in self._bound.items()}
 
     def withdraw(self, functions: Collection[str]) -> bool:
         """Their drivers are about to change; False, and no mark, if one was given a moment ago."""
@@ -58,7 +62,7 @@ class Behind:
         if not now.behind.isdisjoint(functions):
             return False
         self._withdrawn = self._withdrawn.union(functions)
-        away = {each: _away_before(PciAddress(each), now) for each in functions}
+        away = {each: _away_before(PciAddress(each), now, self._bound) for each in functions}
         if (let_go := {**now.let_go, **away}) != now.let_go:
             self._snapshots.publish(replace(now, let_go=let_go))
         return True
@@ -70,8 +74,11 @@ class Behind:
         """
         self._withdrawn = self._withdrawn.difference(functions)
         now = self._snapshots.now
-        bound = {each for each in functions if _on_vfio(each, now.host)}
-        if not bound.isdisjoint(now.let_go):
+        bound = {
+            each: now.let_go[each] for each in functions if each in now.let_go and _on_vfio(each, now.host)
+        }
+        if bound:
+            self._bound = {**self._bound, **bound}
             left = {each: away for each, away in now.let_go.items() if each not in bound}
             self._snapshots.publish(replace(now, let_go=left))
 
@@ -87,15 +94,18 @@ class Behind:
             self._snapshots.publish(replace(self._snapshots.now, behind=behind))
 
 
-def _away_before(address: PciAddress, snapshot: Snapshot) -> frozenset[str]:
-    """The given nodes that are not there while a driver of the host has the function: they are none of its.
+def _away_before(
+    address: PciAddress, snapshot: Snapshot, bound: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """The given nodes that nothing is behind while a driver of the host has the function: none of its.
 
-    The plan has seen no other reason to wait by then. Where it has no such driver, what is known stays so.
+    The plan has seen no other reason to wait by then. Where it has no such driver, what is known stays so: a
+    node that was given since may come with the driver.
     """
     function = snapshot.host.functions.get(address)
     if function is None or function.driver is None or groups.vfio_bound(function):
-        return snapshot.let_go.get(address, frozenset())
-    return frozenset(snapshot.paths_away)
+        return snapshot.let_go.get(address, bound.get(address, frozenset()))
+    return frozenset(snapshot.unplaced)
 
 
 def _on_vfio(address: str, host: Host) -> bool:

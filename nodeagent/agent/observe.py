@@ -174,8 +174,10 @@ class Observer:
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reads.tell(self._runner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
-        gone = containers.gone(before, host)
-        now = replace(self._snapshots.now, host=host, names=names, looked_for=looked_for, gone_nodes=gone)
+        hidden = await self._runner.hidden([each for each in before.unplaced if each not in host.dev_nodes])
+        now = self._snapshots.now
+        seen = containers.sightings(now, host, hidden)
+        now = replace(now, host=host, names=names, looked_for=looked_for, seen_behind=seen)
         self._snapshots.publish(now)
         self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error, durations))

@@ -141,6 +141,7 @@ class Group(NamedTuple):
     name: str | None = None  # "vfio-noiommu" for groups without an IOMMU
     node: bool = False  # /dev/vfio/<number> exists
     direct: bool = False  # firmware has memory mapped 1:1 for a member: so reserved_regions says
+    stale: bool = False  # what is there has the number of another device
 
     @property
     def no_iommu(self) -> bool:

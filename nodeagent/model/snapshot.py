@@ -45,8 +45,9 @@ class Snapshot:
     USB devices that pods were given, by the numbers that these had then. ``left_open`` were refused for being
     open although no pod has them, of which no count tells, with who is seen to have them open. ``behind`` are
     functions of which a node or a USB device was given a moment ago. ``let_go`` are functions whose driver
-    was to change, until VFIO has them, with the given nodes that were not there before: others may have gone
-    with it. ``gone_nodes`` were given to pods and are not there any more, as they were seen last.
+    was to change, until VFIO has them, with the given nodes that nothing was behind before: others may have
+    gone with it. ``seen_behind`` are the functions that nodes were seen to have behind them, from when a pod
+    was given them until none has them: a node may be away for a moment, or what is behind it.
     """
 
     host: Host = field(default_factory=Host)
@@ -64,7 +65,7 @@ class Snapshot:
     left_open: Mapping[str, str] = field(default_factory=dict)
     behind: frozenset[str] = frozenset()
     let_go: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    gone_nodes: Mapping[str, DevNode] = field(default_factory=dict)
+    seen_behind: Mapping[str, frozenset[PciAddress]] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:
@@ -82,16 +83,15 @@ class Snapshot:
 
     @cached_property
     def given_paths(self) -> tuple[str, ...]:
-        """The nodes that pods were given, but for those of VFIO."""
-        answers = (paths for ids in self.allocations.nodes.values() for paths in ids.values())
-        lent = (loan.node for loans in self.loans.values() for loan in loans)
-        found = sorted({*chain.from_iterable(answers), *lent})
+        """The nodes that pods were given, by whatever name, but for those of VFIO."""
+        found = sorted({path for _, paths in self._given() for path in paths})
         return tuple(path for path in found if looked_at(path) and not of_groups(path))
 
     @cached_property
-    def paths_away(self) -> tuple[str, ...]:
-        """Those of them that are not there."""
-        return tuple(path for path in self.given_paths if path not in self.host.dev_nodes)
+    def unplaced(self) -> tuple[str, ...]:
+        """Those of them that nothing was ever seen behind, and nothing is."""
+        found = (path for path in self.given_paths if path not in self.seen_behind)
+        return tuple(path for path in found if placed(self.host.dev_nodes.get(path)) is None)
 
     @cached_property
     def unwritten(self) -> Possession | None:
@@ -106,17 +106,24 @@ class Snapshot:
         What was given is told by the kubelet, in the answers that it keeps, whatever the rules say by now and
         whatever plugin gave it. Found when first asked for.
         """
-        usb, nodes = self.host.usb, self.host.dev_nodes
+        usb = self.host.usb
         found: dict[PciAddress, Had] = {}
         for had, paths in self._given():
-            known = (nodes[path] for path in paths if path in nodes)
-            found |= {function: had for node in known for function in node.functions}
+            found |= dict.fromkeys(chain.from_iterable(map(self._behind, paths)), had)
         lent = {loan.id: head for head, loans in self.loans.items() for loan in loans}
         for device in usb.values() if self.loans or self.allocations.holders else ():
             holder = self.holder(lent.get(device.id, device.id))
             if device.controller and (holder is not None or device.id in lent):
                 found[device.controller] = Had(device.id, holder)
         return found
+
+    def _behind(self, path: str) -> Iterator[PciAddress]:
+        """What is or was behind a node; nothing that a VFIO driver has by now."""
+        functions = self.host.functions
+        yield from placed(self.host.dev_nodes.get(path)) or ()
+        for address in self.seen_behind.get(path, ()):
+            if address not in functions or not functions[address].vfio:
+                yield address
 
     def _given(self) -> Iterator[tuple[Had, tuple[str, ...]]]:
         """What pods were given, and which nodes that are."""
@@ -150,3 +157,8 @@ class Snapshot:
         """Who got it by its own id, by an Allocate or as the kubelet says: to them it stays listed."""
         given = self.reservations.given.get(device_id)
         return self.allocations.holders.get(device_id) if given is None or given.brought else given
+
+
+def placed(node: DevNode | None) -> frozenset[PciAddress] | None:
+    """The functions behind a node; None if it is not there, or nothing has its number."""
+    return None if node is None or node.vacant else frozenset(node.functions)

@@ -13,7 +13,7 @@ from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import DevNode
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Snapshot, placed
 
 
 def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
@@ -35,33 +35,36 @@ def unknown(snapshot: Snapshot) -> str | None:
 
 
 def _not_back(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """A node that a pod was given, that is not there, and that may be of this function, in words.
-
-    It may be away for a moment only, as when a USB device is reset, or have gone with the driver.
-    """
-    for path in snapshot.paths_away:
-        if _may_be_of(address, path, snapshot):
+    """A node that a pod was given, and that may have gone with the driver of this function, in words."""
+    away = snapshot.let_go.get(address)
+    for path in () if away is None else snapshot.unplaced:
+        if path not in (away or ()):
             return (
                 f"{path}, which a pod was given, may have gone with the driver of {address}, and is not back"
             )
     return None
 
 
-def _may_be_of(address: PciAddress, path: str, snapshot: Snapshot) -> bool:
-    """By what it was seen behind, as long as it was there; of what was never seen, by when it was away."""
-    seen = snapshot.gone_nodes.get(path)
-    if seen is not None and not seen.vacant:
-        return address in seen.functions
-    away = snapshot.let_go.get(address)
-    return away is not None and path not in away
+def sightings(
+    before: Snapshot, host: Host, hidden: Mapping[str, DevNode]
+) -> Mapping[str, frozenset[PciAddress]]:
+    """``seen_behind`` by this Host; ``hidden``: what the kernel has by names of nodes that are not there.
 
-
-def gone(before: Snapshot, host: Host) -> Mapping[str, DevNode]:
-    """The nodes that pods were given and that this Host has no more, as they were seen last."""
-    known = {**before.gone_nodes, **before.host.dev_nodes}
-    missing = (path for path in before.given_paths if path not in host.dev_nodes)
-    found = {path: known[path] for path in missing if path in known}
-    return before.gone_nodes if found == before.gone_nodes else found
+    What was seen stays, also where a part of it is away, such as one of the controllers of a disk: until the
+    node is seen behind something else.
+    """
+    found = {}
+    for path in before.given_paths:
+        known = before.seen_behind.get(path)
+        known = placed(before.host.dev_nodes.get(path)) if known is None else known
+        now = placed(host.dev_nodes.get(path) or hidden.get(path))
+        if now is None:
+            now = known
+        elif known and (not now or not known.isdisjoint(now)):
+            now |= known
+        if now is not None:
+            found[path] = now
+    return before.seen_behind if found == before.seen_behind else found
 
 
 def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:

@@ -27,6 +27,12 @@ def add(host: SimulatedHost, path: str, number: tuple[int, int], behind: str | N
     os.mknod(host.path(path), stat.S_IFCHR | 0o600, os.makedev(*number))
 
 
+def named(host: SimulatedHost, name: str, kind: str, behind: str) -> None:
+    """What the kernel calls ``name`` in /dev, of a class such as ``tty``: shown by its own directory."""
+    host.write_file(f"{behind}/uevent", f"DEVNAME={name}\n")
+    host.tree.link(f"/sys/class/{kind}/{name.rpartition('/')[2]}", behind)
+
+
 def real_directory(host: SimulatedHost, address: str) -> str:
     """Where a PCI function stands in sysfs."""
     return host.tree.real(f"/sys/bus/pci/devices/{address}")

@@ -94,5 +94,20 @@ async def test_what_was_let_go_of_is_on_record_with_what_was_away_before_until_v
     with_card(snapshots, "vfio-pci")
     behind.restore([CARD, XHCI])
     assert snapshots.now.let_go == {XHCI: frozenset()}
-    behind.withdraw([CARD])
-    assert snapshots.now.let_go[CARD] == frozenset(), "it may come with the driver"
+
+
+async def test_what_was_away_before_vfio_had_a_function_does_not_come_with_its_driver(
+    snapshots: Snapshots,
+) -> None:
+    """What is given while VFIO has it may: another plugin does not know it yet."""
+    behind = Behind(snapshots)
+    snapshots.publish(replace(snapshots.now, allocations=named(ONE)))
+    with_card(snapshots, "nvidia")
+    for given, away in ((named(ONE), {NODE}), (Allocations(), set()), (named(ONE), set())):
+        behind.withdraw([CARD])
+        with_card(snapshots, "vfio-pci")
+        behind.restore([CARD])
+        behind.named(given)
+        snapshots.publish(replace(snapshots.now, allocations=given))
+        behind.withdraw([CARD])
+        assert snapshots.now.let_go == {CARD: away}

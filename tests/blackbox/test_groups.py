@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from grpclib.exceptions import GRPCError
 
@@ -11,6 +13,7 @@ from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.service import Plugin
 from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.nodes import demo_node
 from tests.blackbox.harness import (
@@ -235,3 +238,23 @@ async def test_only_the_gpus_of_multi_function_cards_are_offered_by_themselves(n
         told = await node.command("explain", "3b:00.1")
         assert told.returncode == 0
         assert "its class 040300 is not one of" in told.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
+async def test_a_group_whose_node_has_the_number_of_another_one_is_given_to_nobody(shared: Node) -> None:
+    """Somebody has made the node by hand, and VFIO has given the group another number since."""
+    path = "/dev/vfio/20"
+    shared.host.remove_node(path)
+    devnodes.add(shared.host, path, (245, 3))
+    shared.host.write_file("/sys/class/vfio/20/dev", "245:3\n")
+    async with shared.kubelet() as kubelet, shared.daemon():
+        await kubelet.until_listed(GPUS, 2)
+        await until_health(kubelet, GPUS, GPU_AT, "Healthy")
+        shared.host.write_file("/sys/class/vfio/20/dev", "245:4\n")  # no event tells it
+        with pytest.raises(GRPCError, match="/dev/vfio/20 is not the group's"):
+            await allocate(kubelet, GPUS, [GPU_AT])
+        assert (await shared.command("explain", GPU_AT)).stdout.count("remove that node") == 1
+        shared.host.remove_node(path)
+        devnodes.add(shared.host, path, (245, 4))
+        await until_health(kubelet, GPUS, GPU_AT, "Healthy")
+        await allocate(kubelet, GPUS, [GPU_AT])

@@ -10,7 +10,7 @@ import pytest
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.cdi import CdiDevice, CdiFile
 from nodeagent.model.desired import Desired, NodePath, NodeRule
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
@@ -108,40 +108,87 @@ def test_what_is_in_no_file_yet_may_be_behind_any_function() -> None:
 
 
 OTHER = "/dev/ttyY"
-SEEN = DevNode(OTHER)
+GIVEN = held("port-0", nodes=(OTHER,))
 
 
 @pytest.mark.parametrize(
-    ("gone", "waits"),
+    ("seen", "waits"),
+    [({CARD}, True), ({XHCI, CARD}, True), ({XHCI}, False), (set(), False)],
+    ids=["it", "it and another one", "another one", "none"],
+)
+def test_what_a_given_node_was_seen_behind_stays_its_holders_while_that_is_away(
+    seen: set[PciAddress], waits: bool
+) -> None:
+    known = replace(GIVEN, seen_behind={OTHER: frozenset(seen)})
+    for snapshot in (known, replace(known, let_go={CARD: frozenset()})):
+        text = containers.part_of(CARD, snapshot)
+        assert text == ("ns/one has /dev/ttyY, which is behind 0000:07:00.0" if waits else None)
+
+
+def test_nothing_is_behind_what_a_vfio_driver_has() -> None:
+    known = replace(GIVEN, seen_behind={OTHER: frozenset({CARD})})
+    bound = PciFunction(CARD, driver="vfio-pci", vfio=True)
+    assert containers.part_of(CARD, replace(known, host=replace(HOST, functions={CARD: bound}))) is None
+
+
+@pytest.mark.parametrize("vacant", [False, True], ids=["gone", "there without its device"])
+def test_a_given_node_that_nothing_was_seen_behind_may_have_gone_with_what_was_let_go_of(
+    vacant: bool,
+) -> None:
+    there = {**HOST.dev_nodes, **({OTHER: DevNode(OTHER, vacant=True)} if vacant else {})}
+    given = replace(GIVEN, host=replace(HOST, dev_nodes=there))
+    assert containers.part_of(CARD, given) is None, "it need not have been let go of"
+    let_go = replace(given, let_go={CARD: frozenset()})
+    assert "/dev/ttyY, which a pod was given, may have gone" in (containers.part_of(CARD, let_go) or "")
+    before = replace(given, let_go={CARD: frozenset({OTHER})})
+    assert containers.part_of(CARD, before) is None, "it was so before as well"
+    back = replace(HOST, dev_nodes={**there, OTHER: DevNode(OTHER)})
+    assert containers.part_of(CARD, replace(let_go, host=back)) is None
+
+
+def host_with(*functions: PciAddress | None, path: str = TTY) -> Host:
+    """A host with that node behind these; vacant, if that is None."""
+    if functions == (None,):
+        return Host(dev_nodes={path: DevNode(path, vacant=True)})
+    first, *others = (*(each for each in functions if each is not None), None)
+    return Host(dev_nodes={path: DevNode(path, function=first, others=tuple(filter(None, others)))})
+
+
+@pytest.mark.parametrize(
+    ("hosts", "seen"),
     [
-        pytest.param({}, True, id="never seen"),
-        pytest.param({OTHER: SEEN._replace(function=CARD)}, True, id="seen behind it"),
-        pytest.param({OTHER: SEEN._replace(function=XHCI, others=(CARD,))}, True, id="seen behind both"),
-        pytest.param({OTHER: SEEN._replace(vacant=True)}, True, id="seen when its device had gone"),
-        pytest.param({OTHER: SEEN._replace(function=XHCI)}, False, id="seen behind another one"),
-        pytest.param({OTHER: SEEN}, False, id="seen behind none"),
+        pytest.param([host_with(CARD), Host()], {CARD}, id="it is away"),
+        pytest.param([host_with(CARD), Host(), host_with(CARD)], {CARD}, id="it is back"),
+        pytest.param([host_with(CARD), host_with(None)], {CARD}, id="its device is away"),
+        pytest.param([host_with(CARD), host_with()], {CARD}, id="nothing is behind it any more"),
+        pytest.param([host_with(CARD, XHCI), host_with(XHCI)], {CARD, XHCI}, id="a part is away"),
+        pytest.param([host_with(XHCI), host_with(CARD, XHCI)], {CARD, XHCI}, id="another part comes"),
+        pytest.param([host_with(CARD), Host(), host_with(XHCI)], {XHCI}, id="it is something else by now"),
+        pytest.param([host_with(), Host()], set(), id="nothing of PCI"),
+        pytest.param([Host(), host_with(None)], None, id="never seen"),
+        pytest.param([Host(), host_with(XHCI)], {XHCI}, id="it comes late"),
     ],
 )
-def test_a_given_node_that_is_gone_may_be_one_of_a_function_that_was_let_go_of(
-    gone: dict[str, DevNode], waits: bool
+def test_what_was_behind_a_given_node_is_known_for_as_long_as_somebody_has_it(
+    hosts: list[Host], seen: set[PciAddress] | None
 ) -> None:
-    given = replace(held("port-0", nodes=(OTHER,)), gone_nodes=gone)
-    behind = any(CARD in node.functions for node in gone.values())
-    assert (containers.part_of(CARD, given) is not None) is behind, "it need not have been let go of"
-    let_go = replace(given, let_go={CARD: frozenset()})
-    text = "/dev/ttyY, which a pod was given, may have gone"
-    assert (text in (containers.part_of(CARD, let_go) or "")) is waits
-    before = replace(given, let_go={CARD: frozenset({OTHER})})
-    assert (containers.part_of(CARD, before) is not None) is behind, "it was not there before either"
-    there = replace(HOST, dev_nodes={**HOST.dev_nodes, OTHER: SEEN})
-    assert containers.part_of(CARD, replace(let_go, host=there)) is None
+    now = replace(held("ttyX-0", nodes=(TTY,)), host=hosts[0])
+    for host in hosts:
+        now = replace(now, seen_behind=containers.sightings(now, host, {}), host=host)
+    assert now.seen_behind == ({} if seen is None else {TTY: frozenset(seen)})
+    assert containers.sightings(now, hosts[-1], {}) is now.seen_behind
+    assert containers.sightings(replace(now, allocations=Allocations()), hosts[-1], {}) == {}
 
 
-def test_a_node_that_is_gone_is_known_for_as_long_as_somebody_has_it() -> None:
-    given, nothing = held("ttyX-0", nodes=(TTY, OTHER)), Host()
-    assert containers.gone(given, HOST) == {}
-    went = replace(given, host=nothing, gone_nodes=containers.gone(given, nothing))
-    assert went.gone_nodes == {TTY: HOST.dev_nodes[TTY]}
-    assert containers.gone(went, nothing) is went.gone_nodes
-    assert containers.gone(went, HOST) == {}
-    assert containers.gone(replace(went, allocations=Allocations()), nothing) == {}
+def test_what_the_kernel_has_by_the_name_of_a_node_is_behind_it_where_the_node_is_not_seen() -> None:
+    hidden = {OTHER: DevNode(OTHER, function=CARD)}
+    assert containers.sightings(GIVEN, HOST, hidden) == {OTHER: frozenset({CARD})}
+    assert GIVEN.unplaced == (OTHER,)
+    assert replace(GIVEN, seen_behind={OTHER: frozenset()}).unplaced == ()
+
+
+def test_the_nodes_of_a_cdi_device_are_given_with_it() -> None:
+    known = held("gpu0", cdi=("vendor.example/gpu=0",))
+    assert known.given_paths == (TTY,)
+    away = replace(known, host=Host(cdi=HOST.cdi), seen_behind=containers.sightings(known, Host(), {}))
+    assert containers.part_of(CARD, away) == "ns/one has vendor.example/gpu=0, which is behind 0000:07:00.0"

@@ -199,7 +199,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.reservations.settling,
         snapshot.behind,
         snapshot.let_go,
-        snapshot.gone_nodes,
+        snapshot.seen_behind,
         snapshot.loans,
         snapshot.looked_for,
         snapshot.open,

@@ -29,7 +29,8 @@ _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
 # nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
 _SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
-_GPUS = "/proc/driver/nvidia/gpus"
+_GPUS, _GPU = "/proc/driver/nvidia/gpus", re.compile(r"nvidia(\d+)")
+_CLASSES = "/sys/class"
 
 
 def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
@@ -37,6 +38,17 @@ def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
     reading = Reading(root)
     paths = dict.fromkeys(path for each in wanted for path in _meant(root, each))
     found = ((path, reading.node(path, listed=listed)) for path, listed in _listed(paths, wanted))
+    return {path: node for path, node in found if node is not None}
+
+
+def by_name(root: Root, paths: Iterable[str]) -> dict[str, DevNode]:
+    """Path → what the kernel has under the name of a node that is not seen here. May block.
+
+    A container has a /dev of its own. The name is what follows the last ``/dev/``, as in the /dev of a driver
+    that runs in a container; the kernel tells it as DEVNAME (Documentation/ABI/testing/sysfs-uevent).
+    """
+    reading = Reading(root)
+    found = ((path, reading.named(path)) for path in paths)
     return {path: node for path, node in found if node is not None}
 
 
@@ -142,9 +154,28 @@ class Reading:
         if kind == "char" and major == _NVIDIA:
             gpu = self._nvidia.get(str(low))
             return None, () if gpu is None else (gpu,), gpu is None and low < _NVIDIA_SHARED
-        shown = f"/sys/dev/{kind}/{major}:{low}"
-        parent = self._device(f"{shown}/device")  # what is itself on a bus has no such link: a USB device
-        return parent, self._functions(parent or self._device(shown)), False
+        return *self._shown(f"/sys/dev/{kind}/{major}:{low}"), False
+
+    def named(self, path: str) -> DevNode | None:
+        """What has the name of this path in the kernel; None if nothing has."""
+        name = path.rpartition(f"{DEV}/")[2]
+        gpu = _GPU.fullmatch(name)
+        if gpu is not None:
+            return DevNode(path, function=self._nvidia[gpu[1]]) if gpu[1] in self._nvidia else None
+        last = name.rpartition("/")[2]
+        for kind in self._root.names(_CLASSES):
+            lines = (self._root.text(f"{_CLASSES}/{kind}/{last}/uevent") or "").splitlines()
+            if f"DEVNAME={name}" in lines:
+                parent, functions = self._shown(f"{_CLASSES}/{kind}/{last}")
+                return DevNode(
+                    path, parent=parent, function=next(iter(functions), None), others=functions[1:]
+                )
+        return None
+
+    def _shown(self, at: str) -> tuple[str | None, tuple[PciAddress, ...]]:
+        """The device to which what is shown there belongs, and the PCI functions that it is on."""
+        parent = self._device(f"{at}/device")  # what is itself on a bus has no such link: a USB device
+        return parent, self._functions(parent or self._device(at))
 
     def _functions(self, real: str | None) -> tuple[PciAddress, ...]:
         """Those on the way to a device; of an NVMe subsystem, which is on none of them, its controllers."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable
 
 from nodeagent.kernel.root import Directory, Root, gone
@@ -13,6 +15,7 @@ from nodeagent.model.host import Group, Host
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_order
 
 GROUPS = "/sys/kernel/iommu_groups"
+_CLASS = "/sys/class/vfio"
 _NAMED = re.compile(r"(?:/dev/vfio/(?:noiommu-)?|/sys/kernel/iommu_groups/)(\d+)")
 
 
@@ -29,15 +32,31 @@ def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
     domain = at.text("type")
     members = at.list("devices")
     name = _group_name(at, members) if domain in (None, "unknown") else None
-    prefix = "noiommu-" if name == "vfio-noiommu" else ""
+    own = _own_node(root, f"noiommu-{number}" if name == "vfio-noiommu" else f"{number}")
     return Group(
         number=number,
         members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
         kind=domain,
         name=name,
-        node=root.exists(f"{VFIO}/{prefix}{number}"),
+        node=own is True,
         direct=_direct(at.text("reserved_regions") or ""),
+        stale=own is False,
     )
+
+
+def _own_node(root: Root, name: str) -> bool | None:
+    """True for the group's own node; False for one with another number; None without one.
+
+    The kernel neither removes nor replaces a node that it has not made (drivers/base/devtmpfs.c): one that
+    somebody has made stays when VFIO gives the group another number, and then it is another group's.
+    """
+    try:
+        status = os.stat(root.path(f"{VFIO}/{name}"))  # noqa: PTH116 - text, not a Path
+    except OSError:
+        return None
+    told = root.text(f"{_CLASS}/{name}/dev")
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return told is None or not stat.S_ISCHR(status.st_mode) or told == number
 
 
 def _direct(regions: str) -> bool:

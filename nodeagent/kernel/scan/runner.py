@@ -24,7 +24,7 @@ from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import scanner
+from nodeagent.kernel.scan import devnodes, scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
@@ -32,6 +32,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.nodes import DevNode
 from nodeagent.model.uses import HostUses
 
 _PATIENCE = 0.05  # seconds without any progress after which another thread goes on
@@ -48,6 +49,7 @@ class ScanRunner:
     """
 
     def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
+        self._root = root
         self._scanner = scanner.Scanner(root)
         self._sights = Sights(root)
         self._wakes = wakes
@@ -90,6 +92,12 @@ class ScanRunner:
         host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
         host = await self._sights.added(host, items.findings.tables["functions"])
         return await self._uses.add(host, previous, plan.whole)
+
+    async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode]:
+        """What the kernel has by the names of nodes that are not there; nothing without an answer in time."""
+        with anyio.move_on_after(self._deadline):
+            return await threads.call(devnodes.by_name, self._root, paths) if paths else {}
+        return {}
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import groups
 from nodeagent.model.ids import GroupNumber, PciAddress
+from nodeagent.sim import devnodes
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
 
@@ -44,6 +46,24 @@ def test_a_group_says_whether_firmware_has_memory_mapped_1_to_1_for_it(
     assert found is not None
     assert found.direct is direct
     assert found.members == (A,)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
+@pytest.mark.parametrize(
+    ("told", "node", "stale"),
+    [("245:3", True, False), ("245:77", False, True), (None, True, False)],
+    ids=["its own", "another's", "the kernel does not tell"],
+)
+def test_the_node_of_a_group_has_the_number_that_the_kernel_gave_it(
+    host: SimulatedHost, tmp_path: Path, told: str | None, node: bool, stale: bool
+) -> None:
+    host.remove_node("/dev/vfio/1")
+    devnodes.add(host, "/dev/vfio/1", (245, 3))
+    if told is not None:
+        host.write_file("/sys/class/vfio/1/dev", f"{told}\n")
+    found = groups.group(Root(tmp_path), GroupNumber(1))
+    assert found is not None
+    assert (found.node, found.stale) == (node, stale)
 
 
 def test_a_group_without_the_file_has_no_such_memory(host: SimulatedHost, tmp_path: Path) -> None:

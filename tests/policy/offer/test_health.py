@@ -80,6 +80,13 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], str]] = [
         "IOMMU group 1 is not viable: 0000:65:00.1 (e1000e)",
     ),
     ("group node", ReasonCode.NODE_MISSING, CARD, {"group": GROUP._replace(node=False)}, "/dev/vfio/1"),
+    (
+        "node of another group",
+        ReasonCode.NODE_MISSING,
+        CARD,
+        {"group": GROUP._replace(node=False, stale=True)},
+        "/dev/vfio/1 is not the group's",
+    ),
     ("container node", ReasonCode.NODE_MISSING, CARD, {"nodes": frozenset()}, "/dev/vfio/vfio"),
     ("held", ReasonCode.GROUP_HELD, CARD, {"holders": holders(B)}, f"held by ns/vm, which has {B}"),
     ("held by number", ReasonCode.GROUP_HELD, CARD, {"holders": holders("1")}, "which has 1"),

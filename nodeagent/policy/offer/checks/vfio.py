@@ -96,6 +96,12 @@ def nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
         return None
     if use.iommufd is Iommufd.ONLY and IOMMUFD_NODE not in unit.nodes:
         return _no_iommufd()
+    if unit.group is not None and unit.group.stale and use.iommufd is not Iommufd.ONLY:
+        return Reason(
+            ReasonCode.NODE_MISSING,
+            f"/dev/vfio/{unit.number} is not the group's: it has the number of another device",
+            "remove that node, which the kernel has not made, and bind the device again: it makes its own",
+        )
     wanted = (
         f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
         if use.iommufd is Iommufd.ONLY
