@@ -50,9 +50,14 @@ def add_board(node: Node, place: Place, **functions: int) -> dict[str, list[str]
 
 
 async def get_whole_boards(
-    node: Node, boards: list[dict[str, list[str]]], lost: list[str], each: int, *others: Pod
+    node: Node,
+    boards: list[dict[str, list[str]]],
+    lost: list[str],
+    each: int,
+    *others: Pod,
+    most: int = 1,
 ) -> None:
-    """One machine after the other wants that many of both, beside others; none gets parts of two boards."""
+    """One machine after the other wants that many of both, beside others; none has parts of more boards."""
     for address in lost:
         node.host.bind(address, None)
     offered = [(resource, ids) for board in boards for resource, ids in board.items()]
@@ -71,7 +76,7 @@ async def get_whole_boards(
             await kubelet.until(lambda: known(kubelet))
             vm = await kubelet.admit(pod("vm", {GPU: each, USB: each}))
             running(vm)
-            assert len(groups(vm)) == 1, f"the {number}. machine"
+            assert len(groups(vm)) == most, f"the {number}. machine"
             kubelet.delete(vm)
             await node.until_told(lambda told: "ns/vm" not in str(told["holders"]))
 
@@ -111,3 +116,26 @@ async def test_of_two_that_lack_something_the_one_that_lacks_less_is_given_first
     node.configure(RULES + AUDIOS)
     lost = [*boards[0][USB], *boards[0][AUDIO], *boards[1][AUDIO]]
     await get_whole_boards(node, boards, lost, 1, pod("other", {GPU: 1, USB: 1, AUDIO: 1}))
+
+
+async def test_who_wants_two_boards_gets_two_whole_ones_and_no_parts_of_three(node: Node) -> None:
+    boards = [add_board(node, Place(group), gpu=2, usb=2) for group in (20, 30, 40)]
+    node.configure(RULES)
+    await get_whole_boards(node, boards, boards[0][USB][:1], 4, most=2)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "another lacks one"])
+async def test_a_machine_that_is_started_anew_gets_its_large_board_again_though_small_ones_are_free(
+    node: Node, lost: bool
+) -> None:
+    boards = [add_board(node, Place(20), gpu=1, usb=1)]
+    boards += [add_board(node, Place(30), gpu=2, usb=2) if lost else add_board(node, Place(30), gpu=1, usb=1)]
+    boards += [add_board(node, Place(40), gpu=2, usb=2)]
+    node.configure(RULES)
+    await get_whole_boards(node, boards, boards[1][USB][:1] if lost else [], 2)
+
+
+async def test_a_large_board_that_lacks_one_is_taken_before_a_small_one_is_torn(node: Node) -> None:
+    boards = [add_board(node, Place(20), gpu=1, usb=1), add_board(node, Place(30), gpu=3, usb=3)]
+    node.configure(RULES)
+    await get_whole_boards(node, boards, boards[1][USB][:1], 2)

@@ -3,12 +3,15 @@
 
 Devices are picked one after the other. The next one comes from a group of which the same pod has a part;
 else from one that is begun already; else from one that lacks nothing of other resources, for the pod may ask
-for one of them next; else from a group that is just what is still wanted, or fits wholly into it; else from
-where the fewest devices are left over, so that large sets stay together for those who need them. What a pod
-had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes after all that
-is free and whole; where that is too little, no group is torn for it, and what is seen to be closed comes
-first. A group that another pod has, or is being given, comes last. Ties go by address: the kubelet's list has
-a random order.
+for one of them next; else from a group that is just what is still wanted, or from the largest that fits
+wholly into it; else from where the fewest devices are left over, so that large sets stay together for those
+who need them. For who wants several, a group that has as many counts as whole, whatever it lacks, if all
+whole ones together have fewer: parts of several would be torn.
+
+What a pod had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes
+after all that is free and whole. Where that is too little, no group is torn for it, and what is seen to be
+closed comes first; if that is just what is wanted, also before several others. A group that another pod has,
+or is being given, comes last. Ties go by address: the kubelet's list has a random order.
 """
 
 from __future__ import annotations
@@ -45,10 +48,24 @@ def choose(
 
 
 class _Choice(NamedTuple):
-    """How much there is to choose from."""
+    """What there is to choose from, for as many as are wanted."""
 
     limit: Whose  # up to here all are as good as nobody's
-    roomy: bool  # a whole group has all that is wanted
+    short: bool  # all whole groups together have fewer
+    free: bool  # one whole group of nobody's has just as many
+
+    @classmethod
+    def of(cls, spots: Sequence[Topology], wanted: int) -> _Choice:
+        """Of these spots."""
+        closed = [spot for spot in spots if spot.whose <= Whose.LEFT]
+        whole = [spot for spot in closed if not spot.lacks]
+        free = [spot for spot in whole if spot.whose <= Whose.NOBODY]
+        limit = Whose.LEFT if len(closed) >= wanted else Whose.LEAVING
+        return cls(
+            limit=Whose.NOBODY if len(free) >= wanted else limit,
+            short=len(whole) < wanted,
+            free=wanted in Counter(spot.group for spot in free if spot.group is not None).values(),
+        )
 
 
 class _Pool:
@@ -61,7 +78,7 @@ class _Pool:
 
     def __init__(self, spots: Sequence[Topology], wanted: int) -> None:
         self._spots = spots
-        self._choice = _Choice(_limit(spots, wanted), _roomy(spots, wanted))
+        self._choice = _Choice.of(spots, wanted)
         self._in_group = Counter(spot.group for spot in spots)
         self._in_numa = Counter(spot.numa for spot in spots)
         self._in_root = Counter(spot.root for spot in spots)
@@ -113,44 +130,39 @@ class _Pool:
         return bool(row)
 
     def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
-        spot = self._spots[position]
+        spot, choice = self._spots[position], self._choice
         fresh, present = spot.group not in self._groups, self._in_group[spot.group]
-        lacks = spot.lacks if fresh else 0
-        just = not self._choice.roomy and 1 < wanted == present
-        late = spot.whose in (Whose.LEFT, Whose.LEAVING)
-        whose = Whose.NOBODY if late and spot.whose <= self._choice.limit else spot.whose
+        lacks, several = spot.lacks if fresh else 0, fresh and wanted > 1
+        just = several and present == wanted
+        as_whole = several and present >= wanted and choice.short
+        whose = self._whose(spot, taken=not fresh or (just and not lacks and not choice.free))
         return (
-            _place(whose, 0 if just else lacks),
+            _place(whose, 0 if as_whole else lacks),
             fresh,
+            several and present < wanted and choice.short,
             fresh and present > wanted,
-            fresh and 1 < wanted != present,
+            several and not just,
             lacks,
+            -present if several and present < wanted else 0,
             bool(self._numas) and spot.numa not in self._numas,
             _fit(self._in_numa[spot.numa], wanted),
             bool(self._roots) and spot.root not in self._roots,
             _fit(self._in_root[spot.root], wanted),
-            late and spot.whose,
+            spot.whose,
             position,
         )
 
-
-def _limit(spots: Sequence[Topology], wanted: int) -> Whose:
-    """Whose devices are as good as nobody's, for without them there are too few."""
-    enough = (w for w in (Whose.NOBODY, Whose.LEFT) if sum(spot.whose <= w for spot in spots) >= wanted)
-    return next(enough, Whose.LEAVING)
-
-
-def _roomy(spots: Sequence[Topology], wanted: int) -> bool:
-    """True if a group that lacks nothing has all that is wanted, and is nobody's or seen to be closed."""
-    whole = Counter(spot.group for spot in spots if not spot.lacks and spot.whose <= Whose.LEFT)
-    return any(present >= wanted for group, present in whole.items() if group is not None)
+    def _whose(self, spot: Topology, *, taken: bool) -> Whose:
+        """By whose it ranks: what was left is as good as nobody's if it is needed or ``taken`` together."""
+        left = spot.whose is Whose.LEFT and taken
+        needed = Whose.NOBODY < spot.whose <= self._choice.limit
+        return Whose.NOBODY if left or needed else spot.whose
 
 
 def _place(whose: Whose, lacks: int) -> tuple[Whose, int, Whose]:
     """By whose it is; nobody's group that lacks something comes after a whole one that was left.
 
-    Who wants more of such a group than it has gets a part of another one, too. It counts as whole if it is
-    just what is wanted, and no whole one has as much.
+    Who wants more of such a group than it has gets a part of another one, too.
     """
     later = lacks > 0 and whose is Whose.NOBODY
     return (Whose.LEFT if later else whose, lacks, whose)

@@ -193,13 +193,14 @@ def test_where_boards_that_were_left_are_needed_a_closed_one_comes_first() -> No
     assert prefer.choose(["a", "b", "d"], [], 1, topologies) == ("b",)
 
 
-def test_a_group_that_has_all_that_is_wanted_is_taken_though_it_lacks_something_of_another_resource() -> None:
+def test_a_group_that_has_all_that_is_wanted_is_taken_though_it_lacks_something_if_whole_ones_have_less() -> (
+    None
+):
     pair = {"a": Topology(1, 0, lacks=1), "b": Topology(1, 0, lacks=1)}
     single = {"c": Topology(2, 0), "d": Topology(3, 0)}
-    whole = {"e": Topology(4, 0), "f": Topology(4, 0)}
-    assert set(prefer.choose("abcd", [], 2, pair | single)) == {"a", "b"}
+    assert set(prefer.choose("abc", [], 2, pair | single)) == {"a", "b"}
+    assert set(prefer.choose("abcd", [], 2, pair | single)) == {"c", "d"}
     assert prefer.choose("abcd", [], 1, pair | single) == ("c",)
-    assert set(prefer.choose("abef", [], 2, pair | whole)) == {"e", "f"}
 
 
 WIDE = {
@@ -225,3 +226,43 @@ def test_of_groups_that_lack_something_the_one_that_lacks_less_comes_first() -> 
         less = {name: spot if spot.lacks == 0 else spot._replace(lacks=3) for name, spot in WIDE.items()}
         less |= {name: spot._replace(lacks=2) for name, spot in WIDE.items() if not spot.lacks}
         assert set(prefer.choose("abcd", [], wanted, less)) == set("cd"[:wanted])
+
+
+def boards(**sizes: tuple[int, Whose, int]) -> dict[str, Topology]:
+    """Boards by name: how many devices each has, whose it is, and what it lacks."""
+    return {
+        f"{name}{each}": Topology(name, whose=whose, lacks=lacks)
+        for name, (size, whose, lacks) in sizes.items()
+        for each in range(size)
+    }
+
+
+FREE, LEFT, OPEN = Whose.NOBODY, Whose.LEFT, Whose.LEAVING
+
+
+@pytest.mark.parametrize(
+    ("places", "wanted", "chosen"),
+    [
+        pytest.param(boards(a=(1, FREE, 0), b=(2, FREE, 0), c=(2, FREE, 0)), 4, "bc", id="the largest first"),
+        pytest.param(boards(a=(1, FREE, 0), b=(2, FREE, 0)), 3, "ab", id="what is just left next"),
+        pytest.param(boards(a=(1, FREE, 0), b=(1, FREE, 0), c=(2, LEFT, 0)), 2, "c", id="just what was left"),
+        pytest.param(boards(a=(1, FREE, 0), b=(1, FREE, 0), c=(2, OPEN, 0)), 2, "ab", id="it may be open"),
+        pytest.param(boards(a=(2, LEFT, 0), b=(2, FREE, 0)), 2, "b", id="one is free that is just that"),
+        pytest.param(boards(a=(1, FREE, 0), b=(2, FREE, 1), c=(2, LEFT, 0)), 2, "c", id="and whole"),
+        pytest.param(
+            boards(a=(2, LEFT, 0), b=(1, FREE, 1), c=(1, FREE, 0)), 2, "a", id="beside one that lacks"
+        ),
+        pytest.param(boards(a=(1, FREE, 0), b=(3, FREE, 1)), 2, "b", id="whole ones are too few"),
+        pytest.param(boards(a=(1, FREE, 0), b=(1, FREE, 0), c=(3, FREE, 1)), 2, "ab", id="they are enough"),
+        pytest.param(
+            boards(a=(3, FREE, 1), b=(2, LEFT, 1)), 2, "b", id="just that, though it lacks something"
+        ),
+        pytest.param(
+            boards(a=(1, FREE, 1), b=(1, LEFT, 0), c=(1, LEFT, 0)), 2, "bc", id="whole ones were left"
+        ),
+    ],
+)
+def test_who_wants_several_gets_them_of_as_few_boards_as_can_be_and_of_whole_ones(
+    places: dict[str, Topology], wanted: int, chosen: str
+) -> None:
+    assert {each[0] for each in prefer.choose([*places], [], wanted, places)} == set(chosen)
