@@ -91,6 +91,22 @@ async def test_it_offers_devices_without_a_capability(image: Image, node: Node, 
     assert told["Uid"].split() == ["0"] * 4
 
 
+async def test_it_sees_all_of_the_hosts_dev_where_drivers_are_changed(
+    image: Image, node: Node, port: int
+) -> None:
+    """The host's /dev takes the place of the container's own."""
+    seen = [each for each in daemon_options(node, port) if not each.endswith("/dev/vfio:ro")]
+    async with node.kubelet() as kubelet:
+        with containers.running(image, (*seen, "--volume=/dev:/dev:ro")) as container:
+            await kubelet.until_listed(T4, 1, PATIENCE)
+            metrics = await to_thread.run_sync(ask, port, "/metrics")
+            missing = 'health="unhealthy",reason="node-missing"'
+            assert f'nodeagent_devices{{resource="{T4}",{missing}}} 1' in metrics
+            assert await to_thread.run_sync(ask, port, "/healthz") == "alive\n"
+            inside = ("exec", container.name, "python3.11", "-c", "import os; print(os.listdir('/dev'))")
+            assert str(os.listdir("/dev")) == (await to_thread.run_sync(containers.podman, *inside)).strip()
+
+
 async def test_it_stops_within_a_second_with_exit_code_zero(image: Image, node: Node, port: int) -> None:
     async with node.kubelet() as kubelet:
         with serving(image, node, port) as container:
