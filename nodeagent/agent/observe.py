@@ -173,11 +173,12 @@ class Observer:
             raise
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reads.tell(self._runner.stuck, error)
-        looked_for = before.looked_for if error else frozenset(nodes)
-        hidden = await self._runner.hidden([each for each in before.unplaced if each not in host.dev_nodes])
-        now = self._snapshots.now
-        seen = containers.sightings(now, host, hidden)
-        now = replace(now, host=host, names=names, looked_for=looked_for, seen_behind=seen)
+        missing = [each for each in before.given_paths if each not in host.dev_nodes]
+        hidden = await self._runner.hidden(missing)
+        known = frozenset(nodes).difference(before.given_nodes if hidden is None else ())
+        looked_for = before.looked_for if error else known
+        now = containers.remembering(self._snapshots.now, host, hidden or {})
+        now = replace(now, host=host, names=names, looked_for=looked_for)
         self._snapshots.publish(now)
         self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error, durations))

@@ -8,6 +8,7 @@ function gets another driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.host import Host
@@ -31,6 +32,8 @@ def unknown(snapshot: Snapshot) -> str | None:
         name, each = snapshot.unwritten
         holder = snapshot.allocations.holder_of(name, each) or UNNAMED
         return f"what {holder} has as {each} of {name} is not known yet"
+    if snapshot.untold is not None:
+        return f"{snapshot.untold.holder or UNNAMED} has {snapshot.untold.what}, which is in no CDI file"
     return None
 
 
@@ -45,10 +48,32 @@ def _not_back(address: PciAddress, snapshot: Snapshot) -> str | None:
     return None
 
 
-def sightings(
+def remembering(before: Snapshot, host: Host, hidden: Mapping[str, DevNode]) -> Snapshot:
+    """The Snapshot with what is known by now, by this Host, of what pods were given.
+
+    ``hidden``: what the kernel has by the names of nodes that are not there.
+    """
+    stood_for = _stood_for(before, host)
+    known = before if stood_for == before.stood_for else replace(before, stood_for=stood_for)
+    seen = _sightings(known, host, hidden)
+    return known if seen == known.seen_behind else replace(known, seen_behind=seen)
+
+
+def _stood_for(before: Snapshot, host: Host) -> Mapping[str, tuple[str, ...]]:
+    """``stood_for`` by this Host: a file that is written anew takes nothing from who has what was in it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in before.given_cdi:
+        entry = host.cdi_entries.get(name)
+        paths = (*before.nodes_of(name), *(entry.device.paths if entry is not None else ()))
+        if paths:
+            found[name] = tuple(dict.fromkeys(paths))
+    return found
+
+
+def _sightings(
     before: Snapshot, host: Host, hidden: Mapping[str, DevNode]
 ) -> Mapping[str, frozenset[PciAddress]]:
-    """``seen_behind`` by this Host; ``hidden``: what the kernel has by names of nodes that are not there.
+    """``seen_behind`` by this Host.
 
     What was seen stays, also where a part of it is away, such as one of the controllers of a disk: until the
     node is seen behind something else.
@@ -64,7 +89,7 @@ def sightings(
             now |= known
         if now is not None:
             found[path] = now
-    return before.seen_behind if found == before.seen_behind else found
+    return found
 
 
 def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:

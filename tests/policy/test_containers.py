@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.cdi import CdiDevice, CdiFile
-from nodeagent.model.desired import Desired, NodePath, NodeRule
+from nodeagent.model.desired import CdiRule, Desired, NodePath, NodeRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import DevNode
@@ -174,21 +174,58 @@ def test_what_was_behind_a_given_node_is_known_for_as_long_as_somebody_has_it(
 ) -> None:
     now = replace(held("ttyX-0", nodes=(TTY,)), host=hosts[0])
     for host in hosts:
-        now = replace(now, seen_behind=containers.sightings(now, host, {}), host=host)
+        now = replace(containers.remembering(now, host, {}), host=host)
     assert now.seen_behind == ({} if seen is None else {TTY: frozenset(seen)})
-    assert containers.sightings(now, hosts[-1], {}) is now.seen_behind
-    assert containers.sightings(replace(now, allocations=Allocations()), hosts[-1], {}) == {}
+    assert containers.remembering(now, hosts[-1], {}) is now
+    assert containers.remembering(replace(now, allocations=Allocations()), hosts[-1], {}).seen_behind == {}
 
 
 def test_what_the_kernel_has_by_the_name_of_a_node_is_behind_it_where_the_node_is_not_seen() -> None:
     hidden = {OTHER: DevNode(OTHER, function=CARD)}
-    assert containers.sightings(GIVEN, HOST, hidden) == {OTHER: frozenset({CARD})}
+    assert containers.remembering(GIVEN, HOST, hidden).seen_behind == {OTHER: frozenset({CARD})}
     assert GIVEN.unplaced == (OTHER,)
     assert replace(GIVEN, seen_behind={OTHER: frozenset()}).unplaced == ()
 
 
+GPU_0 = "vendor.example/gpu=0"
+
+
+def files(*nodes: str) -> Host:
+    """The node, and a CDI file in which the device has these nodes; no file without any."""
+    devices = (CdiDevice("0", nodes),)
+    cdi = {"/etc/cdi/gpu.json": CdiFile("/etc/cdi/gpu.json", GPUS, devices)} if nodes else {}
+    return replace(HOST, cdi=cdi)
+
+
 def test_the_nodes_of_a_cdi_device_are_given_with_it() -> None:
-    known = held("gpu0", cdi=("vendor.example/gpu=0",))
+    known = held("gpu0", cdi=(GPU_0,))
     assert known.given_paths == (TTY,)
-    away = replace(known, host=Host(cdi=HOST.cdi), seen_behind=containers.sightings(known, Host(), {}))
+    away = replace(containers.remembering(known, Host(), {}), host=Host(cdi=HOST.cdi))
     assert containers.part_of(CARD, away) == "ns/one has vendor.example/gpu=0, which is behind 0000:07:00.0"
+
+
+@pytest.mark.parametrize("nodes", [(), ("/dev/ttyY",)], ids=["the file is gone", "it names another node"])
+def test_a_cdi_device_stands_for_what_it_stood_for_while_a_pod_has_it(nodes: tuple[str, ...]) -> None:
+    known, now = held("gpu0", cdi=(GPU_0,)), files(*nodes)
+    for _ in range(2):
+        known = replace(containers.remembering(known, now, {}), host=now)
+        assert known.stood_for == {GPU_0: (TTY, *nodes)}
+        assert containers.part_of(CARD, known) == f"ns/one has {GPU_0}, which is behind {CARD}"
+    free = replace(known, allocations=Allocations())
+    assert containers.remembering(free, now, {}).stood_for == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "unknown"),
+    [("vendor.example/gpu", True), ("other.example/gpu", False)],
+    ids=["a rule's", "none's"],
+)
+def test_a_cdi_device_that_no_file_has_may_be_behind_any_function_if_rules_offer_its_kind(
+    kind: str, unknown: bool
+) -> None:
+    """The daemon was started anew since, and the file is torn."""
+    rules = Desired(rules=(CdiRule(ResourceName("example.com/cuda"), kind),))
+    known = replace(held("gpu0", cdi=(GPU_0,)), desired=rules, host=files())
+    found = containers.part_of(CARD, known)
+    assert found == (f"ns/one has {GPU_0}, which is in no CDI file" if unknown else None)
+    assert (containers.part_of(CARD, replace(known, host=files(OTHER))) is None) is True

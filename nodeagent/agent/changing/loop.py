@@ -200,6 +200,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         snapshot.behind,
         snapshot.let_go,
         snapshot.seen_behind,
+        snapshot.stood_for,
         snapshot.loans,
         snapshot.looked_for,
         snapshot.open,

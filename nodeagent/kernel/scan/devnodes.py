@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.chardevs import minor
+from nodeagent.kernel.scan.patience import at_once
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.nodes import DevNode, fits, is_pattern
 
@@ -30,7 +31,7 @@ _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver i
 # nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
 _SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
 _GPUS, _GPU = "/proc/driver/nvidia/gpus", re.compile(r"nvidia(\d+)")
-_CLASSES = "/sys/class"
+_CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus/usb"
 
 
 def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
@@ -152,24 +153,24 @@ class Reading:
             return None, (), False
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
         if kind == "char" and major == _NVIDIA:
-            gpu = self._nvidia.get(str(low))
-            return None, () if gpu is None else (gpu,), gpu is None and low < _NVIDIA_SHARED
+            gpus = _with_number(low, self._nvidia)
+            return None, gpus, not gpus and low < _NVIDIA_SHARED
         return *self._shown(f"/sys/dev/{kind}/{major}:{low}"), False
 
     def named(self, path: str) -> DevNode | None:
         """What has the name of this path in the kernel; None if nothing has."""
         name = path.rpartition(f"{DEV}/")[2]
-        gpu = _GPU.fullmatch(name)
-        if gpu is not None:
-            return DevNode(path, function=self._nvidia[gpu[1]]) if gpu[1] in self._nvidia else None
+        if (gpu := _GPU.fullmatch(name)) is not None:
+            gpus = _with_number(int(gpu[1]), self._nvidia)
+            return DevNode(path, function=gpus[0], others=gpus[1:]) if gpus else None
         last = name.rpartition("/")[2]
-        for kind in self._root.names(_CLASSES):
-            lines = (self._root.text(f"{_CLASSES}/{kind}/{last}/uevent") or "").splitlines()
-            if f"DEVNAME={name}" in lines:
-                parent, functions = self._shown(f"{_CLASSES}/{kind}/{last}")
-                return DevNode(
-                    path, parent=parent, function=next(iter(functions), None), others=functions[1:]
-                )
+        places = [f"{_CLASSES}/{kind}/{last}" for kind in self._root.names(_CLASSES)]
+        if path.startswith(f"{_USB}/"):
+            places = [f"{_USB_DEVICES}/{each}" for each in self._root.names(_USB_DEVICES)]
+        for place in places:
+            if f"DEVNAME={name}" in (self._root.text(f"{place}/uevent") or "").splitlines():
+                parent, all_ = self._shown(place)
+                return DevNode(path, parent=parent, function=all_[0] if all_ else None, others=all_[1:])
         return None
 
     def _shown(self, at: str) -> tuple[str | None, tuple[PciAddress, ...]]:
@@ -223,11 +224,18 @@ class Reading:
         return found
 
     @cached_property
-    def _nvidia(self) -> dict[str, PciAddress]:
-        """Number of NVIDIA's node → the GPU behind it."""
-        gpus = (PciAddress(name) for name in self._root.names(_GPUS))
-        numbered = ((minor(self._root, gpu), gpu) for gpu in gpus)
-        return {number: gpu for number, gpu in numbered if number is not None}
+    def _nvidia(self) -> dict[PciAddress, list[str | None]]:
+        """The GPUs that its driver has → their numbers; empty for one that does not answer."""
+        gpus = [PciAddress(name) for name in self._root.names(_GPUS)]
+        return {gpu: at_once(f"number of {gpu}", partial(minor, self._root, gpu)) for gpu in gpus}
+
+
+def _with_number(number: int, known: Mapping[PciAddress, list[str | None]]) -> tuple[PciAddress, ...]:
+    """The GPU of NVIDIA's with this number; all that do not tell theirs, if it is none of the others'."""
+    if number >= _NVIDIA_SHARED:
+        return ()
+    found = tuple(gpu for gpu, told in known.items() if told == [str(number)])
+    return found or tuple(gpu for gpu, told in known.items() if not told)
 
 
 def _function(parent: str | None) -> PciAddress | None:

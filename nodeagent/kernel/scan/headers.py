@@ -3,30 +3,20 @@
 
 The kernel lets nobody read while it resets a function (pci_cfg_access_lock in drivers/pci/access.c), which
 takes a second for a bus, and up to a minute for one that is slow to come back; a VM resets its function when
-it starts. Who does not answer at once is nothing that is known, and no reason to call it unreadable. What was
-left behind is waited for before anything is asked again: the name of its thread tells.
+it starts. Who does not answer at once is nothing that is known, and no reason to call it unreadable.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.patience import at_once
 
 _HEADER = 64  # bytes; the first four of a VF's are ones always
-_PATIENCE = 0.1  # seconds; a read takes microseconds
 
 
 def answers(root: Root, path: str) -> bool | None:
     """False if ``config`` below this path is all ones; None if it says nothing, or not at once."""
-    name = f"header of {path}"
-    found: list[bool | None] = []
-    if all(each.name != name for each in threading.enumerate()):
-        look = threading.Thread(target=lambda: found.append(whole(root, path)), name=name, daemon=True)
-        with suppress(RuntimeError):  # no thread can be had
-            look.start()
-            look.join(_PATIENCE)
+    found = at_once(f"header of {path}", lambda: whole(root, path))
     return found[0] if found else None
 
 

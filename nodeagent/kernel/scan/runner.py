@@ -93,11 +93,11 @@ class ScanRunner:
         host = await self._sights.added(host, items.findings.tables["functions"])
         return await self._uses.add(host, previous, plan.whole)
 
-    async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode]:
-        """What the kernel has by the names of nodes that are not there; nothing without an answer in time."""
+    async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode] | None:
+        """What the kernel has by the names of nodes that are not there; None without an answer in time."""
         with anyio.move_on_after(self._deadline):
             return await threads.call(devnodes.by_name, self._root, paths) if paths else {}
-        return {}
+        return None
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.

@@ -13,6 +13,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes
 from nodeagent.sim import devnodes as made
 from nodeagent.sim.host import SimulatedHost
+from tests.sim import fifos
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 GPU = "0000:3b:00.0"
@@ -104,3 +105,44 @@ def test_a_gpu_of_nvidia_s_is_known_by_its_number_and_without_one_nothing_is_the
 )
 def test_only_directories_that_matter_are_watched(wanted: str, watched: set[str]) -> None:
     assert set(devnodes.places(wanted)) == watched
+
+
+def numbered(host: SimulatedHost, address: str, number: int | None) -> None:
+    """A GPU that NVIDIA's driver has; it does not answer without a number."""
+    path = f"/proc/driver/nvidia/gpus/{address}/information"
+    host.write_file(path, f"Device Minor: \t {number}\n")
+    if number is None:
+        fifos.replace_by_fifo(host.path(path))
+
+
+def test_a_node_of_nvidia_s_may_be_any_gpu_s_that_does_not_answer_if_it_is_no_other_s(
+    host: SimulatedHost, tmp_path: Path
+) -> None:
+    numbered(host, GPU, 1)
+    numbered(host, "0000:0a:00.0", None)
+    for number in (1, 2, 255):
+        made.add(host, f"/dev/nvidia{number}", (195, number))
+    found = devnodes.read(Root(tmp_path), [f"/dev/nvidia{number}" for number in (1, 2, 255)])
+    fifos.replace_fifo(host.path("/proc/driver/nvidia/gpus/0000:0a:00.0/information"), b"Device Minor: 2")
+    assert {path: (node.functions, node.vacant) for path, node in found.items()} == {
+        "/dev/nvidia1": ((GPU,), False),
+        "/dev/nvidia2": (("0000:0a:00.0",), False),
+        "/dev/nvidia255": ((), False),
+    }
+
+
+def test_what_the_kernel_has_by_the_name_of_a_node_that_is_not_seen(
+    host: SimulatedHost, tmp_path: Path
+) -> None:
+    numbered(host, GPU, 1)
+    card, stick = f"{made.real_directory(host, GPU)}/drm/card0", f"{made.real_directory(host, GPU)}/usb1/1-2"
+    made.named(host, "dri/card0", "drm", card)
+    made.named(host, "kvm", "misc", "/sys/devices/virtual/misc/kvm")
+    host.write_file(f"{stick}/uevent", "DEVTYPE=usb_device\nDEVNAME=bus/usb/001/004\n")
+    host.tree.link("/sys/bus/usb/devices/1-2", stick)
+    names = ("/dev/nvidia1", "/run/nvidia/driver/dev/nvidia1", "/dev/dri/card0", "/dev/bus/usb/001/004")
+    found = devnodes.by_name(Root(tmp_path), (*names, "/dev/kvm", "/dev/card0", "/dev/nvidia7", "/dev/none"))
+    assert {path: node.functions for path, node in found.items()} == {
+        **dict.fromkeys(names, (GPU,)),
+        "/dev/kvm": (),
+    }
