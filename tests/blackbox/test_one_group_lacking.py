@@ -139,3 +139,19 @@ async def test_a_large_board_that_lacks_one_is_taken_before_a_small_one_is_torn(
     boards = [add_board(node, Place(20), gpu=1, usb=1), add_board(node, Place(30), gpu=3, usb=3)]
     node.configure(RULES)
     await get_whole_boards(node, boards, boards[1][USB][:1], 2)
+
+
+@pytest.mark.parametrize("lost", [GPU, USB])
+async def test_a_board_of_which_one_function_has_left_the_bus_is_no_whole_one(node: Node, lost: str) -> None:
+    """Nothing of it is listed any more, and the rest of it is in order."""
+    fewer = {lost.rpartition("/")[2]: 1}
+    boards = [add_board(node, Place(20), **{"gpu": 2, "usb": 2, **fewer})]
+    boards += [add_board(node, Place(30), gpu=2, usb=2)]
+    node.configure(RULES)
+    await get_whole_boards(node, boards, [], 2)
+
+
+async def test_a_large_board_is_torn_before_a_small_one_and_it(node: Node) -> None:
+    boards = [add_board(node, Place(20), gpu=1, usb=1), add_board(node, Place(30), gpu=3, usb=3)]
+    node.configure(RULES)
+    await get_whole_boards(node, boards, [], 2)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.ids import GroupNumber
-from nodeagent.model.resource import Resource, Resources
+from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import kinds, units
@@ -75,29 +75,26 @@ def topologies(
 
 
 def lacks(resource: Resource, resources: Resources, host: Host) -> Counter[GroupNumber]:
-    """Of how many other resources a group has less in order than another group of this resource.
+    """Of how many other resources a group has less in order than another that has as many of this one.
 
-    It has something of it that is Unhealthy, or nothing of it at all, such as a board of which one function
-    has no driver, or has left the bus.
+    Something of it is Unhealthy, or is not there, such as a function that has left the bus.
     """
-    ours = _in_order(resource, host).keys()
+    ours = _counted(resource.devices, host)
     found: Counter[GroupNumber] = Counter()
     for other in resources.values():
         if other.name != resource.name:
-            order = _in_order(other, host)
-            whole = {number for number in ours & order.keys() if order[number]}
-            found.update(ours - whole if whole else ())
+            healthy = _counted((device for device in other.devices if device.healthy), host)
+            most: dict[int, int] = {}
+            for number, count in ours.items():
+                most[count] = max(most.get(count, 0), healthy[number])
+            found.update(number for number, count in ours.items() if healthy[number] < most[count])
     return found
 
 
-def _in_order(resource: Resource, host: Host) -> dict[GroupNumber, bool]:
-    """The groups of which the resource has something, and whether all of that is Healthy."""
-    found: dict[GroupNumber, bool] = {}
-    for device in resource.devices:
-        host_device = host.device(device.id)
-        if host_device is not None and host_device.group is not None:
-            found[host_device.group] = found.get(host_device.group, True) and device.healthy
-    return found
+def _counted(devices: Iterable[Device], host: Host) -> Counter[GroupNumber]:
+    """How many of these each group has."""
+    known = (host.device(device.id) for device in devices)
+    return Counter(each.group for each in known if each is not None and each.group is not None)
 
 
 def _whose(

@@ -67,13 +67,21 @@ def test_a_group_lacks_what_others_have_in_order(others: list[Resource], lacks: 
     assert "".join(str(place.lacks) for place in found.values()) == lacks
 
 
-def test_two_of_a_board_lack_it_both_if_one_of_that_is_out_of_order() -> None:
-    there = host(function(A, 7), function(B, 7), function(C, 8))
-    broken = Device(DeviceId(B), Reason(ReasonCode.DRIVER_CHANGED, ""))
-    usb = Resource(USB, Kind.PCI, (Device(DeviceId(A)), broken, Device(DeviceId(C))))
-    gpus = Resource(GPUS, Kind.PCI, (Device(DeviceId(A)), Device(DeviceId(B)), Device(DeviceId(C))))
-    found = topologies((A, B, C), gpus, {GPUS: gpus, USB: usb}, snapshot(there), same=False)
-    assert [place.lacks for place in found.values()] == [1, 1, 0]
+@pytest.mark.parametrize("gone", [True, False], ids=["left the bus", "lost its driver"])
+def test_a_board_of_two_lacks_what_only_one_of_its_functions_has(gone: bool) -> None:
+    """A board of another size lacks nothing by that."""
+    two, like, small = ("0000:0a:00", "0000:0b:00", "0000:0c:00")
+    functions = [f"{board}.{each}" for board in (two, like) for each in range(4)]
+    functions += [f"{small}.0", f"{small}.2"]
+    there = host(*(function(each, ord(each[6])) for each in functions))
+    lost = Device(DeviceId(f"{two}.2"), Reason(ReasonCode.DRIVER_CHANGED, ""))
+    others = [Device(DeviceId(each)) for each in functions if each[-1] in "23" and each != lost.id]
+    gpus = Resource(GPUS, Kind.PCI, tuple(Device(DeviceId(each)) for each in functions if each[-1] in "01"))
+    usb = Resource(USB, Kind.PCI, tuple(others if gone else [*others, lost]))
+    found = topologies(
+        [each.id for each in gpus.devices], gpus, {GPUS: gpus, USB: usb}, snapshot(there), same=False
+    )
+    assert [place.lacks for place in found.values()] == [1, 1, 0, 0, 0]
 
 
 def test_what_this_host_does_not_have_is_nowhere() -> None:
