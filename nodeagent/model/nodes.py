@@ -24,7 +24,7 @@ class DevNode(NamedTuple):
     ``target``: the node itself, where the path is a link. ``alias``: its lasting name, such as
     ``serial/usb-FTDI_A50285BI``, from the links of udev. ``parent``: the directory in sysfs of the device to
     which it belongs. ``vacant``: the node is there, and no device has its number. ``others``: more functions
-    behind it, for an NVMe disk may have several controllers.
+    behind it, for an NVMe disk may have several controllers. ``guessed``: nothing tells which of them it is.
     """
 
     path: str
@@ -34,6 +34,7 @@ class DevNode(NamedTuple):
     function: PciAddress | None = None  # the PCI function behind it, whatever is between
     vacant: bool = False
     others: tuple[PciAddress, ...] = ()
+    guessed: bool = False
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:

@@ -48,7 +48,7 @@ class Snapshot:
     was to change, until VFIO has them, with the given nodes that nothing was behind before: others may have
     gone with it. ``seen_behind`` are the functions that nodes were seen to have behind them, from when a pod
     was given them until none has them: a node may be away for a moment, or what is behind it. So it is with
-    ``stood_for``, the nodes of CDI devices by their names, for their files are written anew.
+    ``stood_for``, the nodes of CDI devices, for their files are written anew.
     """
 
     host: Host = field(default_factory=Host)
@@ -67,7 +67,7 @@ class Snapshot:
     behind: frozenset[str] = frozenset()
     let_go: Mapping[str, frozenset[str]] = field(default_factory=dict)
     seen_behind: Mapping[str, frozenset[PciAddress]] = field(default_factory=dict)
-    stood_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stood_for: Mapping[Had, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:
@@ -136,30 +136,32 @@ class Snapshot:
             for device_id, paths in ids.items():
                 holder = allocations.holder_of(resource, device_id)
                 yield from ((Had(path, holder), (path,)) for path in paths)
-        yield from ((had, self.nodes_of(name)) for name, had in self.given_cdi.items())
+        yield from ((had, self.nodes_of(had)) for had in self.given_cdi)
 
     @cached_property
-    def given_cdi(self) -> Mapping[str, Had]:
-        """The CDI devices that pods were given, by their names."""
-        return {
-            name: Had(name, self.allocations.holder_of(resource, device_id))
+    def given_cdi(self) -> tuple[Had, ...]:
+        """The CDI devices that pods were given."""
+        found = (
+            Had(name, self.allocations.holder_of(resource, device_id))
             for resource, ids in self.allocations.cdi.items()
             for device_id, names in ids.items()
             for name in names
-        }
+        )
+        return tuple(dict.fromkeys(found))
 
-    def nodes_of(self, name: str) -> tuple[str, ...]:
-        """The nodes of a CDI device, and those that it stood for before."""
-        entry = self.host.cdi_entries.get(name)
-        return (*self.stood_for.get(name, ()), *(entry.device.paths if entry is not None else ()))
+    def nodes_of(self, had: Had) -> tuple[str, ...]:
+        """The nodes of a CDI device that a pod has, and those that it stood for before."""
+        entry = self.host.cdi_entries.get(had.what)
+        before = self.stood_for.get(had) or self.stood_for.get(Had(had.what, None), ())
+        return (*before, *(entry.device.paths if entry is not None else ()))
 
     @cached_property
     def untold(self) -> Had | None:
         """A CDI device that a pod was given, of a kind that rules offer, and that no file has or had."""
-        known = {**self.stood_for, **self.host.cdi_entries}
         kinds = self.desired.cdi_kinds
-        missing = (had for name, had in self.given_cdi.items() if name not in known)
-        return next((had for had in missing if had.what.partition("=")[0] in kinds), None)
+        ours = (had for had in self.given_cdi if had.what.partition("=")[0] in kinds)
+        known = {had.what for had in self.stood_for} | self.host.cdi_entries.keys()
+        return next((had for had in ours if had.what not in known), None)
 
     @property
     def given_nodes_seen(self) -> bool:

@@ -14,7 +14,7 @@ from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import DevNode
-from nodeagent.model.snapshot import Snapshot, placed
+from nodeagent.model.snapshot import Had, Snapshot, placed
 
 
 def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
@@ -59,14 +59,14 @@ def remembering(before: Snapshot, host: Host, hidden: Mapping[str, DevNode]) -> 
     return known if seen == known.seen_behind else replace(known, seen_behind=seen)
 
 
-def _stood_for(before: Snapshot, host: Host) -> Mapping[str, tuple[str, ...]]:
+def _stood_for(before: Snapshot, host: Host) -> Mapping[Had, tuple[str, ...]]:
     """``stood_for`` by this Host: a file that is written anew takes nothing from who has what was in it."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name in before.given_cdi:
-        entry = host.cdi_entries.get(name)
-        paths = (*before.nodes_of(name), *(entry.device.paths if entry is not None else ()))
+    found: dict[Had, tuple[str, ...]] = {}
+    for had in before.given_cdi:
+        entry = host.cdi_entries.get(had.what)
+        paths = (*before.nodes_of(had), *(entry.device.paths if entry is not None else ()))
         if paths:
-            found[name] = tuple(dict.fromkeys(paths))
+            found[had] = tuple(dict.fromkeys(paths))
     return found
 
 
@@ -81,8 +81,8 @@ def _sightings(
     found = {}
     for path in before.given_paths:
         known = before.seen_behind.get(path)
-        known = placed(before.host.dev_nodes.get(path)) if known is None else known
-        now = placed(host.dev_nodes.get(path) or hidden.get(path))
+        known = _seen(before.host.dev_nodes.get(path)) if known is None else known
+        now = _seen(host.dev_nodes.get(path) or hidden.get(path))
         if now is None:
             now = known
         elif known and (not now or not known.isdisjoint(now)):
@@ -90,6 +90,11 @@ def _sightings(
         if now is not None:
             found[path] = now
     return found
+
+
+def _seen(node: DevNode | None) -> frozenset[PciAddress] | None:
+    """What a node has behind it; a guess is nothing that is to be remembered."""
+    return None if node is None or node.guessed else placed(node)
 
 
 def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:

@@ -13,7 +13,7 @@ from nodeagent.model.desired import CdiRule, Desired, NodePath, NodeRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import DevNode
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Had, Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import containers
 
@@ -154,6 +154,12 @@ def host_with(*functions: PciAddress | None, path: str = TTY) -> Host:
     return Host(dev_nodes={path: DevNode(path, function=first, others=tuple(filter(None, others)))})
 
 
+def guess(*functions: PciAddress) -> Host:
+    """A host with that node, which may be of each of these."""
+    host = host_with(*functions)
+    return replace(host, dev_nodes={TTY: host.dev_nodes[TTY]._replace(guessed=True)})
+
+
 @pytest.mark.parametrize(
     ("hosts", "seen"),
     [
@@ -167,6 +173,9 @@ def host_with(*functions: PciAddress | None, path: str = TTY) -> Host:
         pytest.param([host_with(), Host()], set(), id="nothing of PCI"),
         pytest.param([Host(), host_with(None)], None, id="never seen"),
         pytest.param([Host(), host_with(XHCI)], {XHCI}, id="it comes late"),
+        pytest.param([host_with(CARD), guess(XHCI), host_with(CARD)], {CARD}, id="a guess beside it"),
+        pytest.param([guess(CARD, XHCI), host_with(XHCI)], {XHCI}, id="a guess before"),
+        pytest.param([guess(CARD, XHCI)], None, id="a guess alone"),
     ],
 )
 def test_what_was_behind_a_given_node_is_known_for_as_long_as_somebody_has_it(
@@ -209,10 +218,21 @@ def test_a_cdi_device_stands_for_what_it_stood_for_while_a_pod_has_it(nodes: tup
     known, now = held("gpu0", cdi=(GPU_0,)), files(*nodes)
     for _ in range(2):
         known = replace(containers.remembering(known, now, {}), host=now)
-        assert known.stood_for == {GPU_0: (TTY, *nodes)}
+        assert known.stood_for == {Had(GPU_0, ONE): (TTY, *nodes)}
         assert containers.part_of(CARD, known) == f"ns/one has {GPU_0}, which is behind {CARD}"
     free = replace(known, allocations=Allocations())
     assert containers.remembering(free, now, {}).stood_for == {}
+
+
+def test_what_a_cdi_device_stood_for_is_charged_to_those_alone_who_had_it_then() -> None:
+    """Another plugin gives one name to several pods, and the file is written anew between two."""
+    known = held("gpu0", cdi=(GPU_0,))
+    now = files("/dev/ttyY")
+    known = replace(containers.remembering(known, now, {}), host=now)
+    two = Holder("ns", "two", NAME)
+    later = Allocations({"gpu1": two}, cdi={NAME: {"gpu1": (GPU_0,)}})
+    known = containers.remembering(replace(known, allocations=later), now, {})
+    assert known.stood_for == {Had(GPU_0, two): ("/dev/ttyY",)}
 
 
 @pytest.mark.parametrize(

@@ -127,12 +127,10 @@ class Reading:
             return None
         if listed and stat.S_ISDIR(status.st_mode):
             return None
-        parent, functions, vacant = self._behind(status)
+        found = self._behind(status)
         real = self._of_group(status) or real
-        target = "" if real == path else real
-        alias = self._alias(real, parent) if listed else ""
-        function = functions[0] if functions else None
-        return DevNode(path, target, alias, parent, function, vacant, functions[1:])
+        alias = self._alias(real, found.parent) if listed else ""
+        return found._replace(path=path, target="" if real == path else real, alias=alias)
 
     def _of_group(self, status: os.stat_result) -> str | None:
         """The kernel's own node of an IOMMU group, or of a VFIO device, that has this number.
@@ -146,37 +144,35 @@ class Reading:
         directory = _VFIO.get(kind)
         return directory and f"{directory}/{name}"
 
-    def _behind(self, status: os.stat_result) -> tuple[str | None, tuple[PciAddress, ...], bool]:
-        """The device of this number, the PCI functions that it is on, and whether there is none at all."""
+    def _behind(self, status: os.stat_result) -> DevNode:
+        """What is behind a node of this number; it has no path yet."""
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
         if kind is None:
-            return None, (), False
+            return DevNode("")
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
         if kind == "char" and major == _NVIDIA:
-            gpus = _with_number(low, self._nvidia)
-            return None, gpus, not gpus and low < _NVIDIA_SHARED
-        return *self._shown(f"/sys/dev/{kind}/{major}:{low}"), False
+            return _of_nvidia(low, self._nvidia)
+        return self._shown(f"/sys/dev/{kind}/{major}:{low}")
 
     def named(self, path: str) -> DevNode | None:
         """What has the name of this path in the kernel; None if nothing has."""
         name = path.rpartition(f"{DEV}/")[2]
         if (gpu := _GPU.fullmatch(name)) is not None:
-            gpus = _with_number(int(gpu[1]), self._nvidia)
-            return DevNode(path, function=gpus[0], others=gpus[1:]) if gpus else None
+            found = _of_nvidia(int(gpu[1]), self._nvidia)
+            return None if found.vacant else found._replace(path=path)
         last = name.rpartition("/")[2]
         places = [f"{_CLASSES}/{kind}/{last}" for kind in self._root.names(_CLASSES)]
         if path.startswith(f"{_USB}/"):
             places = [f"{_USB_DEVICES}/{each}" for each in self._root.names(_USB_DEVICES)]
         for place in places:
             if f"DEVNAME={name}" in (self._root.text(f"{place}/uevent") or "").splitlines():
-                parent, all_ = self._shown(place)
-                return DevNode(path, parent=parent, function=all_[0] if all_ else None, others=all_[1:])
+                return self._shown(place)._replace(path=path)
         return None
 
-    def _shown(self, at: str) -> tuple[str | None, tuple[PciAddress, ...]]:
-        """The device to which what is shown there belongs, and the PCI functions that it is on."""
+    def _shown(self, at: str) -> DevNode:
+        """What is shown there: the device to which it belongs, and the PCI functions that it is on."""
         parent = self._device(f"{at}/device")  # what is itself on a bus has no such link: a USB device
-        return parent, self._functions(parent or self._device(at))
+        return _on(self._functions(parent or self._device(at)))._replace(parent=parent)
 
     def _functions(self, real: str | None) -> tuple[PciAddress, ...]:
         """Those on the way to a device; of an NVMe subsystem, which is on none of them, its controllers."""
@@ -230,12 +226,21 @@ class Reading:
         return {gpu: at_once(f"number of {gpu}", partial(minor, self._root, gpu)) for gpu in gpus}
 
 
-def _with_number(number: int, known: Mapping[PciAddress, list[str | None]]) -> tuple[PciAddress, ...]:
-    """The GPU of NVIDIA's with this number; all that do not tell theirs, if it is none of the others'."""
+def _of_nvidia(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:
+    """What is behind a node of NVIDIA's: of a GPU, or of the driver itself.
+
+    If it is no GPU's that tells its number, it may be that of each that does not.
+    """
     if number >= _NVIDIA_SHARED:
-        return ()
-    found = tuple(gpu for gpu, told in known.items() if told == [str(number)])
-    return found or tuple(gpu for gpu, told in known.items() if not told)
+        return DevNode("")
+    if found := tuple(gpu for gpu, told in known.items() if told == [str(number)]):
+        return _on(found)
+    silent = tuple(gpu for gpu, told in known.items() if told in ([], [None]))
+    return _on(silent)._replace(vacant=not silent, guessed=bool(silent))
+
+
+def _on(functions: tuple[PciAddress, ...]) -> DevNode:
+    return DevNode("", function=functions[0] if functions else None, others=functions[1:])
 
 
 def _function(parent: str | None) -> PciAddress | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, HostDevice, PciFunction
-from nodeagent.model.ids import GroupNumber
+from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
@@ -61,14 +61,16 @@ def topologies(
     lacking = lacks(resource, resources, snapshot.host)
     found: dict[str, Topology] = {}
     for device_id in ids:
-        host_device = snapshot.host.device(device_id)
+        host_device, device = snapshot.host.device(device_id), resource.device(device_id)
         if host_device is None:
             found[device_id] = NOWHERE
             continue
         function = kinds.of(host_device).function(host_device, snapshot.host)
         root = "" if function is None else function.pcie_root
-        whose = _whose(host_device, resource, snapshot, lately, same=same)
-        number = host_device.group
+        if device is None or not device.healthy:  # a moment ago: the kubelet does not know it yet
+            found[device_id] = Topology(None, host_device.numa_node, root, Whose.ANOTHER)
+            continue
+        number, whose = host_device.group, _whose(host_device, resource.name, snapshot, lately, same=same)
         less = 0 if number is None else lacking[number]
         found[device_id] = Topology(number, host_device.numa_node, root, whose, less)
     return found
@@ -98,18 +100,14 @@ def _counted(devices: Iterable[Device], host: Host) -> Counter[GroupNumber]:
 
 
 def _whose(
-    host_device: HostDevice, resource: Resource, snapshot: Snapshot, lately: frozenset[str], *, same: bool
+    host_device: HostDevice, resource: ResourceName, snapshot: Snapshot, lately: frozenset[str], *, same: bool
 ) -> Whose:
-    """A device that turned Unhealthy a moment ago is another's: the kubelet does not know it yet."""
-    device = resource.device(host_device.id)
-    if device is None or not device.healthy:
-        return Whose.ANOTHER
+    """By who has something of its group. Of the same resource the asker takes nothing twice of one group."""
     holders = _holders(host_device, snapshot)
     if not holders:
         return _since_lately(host_device, snapshot, lately) if lately else Whose.NOBODY
     mine = snapshot.reservations.settling if same else frozenset()
-    name = resource.name  # of the same one the asker takes nothing twice of one group
-    others = (holder.got(each) not in mine or holder.resource == name for each, holder in holders.items())
+    others = (holder.got(each) not in mine or holder.resource == resource for each, holder in holders.items())
     return Whose.ANOTHER if any(others) else Whose.ASKER
 
 

@@ -107,27 +107,30 @@ def test_only_directories_that_matter_are_watched(wanted: str, watched: set[str]
     assert set(devnodes.places(wanted)) == watched
 
 
-def numbered(host: SimulatedHost, address: str, number: int | None) -> None:
-    """A GPU that NVIDIA's driver has; it does not answer without a number."""
-    path = f"/proc/driver/nvidia/gpus/{address}/information"
-    host.write_file(path, f"Device Minor: \t {number}\n")
-    if number is None:
-        fifos.replace_by_fifo(host.path(path))
+def numbered(host: SimulatedHost, address: str, number: int) -> None:
+    """A GPU that NVIDIA's driver has."""
+    host.write_file(f"/proc/driver/nvidia/gpus/{address}/information", f"Device Minor: \t {number}\n")
 
 
-def test_a_node_of_nvidia_s_may_be_any_gpu_s_that_does_not_answer_if_it_is_no_other_s(
-    host: SimulatedHost, tmp_path: Path
+@pytest.mark.parametrize("text", [None, ""], ids=["it does not answer", "it says nothing"])
+def test_a_node_of_nvidia_s_may_be_any_gpu_s_that_tells_no_number_if_it_is_no_other_s(
+    host: SimulatedHost, tmp_path: Path, text: str | None
 ) -> None:
+    """A GPU that cannot be woken has an empty file."""
     numbered(host, GPU, 1)
-    numbered(host, "0000:0a:00.0", None)
+    silent = "/proc/driver/nvidia/gpus/0000:0a:00.0/information"
+    host.write_file(silent, text or "")
+    if text is None:
+        fifos.replace_by_fifo(host.path(silent))
     for number in (1, 2, 255):
         made.add(host, f"/dev/nvidia{number}", (195, number))
     found = devnodes.read(Root(tmp_path), [f"/dev/nvidia{number}" for number in (1, 2, 255)])
-    fifos.replace_fifo(host.path("/proc/driver/nvidia/gpus/0000:0a:00.0/information"), b"Device Minor: 2")
-    assert {path: (node.functions, node.vacant) for path, node in found.items()} == {
-        "/dev/nvidia1": ((GPU,), False),
-        "/dev/nvidia2": (("0000:0a:00.0",), False),
-        "/dev/nvidia255": ((), False),
+    if text is None:
+        fifos.replace_fifo(host.path(silent), b"Device Minor: 2")
+    assert {path: (node.functions, node.guessed, node.vacant) for path, node in found.items()} == {
+        "/dev/nvidia1": ((GPU,), False, False),
+        "/dev/nvidia2": (("0000:0a:00.0",), True, False),
+        "/dev/nvidia255": ((), False, False),
     }
 
 

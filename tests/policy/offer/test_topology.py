@@ -104,11 +104,16 @@ def test_whose_a_group_is() -> None:
     assert whose(reserved([A], settling=False)) == [Whose.ANOTHER, Whose.NOBODY]
 
 
-def test_what_turned_unhealthy_a_moment_ago_comes_last() -> None:
-    held = Device(DeviceId(A), Reason(ReasonCode.HELD_OUTSIDE, ""))
-    gpus = Resource(GPUS, Kind.PCI, (held,))
-    (place,) = topologies([A], gpus, {}, snapshot(host(function(A))), same=True).values()
-    assert place.whose is Whose.ANOTHER
+def test_what_turned_unhealthy_a_moment_ago_comes_last_and_its_board_has_one_less() -> None:
+    """The kubelet has it as Healthy yet."""
+    boards = [function(f"{at(board)}.{each}", ord(board)) for board in "abc" for each in range(2)]
+    ids = [each.id for each in boards]
+    lost = Device(DeviceId(ids[0]), Reason(ReasonCode.DRIVER_CHANGED, ""))
+    gpus = Resource(GPUS, Kind.PCI, (lost, *(Device(DeviceId(each)) for each in ids[1:])))
+    told = topologies(ids, gpus, {}, snapshot(host(*boards)), same=True)
+    assert told[ids[0]].whose is Whose.ANOTHER
+    for wanted, chosen in ((1, ids[1:2]), (2, ids[2:4]), (4, ids[2:]), (6, [*ids[2:], ids[1], ids[0]])):
+        assert sorted(prefer.choose(ids, [], wanted, told)) == sorted(chosen)
 
 
 @pytest.mark.parametrize("count", [0, 1], ids=["closed", "a count that may be left"])
