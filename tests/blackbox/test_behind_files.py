@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nodeagent.sim import devnodes, files
+from nodeagent.sim.drivers import SimulatedDrivers
 from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox.boards import stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod
@@ -124,21 +125,57 @@ async def test_the_controller_of_a_stick_is_kept_whose_node_is_not_seen_from_her
 WEDGED = "0000:0a:00.0"
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["", "of /dev it sees /dev/vfio"])
-async def test_beside_a_gpu_that_does_not_answer_what_a_pod_has_is_kept_and_the_rest_is_bound(
-    node: Node, seen: bool
-) -> None:
+@contextlib.asynccontextmanager
+async def beside_a_wedged_gpu(node: Node) -> AsyncIterator[SimulatedDrivers]:
+    """The first GPU of NVIDIA's is in order; the driver says nothing of the second one."""
     node.host.add_function(CARD, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=9)
     devnodes.add(node.host, "/dev/nvidia0", (195, 0))
     node.host.write_file(f"{INFO}/information", "Device Minor: 0")
     information = f"/proc/driver/nvidia/gpus/{WEDGED}/information"
     files.directory(node.host.path(information.rpartition("/")[0]))
-    async with with_a_serial_card(node, STICKS, CARD) as drivers, node.kubelet() as kubelet:
+    async with with_a_serial_card(node, STICKS, CARD) as drivers:
         os.mkfifo(node.host.path(information))
-        async with (
-            node.daemon(under=() if seen else as_a_pod(node)),
-            with_ports(kubelet, takes=0.1, first="/dev/nvidia0") as one,
-        ):
-            await until_it_waits(node, Scene(drivers, kubelet, one), bound(CARD, SERIAL))
-            await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", PATIENCE)
+        yield drivers
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["", "of /dev it sees /dev/vfio"])
+async def test_beside_a_gpu_that_does_not_answer_what_a_pod_has_is_kept_and_the_rest_is_bound(
+    node: Node, seen: bool
+) -> None:
+    async with (
+        beside_a_wedged_gpu(node) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(under=() if seen else as_a_pod(node)),
+        with_ports(kubelet, takes=0.1, first="/dev/nvidia0") as one,
+    ):
+        await until_it_waits(node, Scene(drivers, kubelet, one), bound(CARD, SERIAL))
+        await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", PATIENCE)
+        await stays(kubelet, lambda: drivers.driver(CARD) == "nvidia", WAITS)
+
+
+async def test_beside_it_a_gpu_is_kept_that_somebody_takes_from_its_driver_by_hand(node: Node) -> None:
+    """Its node has a number that may be the other one's by then."""
+    async with (
+        beside_a_wedged_gpu(node) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=0.1, first="/dev/nvidia0") as one,
+    ):
+        await until_it_waits(node, Scene(drivers, kubelet, one), bound(CARD))
+        shutil.rmtree(node.host.path(INFO))
+        node.host.bind(CARD, None)
+        await stays(kubelet, lambda: drivers.driver(CARD) is None, WAITS)
+
+
+async def test_a_new_daemon_keeps_a_gpu_of_a_pod_that_cannot_be_woken(node: Node) -> None:
+    """Its driver has nothing to say of it."""
+    async with (
+        beside_a_wedged_gpu(node) as drivers,
+        node.kubelet() as kubelet,
+        with_ports(kubelet, takes=0.1, first="/dev/nvidia0") as one,
+    ):
+        async with node.daemon():
+            await until_it_waits(node, Scene(drivers, kubelet, one), bound(CARD))
+        node.host.write_file(f"{INFO}/information", "")
+        async with node.daemon():
             await stays(kubelet, lambda: drivers.driver(CARD) == "nvidia", WAITS)
