@@ -24,7 +24,7 @@ from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import devnodes, scanner
+from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
@@ -49,7 +49,6 @@ class ScanRunner:
     """
 
     def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
-        self._root = root
         self._scanner = scanner.Scanner(root)
         self._sights = Sights(root)
         self._wakes = wakes
@@ -96,7 +95,7 @@ class ScanRunner:
     async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode] | None:
         """What the kernel has by the names of nodes that are not there; None without an answer in time."""
         with anyio.move_on_after(self._deadline):
-            return await threads.call(devnodes.by_name, self._root, paths) if paths else {}
+            return await threads.call(self._scanner.hidden, paths) if paths else {}
         return None
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
