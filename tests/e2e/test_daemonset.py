@@ -2,12 +2,13 @@
 """The image in a pod of the real kubelet, as the manifests make it; and what the API server says of them.
 
 Differs from a node of a cluster: the pod is on the host's network, for there is no other here, so it gets
-the API server's own address; and its /sys and /dev/vfio are the simulated host's.
+the API server's own address; and its /sys and /dev are the simulated host's.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,8 +79,17 @@ def image(running: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     containers.podman("image", "rm", "--force", IMAGE)
 
 
+def fill_dev(directory: Path) -> None:
+    """What runtimes expect in the /dev of a container: the simulated host's has nothing of it."""
+    (directory / "shm").mkdir(exist_ok=True)
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        if not (directory / name).exists():
+            os.mknod(directory / name, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
+
+
 def pod_of(running: Cluster, overlay: str, listen: str) -> Any:
     """The DaemonSet's pod for this machine."""
+    fill_dev(Path(f"{running.host}/dev"))
     spec = manifests.pod(manifests.kustomize(overlay))
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"]
