@@ -49,6 +49,7 @@ class ScanRunner:
     """
 
     def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
+        self._root = root
         self._scanner = scanner.Scanner(root)
         self._sights = Sights(root)
         self._wakes = wakes
@@ -95,7 +96,7 @@ class ScanRunner:
     async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode] | None:
         """What the kernel has by the names of nodes that are not there; None without an answer in time."""
         with anyio.move_on_after(self._deadline):
-            return await threads.call(self._scanner.hidden, paths) if paths else {}
+            return await threads.call(scanner.hidden, self._root, paths) if paths else {}
         return None
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:

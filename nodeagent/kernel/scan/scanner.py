@@ -274,14 +274,15 @@ class Scanner:
 
         return devnodes.read(self._root, wanted)
 
-    def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode]:
-        """What the kernel has by the names of nodes that are not there. May hang."""
-        from nodeagent.kernel.scan import devnodes  # here: as above
-
-        return devnodes.by_name(self._root, paths)
-
     def _vfio_loaded(self) -> bool:
         return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
+
+
+def hidden(root: Root, paths: Sequence[str]) -> Mapping[str, DevNode]:
+    """What the kernel has by the names of nodes that are not there. May hang."""
+    from nodeagent.kernel.scan import devnodes  # here: few pods have such
+
+    return devnodes.by_name(root, paths)
 
 
 def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
