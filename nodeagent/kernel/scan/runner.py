@@ -56,6 +56,7 @@ class ScanRunner:
         self._deadline = deadline
         self._stuck: Counter[Item] = Counter()
         self._listing: threads.Call[scanner.ReadList] | None = None
+        self._naming: threads.Call[Mapping[str, DevNode]] | None = None
         self._uses = Looks(root, wakes, deadline)
 
     @property
@@ -94,9 +95,18 @@ class ScanRunner:
         return await self._uses.add(host, previous, plan.whole)
 
     async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode] | None:
-        """What the kernel has by the names of nodes that are not there; None without an answer in time."""
+        """What the kernel has by the names of nodes that are not there; None without an answer in time.
+
+        At most one such look hangs, and what it was for is scanned again when it ends.
+        """
+        if not paths:
+            return {}
+        if self._naming is not None and not self._naming.ended:
+            return None
+        self._naming = threads.start(scanner.hidden, self._root, paths)
         with anyio.move_on_after(self._deadline):
-            return await threads.call(scanner.hidden, self._root, paths) if paths else {}
+            return await self._naming.result()
+        self._naming.when_ended(functools.partial(self._wakes.wake, None))
         return None
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
