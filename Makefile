@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo test fuzz soak mishaps nights e2e vm monitoring-test packages binary packaging-test image image-test bench proto \
+.PHONY: help demo lint test fuzz soak mishaps nights e2e vm monitoring-test packages binary packaging-test image image-test bench proto \
     format lock clean
 
 help:  ## list the targets
@@ -14,6 +14,16 @@ help:  ## list the targets
 
 demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet, and show what it does
 	$(BIN)/python -m nodeagent demo $(ARGS)
+
+SHELL_SCRIPTS := .ci/run $(wildcard packaging/*.sh packaging/deb/*.p* packaging/deb/p* packaging/deb/rtupdate tests/*/*.sh)
+lint: $(DEV_STAMP)  ## style, types, spelling, shell scripts, import contracts, rules of the repository
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/shellcheck $(sort $(SHELL_SCRIPTS))
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_repository.py
 
 test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
 	$(BIN)/python -m compileall -q nodeagent

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import lots
-from tests.structure.sources import ROOT
+from tests import ROOT, lots
 
 ENDLESS = """\
 import os, pathlib, time

@@ -134,7 +134,6 @@ async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: Simulat
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.shows("NG-6")
 async def test_the_slow_timer_looks_at_everything(host: SimulatedHost) -> None:
     async with Eyes(host, settings=settings(resync=0.1)).open() as eyes:
         host.write(ONE, "power_state", "D3hot")

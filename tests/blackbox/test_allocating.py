@@ -32,7 +32,6 @@ from tests.sim import fifos
 ENV = "PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4"
 
 
-@pytest.mark.shows("kubelet-28", "VD-5")
 async def test_two_devices_are_given_in_one_response_the_same_in_any_order(node: Node) -> None:
     first, second = node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (_, kubelet):
@@ -46,7 +45,6 @@ async def test_two_devices_are_given_in_one_response_the_same_in_any_order(node:
             assert {device.permissions for device in answer.devices} == {"mrw"}
 
 
-@pytest.mark.shows("kubelet-29")
 async def test_init_sidecar_and_app_containers_may_share_and_repeat(node: Node) -> None:
     addresses = node.add_gpus(3)
     async with node.running(listed={T4: 3}) as (_, kubelet):
@@ -60,7 +58,6 @@ async def test_init_sidecar_and_app_containers_may_share_and_repeat(node: Node) 
         assert again[0] == again[1] == again[2]
 
 
-@pytest.mark.shows("kubelet-30", "KV-27", "NG-12", "KV-19")
 async def test_an_unknown_id_is_refused_by_name(node: Node) -> None:
     node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet):
@@ -70,7 +67,6 @@ async def test_an_unknown_id_is_refused_by_name(node: Node) -> None:
             await allocate(kubelet, T4, ["0000:10:00.0", "0000:99:00.0"])
 
 
-@pytest.mark.shows("kubelet-30", "NG-12", "KV-19", "VD-4")
 @pytest.mark.parametrize("broken", ["node", "driver"])
 async def test_a_device_that_broke_a_moment_ago_is_unhealthy_before_its_allocate_fails(
     node: Node, broken: str
@@ -93,7 +89,6 @@ async def test_a_device_that_broke_a_moment_ago_is_unhealthy_before_its_allocate
             assert node.driver_of(address) == "nvidia"
 
 
-@pytest.mark.shows("NG-12")
 async def test_a_device_that_a_stale_process_has_open_is_not_given(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet):
@@ -104,7 +99,6 @@ async def test_a_device_that_a_stale_process_has_open_is_not_given(node: Node) -
         assert health(kubelet, T4) == {address: "Unhealthy"}
 
 
-@pytest.mark.shows("kubelet-31", "KV-19")
 async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_nobody(node: Node) -> None:
     stuck, fine = node.add_gpus(2)
     node.configure(
@@ -139,7 +133,6 @@ async def _seconds(kubelet: Kubelet, device: str) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.shows("kubelet-32")
 async def test_many_allocates_at_once_over_sixty_resources_are_all_right(node: Node) -> None:
     await threads.call(many, node.root, 120, 60)
     async with node.kubelet() as kubelet, node.daemon("--discovery-naming", "id"):
@@ -160,7 +153,6 @@ async def test_many_allocates_at_once_over_sixty_resources_are_all_right(node: N
         assert wrong == []
 
 
-@pytest.mark.shows("kubelet-33", "NG-5", "VD-5", "HP-8")
 async def test_two_containers_in_one_request_get_two_responses_in_order(node: Node) -> None:
     first, second, third = node.add_gpus(3)
     async with node.running(listed={T4: 3}) as (_, kubelet):
@@ -173,7 +165,6 @@ async def test_two_containers_in_one_request_get_two_responses_in_order(node: No
         assert [len(answer.devices) for answer in answers] == [2, 3, 2]
 
 
-@pytest.mark.shows("HP-8")
 async def test_a_vf_among_the_devices_leaves_the_others_as_they_are(node: Node) -> None:
     node.add_gpu("0000:20:00.0", 20, sriov=4)
     node.add_gpu("0000:20:00.4", 21, physfn="0000:20:00.0")
@@ -193,7 +184,6 @@ async def _preferred(kubelet: Kubelet, available: list[str], must: list[str], si
     return list(answer.container_responses[0].device_ids)
 
 
-@pytest.mark.shows("kubelet-34", "NG-17", "IN-3", "KV-8")
 async def test_preference_keeps_groups_and_numa_nodes_together_and_takes_what_it_must(node: Node) -> None:
     numas = (0, 0, 1, 1)
     single = [f"0000:1{number}:00.0" for number in range(4)]
@@ -216,7 +206,6 @@ async def test_preference_keeps_groups_and_numa_nodes_together_and_takes_what_it
             await _preferred(kubelet, single, single[:2], 1)
 
 
-@pytest.mark.shows("kubelet-35")
 async def test_what_was_never_announced_is_answered_all_the_same(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet), client_of(kubelet, T4) as channel:
@@ -234,7 +223,6 @@ async def test_what_was_never_announced_is_answered_all_the_same(node: Node) -> 
         assert kubelet.statistics.streams == {T4: 1}
 
 
-@pytest.mark.shows("kubelet-42")
 @pytest.mark.parametrize(
     "authority",
     ["localhost", "/var/lib/kubelet/device-plugins/x.sock", "%2Fvar%2Flib%2Fx.sock", ""],
@@ -251,7 +239,6 @@ async def test_every_authority_is_served(node: Node, authority: str) -> None:
         assert options.get_preferred_allocation_available
 
 
-@pytest.mark.shows("NG-11", "KV-24")
 @pytest.mark.parametrize(
     ("mode", "given"),
     [
@@ -288,7 +275,6 @@ async def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that(node: Node) 
         assert "iommufd: auto" in said.stdout
 
 
-@pytest.mark.shows("SB-2", "SB-3")
 async def test_several_devices_of_one_group_are_all_offered_by_address_and_have_cdi_names_of_their_own(
     node: Node,
 ) -> None:
@@ -331,7 +317,6 @@ async def test_a_cdi_file_names_the_nodes_of_now_though_no_device_is_listed_othe
         await eventually(lambda: named() == ["/dev/vfio/vfio", "/dev/vfio/10"])
 
 
-@pytest.mark.shows("IN-4", "SB-2")
 async def test_a_cdi_file_that_cannot_be_written_is_an_error_of_allocate(node: Node) -> None:
     (address,) = node.add_gpus(1)
     node.configure("resources: [{name: example.com/g, pci: [{vendors: ['10de']}], cdi: true}]")
@@ -343,7 +328,6 @@ async def test_a_cdi_file_that_cannot_be_written_is_an_error_of_allocate(node: N
         await daemon.logged("cdi-failed")
 
 
-@pytest.mark.shows("VD-5")
 async def test_shares_of_a_node_stay_as_many_as_were_asked_for(node: Node) -> None:
     node.host.node("/dev/kvm")
     node.configure("resources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]")

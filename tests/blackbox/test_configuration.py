@@ -85,7 +85,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.shows("SR-1", "SR-2", "SR-3", "kubelet-17", "kubelet-27")
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_a_mistake_in_the_file_is_two_lines_and_exit_code_two(node: Node, mistake: str) -> None:
     text, names, hints = MISTAKES[mistake]
@@ -101,7 +100,6 @@ async def test_a_mistake_in_the_file_is_two_lines_and_exit_code_two(node: Node, 
     assert done.stdout == ""
 
 
-@pytest.mark.shows("SR-1")
 async def test_a_wrong_flag_and_a_wrong_variable_are_exit_code_two(node: Node) -> None:
     for arguments in (("run", "--timing-settle", "soon"), ("run", "--no-such-flag"), ("walk",)):
         assert (await node.command(*arguments)).returncode == 2
@@ -125,7 +123,6 @@ async def test_without_root_it_says_so_in_two_lines() -> None:
     assert b"must be root" in done.stderr
 
 
-@pytest.mark.shows("SR-4")
 async def test_a_rule_without_selectors_picks_nothing_and_says_so(node: Node) -> None:
     node.add_gpus(1)
     node.configure("resources: [{name: example.com/none}]")
@@ -134,7 +131,6 @@ async def test_a_rule_without_selectors_picks_nothing_and_says_so(node: Node) ->
         assert "example.com/none" in (await daemon.logged("config-warning"))["text"]
 
 
-@pytest.mark.shows("GD-2")
 async def test_foreign_environment_variables_are_not_settings(node: Node) -> None:
     node.add_gpus(1)
     environ = {"LISTEN": ":1", "DOMAIN": "evil.example", "DISCOVERY_NAMING": "id", "NODE_NAME": "x"}
@@ -143,7 +139,6 @@ async def test_foreign_environment_variables_are_not_settings(node: Node) -> Non
         assert set(kubelet.state.table.devices) == {T4}
 
 
-@pytest.mark.shows("kubelet-40", "HP-4")
 async def test_a_resource_that_leaves_the_file_ends_alone_and_in_bounded_time(node: Node) -> None:
     node.host.node("/dev/kvm")
     rule_a, rule_b = (f"{{name: {name}.example/x, node: {{path: /dev/kvm}}}}" for name in "ab")
@@ -163,7 +158,6 @@ async def test_a_resource_that_leaves_the_file_ends_alone_and_in_bounded_time(no
         await kubelet.until_listed("a.example/x", 1, PATIENCE)
 
 
-@pytest.mark.shows("SR-5", "ND-4")
 async def test_a_new_file_is_taken_up_and_a_bad_one_leaves_the_old_settings_in_force(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet):
@@ -224,7 +218,6 @@ async def test_all_shares_of_a_node_are_one_line_of_the_log(node: Node) -> None:
         assert counts == [1, 1]
 
 
-@pytest.mark.shows("KV-17")
 async def test_other_times_count_at_once(node: Node) -> None:
     (address,) = node.add_gpus(1)
     node.configure("timing: {resync: 600s}")
@@ -259,7 +252,6 @@ async def test_selectors_go_by_class_subsystem_address_and_driver(node: Node) ->
         assert health(kubelet, T4) == {gpu: "Healthy"}
 
 
-@pytest.mark.shows("KV-26")
 async def test_two_selectors_of_one_resource_and_two_rules_of_one_name_are_merged(node: Node) -> None:
     addresses = node.add_gpus(3)
     selectors = [f"{{addresses: ['{address}']}}" for address in addresses]
@@ -271,7 +263,6 @@ async def test_two_selectors_of_one_resource_and_two_rules_of_one_name_are_merge
         assert set(health(kubelet, "example.com/g")) == set(addresses)
 
 
-@pytest.mark.shows("KV-26", "KV-27", "ND-2", "kubelet-17")
 async def test_names_that_differ_in_the_domain_only_and_very_long_ones_have_sockets_of_their_own(
     node: Node,
 ) -> None:
@@ -286,7 +277,6 @@ async def test_names_that_differ_in_the_domain_only_and_very_long_ones_have_sock
         assert all(len(file) <= 75 for file in files)
 
 
-@pytest.mark.shows("NG-1", "VD-1")
 async def test_two_device_ids_with_one_name_are_one_resource(node: Node) -> None:
     for number, device in enumerate(("20b1", "20f1")):
         node.add_gpu(f"0000:1{number}:00.0", number, device=device)
@@ -298,7 +288,6 @@ async def test_two_device_ids_with_one_name_are_one_resource(node: Node) -> None
         assert list(answer.envs.values()) == ["0000:11:00.0"]
 
 
-@pytest.mark.shows("NG-8")
 @pytest.mark.parametrize(
     ("device", "text", "name"),
     [
@@ -313,7 +302,6 @@ def test_names_that_the_kubelet_would_refuse_are_repaired(device: str, text: str
     assert naming.fault(found) is None
 
 
-@pytest.mark.shows("NG-8")
 def test_a_name_that_is_too_long_is_cut_and_stays_unique() -> None:
     text = "NF200 PCIe 2.0 switch for Quadro Plex S4 / Tesla S870 / Tesla S1070 / Tesla S2050"
     found = naming.discovered_name("name", "", "10de", "05be", "NVIDIA Corporation", text)
@@ -323,7 +311,6 @@ def test_a_name_that_is_too_long_is_cut_and_stays_unique() -> None:
     assert found != other
 
 
-@pytest.mark.shows("NG-8")
 async def test_the_hosts_own_pci_ids_name_what_the_bundled_copy_does_not_know(node: Node) -> None:
     node.host.write_file(
         "/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\tfff0  Made Up [Next GPU ]\n"

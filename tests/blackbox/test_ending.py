@@ -27,7 +27,6 @@ async def ends_well(node: Node, daemon: Daemon, limit: float = LIMIT) -> None:
     assert not (node.root / "run/nodeagent/status.sock").exists()
 
 
-@pytest.mark.shows("HP-9")
 async def test_what_an_operator_has_bound_is_never_touched(node: Node) -> None:
     node.add_gpus(2)
     wishes = "mdevs: {manage: true, types: [nvidia-222]}\n"
@@ -63,7 +62,6 @@ async def test_the_log_names_who_has_a_device_and_when_it_was_let_go_also_after_
             assert [line["device"] for line in again.lines("device-held")] == [[device]]
 
 
-@pytest.mark.shows("kubelet-39", "NG-16", "KV-22", "PM-1", "HP-4")
 async def test_sigterm_when_idle_ends_streams_removes_sockets_and_exits_with_zero(node: Node) -> None:
     addresses = node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (daemon, kubelet):
@@ -100,7 +98,6 @@ async def test_sigterm_while_the_host_hangs_at_the_start_exits_with_zero(node: N
         fifos.unhang(node.host, address, "enable")
 
 
-@pytest.mark.shows("KV-22")
 async def test_sigterm_during_register_exits_with_zero(node: Node) -> None:
     node.add_gpus(1)
     async with node.kubelet() as kubelet:
@@ -110,7 +107,6 @@ async def test_sigterm_during_register_exits_with_zero(node: Node) -> None:
             await ends_well(node, daemon)
 
 
-@pytest.mark.shows("kubelet-39", "HP-4")
 async def test_sigterm_with_an_allocate_in_flight_fails_it_cleanly(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet), anyio.create_task_group() as tasks:
@@ -135,7 +131,6 @@ async def test_a_second_signal_does_no_harm(node: Node, number: signal.Signals) 
         assert node.sockets() == []
 
 
-@pytest.mark.shows("kubelet-16")
 async def test_after_sigkill_the_same_ids_come_back_and_nothing_is_given_twice(node: Node) -> None:
     pair = ["0000:20:00.0", "0000:20:00.1"]
     for address in pair:

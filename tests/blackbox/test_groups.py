@@ -54,7 +54,6 @@ async def give_gpu_20(kubelet: Kubelet, name: str) -> None:
     assert vm.phase == "Running", vm.message
 
 
-@pytest.mark.shows("KV-8", "VD-3", "NG-9")
 async def test_while_a_pod_holds_a_device_its_siblings_wait_until_the_pod_ends(shared: Node) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
         vm = await kubelet.admit(pod("vm", {SOUND: 1}))
@@ -79,7 +78,6 @@ async def test_an_allocate_of_a_held_group_is_refused_with_the_name_of_the_pod(s
             await allocate(kubelet, GPUS, [GPU_AT])
 
 
-@pytest.mark.shows("KV-8")
 async def test_one_pod_may_take_both_functions_of_a_group_through_two_resources(shared: Node) -> None:
     shared.host.bind(OTHER_AT, None)
     async with shared.kubelet() as kubelet, shared.daemon("--timing-settle", "5s"):
@@ -93,7 +91,6 @@ async def test_one_pod_may_take_both_functions_of_a_group_through_two_resources(
         assert health(kubelet, SOUND) == {SOUND_AT: "Healthy"}
 
 
-@pytest.mark.shows("KV-8", "VD-3")
 async def test_of_two_pods_only_one_gets_a_function_of_a_group(shared: Node) -> None:
     shared.host.bind(OTHER_AT, None)
     async with shared.running(listed=LISTED) as (_, kubelet):
@@ -131,7 +128,6 @@ async def test_a_device_whose_pod_is_not_named_yet_is_not_given_under_another_na
         assert health(kubelet, "example.com/other") == {SOUND_AT: "Unhealthy"}
 
 
-@pytest.mark.shows("NG-12")
 async def test_what_is_open_outside_kubernetes_is_unhealthy_until_it_is_closed(shared: Node) -> None:
     async with shared.kubelet() as kubelet, shared.daemon("--timing-resync", "1s"):
         await kubelet.until_listed(GPUS, 2, PATIENCE)
@@ -208,7 +204,6 @@ async def test_a_kubelet_restart_with_held_devices_keeps_them_and_their_siblings
         assert not kubelet.life.crashed
 
 
-@pytest.mark.shows("NG-10")
 async def test_a_group_with_a_foreign_driver_is_not_viable_and_names_it_and_bridges_do_not_count(
     node: Node,
 ) -> None:
@@ -229,7 +224,6 @@ async def test_a_group_with_a_foreign_driver_is_not_viable_and_names_it_and_brid
         await until_health(kubelet, T4, "0000:20:01.0", "Healthy")
 
 
-@pytest.mark.shows("NG-9", "KV-25")
 async def test_only_the_gpus_of_multi_function_cards_are_offered_by_themselves(node: Node) -> None:
     demo_node(node.root)
     gpu = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"

@@ -42,7 +42,6 @@ OUTAGES = {
 }
 
 
-@pytest.mark.shows("kubelet-18", "ND-1", "KV-11", "NG-4", "HP-2")
 async def test_a_device_that_fails_and_recovers_costs_one_list_each_way(node: Node) -> None:
     first, second = node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (daemon, kubelet):
@@ -57,7 +56,6 @@ async def test_a_device_that_fails_and_recovers_costs_one_list_each_way(node: No
         assert len(daemon.lines("device-healthy")) == 1
 
 
-@pytest.mark.shows("KV-3", "NG-3", "IN-1", "KV-25")
 async def test_one_broken_device_is_unhealthy_says_why_and_harms_no_other(node: Node) -> None:
     fine, nodeless, driverless = node.add_gpus(3)
     node.host.remove_node("/dev/vfio/11")
@@ -119,7 +117,6 @@ async def stream_of(kubelet: Kubelet, resource: str) -> AsyncIterator[list[dict[
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.shows("kubelet-19", "KV-14", "NG-15")
 async def test_two_streams_both_get_every_update(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet), stream_of(kubelet, T4) as second:
@@ -132,7 +129,6 @@ async def test_two_streams_both_get_every_update(node: Node) -> None:
     assert len(second) == 7
 
 
-@pytest.mark.shows("kubelet-20")
 async def test_a_reader_that_stalls_gets_the_last_state_and_costs_no_memory(node: Node) -> None:
     node.host.node("/dev/kvm")
     node.configure("resources: [{name: example.com/many, node: {path: /dev/kvm, count: 200}}]")
@@ -175,7 +171,6 @@ async def narrow_stream(kubelet: Kubelet, resource: str) -> AsyncIterator[Stream
             await anyio.lowlevel.checkpoint()
 
 
-@pytest.mark.shows("kubelet-21", "IN-5", "KV-10")
 async def test_when_all_devices_are_unplugged_an_empty_list_keeps_the_registration(node: Node) -> None:
     addresses = node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (_, kubelet):
@@ -190,7 +185,6 @@ async def test_when_all_devices_are_unplugged_an_empty_list_keeps_the_registrati
         assert len(kubelet.statistics.registrations) == 1
 
 
-@pytest.mark.shows("kubelet-22")
 async def test_a_device_that_vanishes_during_its_allocate_stays_listed_until_the_answer(node: Node) -> None:
     (gpu,) = node.add_gpus(1)
     audio = gpu[:-1] + "1"
@@ -211,7 +205,6 @@ async def test_a_device_that_vanishes_during_its_allocate_stays_listed_until_the
         assert all(gpu in seen.health for seen in list(kubelet.statistics.lists[T4])[:-1])
 
 
-@pytest.mark.shows("kubelet-24")
 async def test_a_held_device_that_left_while_the_daemon_was_down_is_listed_until_its_pod_ends(
     node: Node,
 ) -> None:
@@ -234,7 +227,6 @@ async def test_a_held_device_that_left_while_the_daemon_was_down_is_listed_until
             assert not kubelet.life.crashed
 
 
-@pytest.mark.shows("kubelet-25")
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_without_a_trustworthy_answer_on_holders_nothing_held_is_dropped(
     node: Node, outage: str
@@ -260,7 +252,6 @@ async def until_dropped(kubelet: Kubelet, device: str, seconds: float) -> None:
     await kubelet.until(lambda: device not in health(kubelet, T4), seconds)
 
 
-@pytest.mark.shows("kubelet-26", "NG-18")
 async def test_numa_nodes_are_told_as_they_are_and_unknown_ones_not_at_all(node: Node) -> None:
     for number, numa in enumerate((-1, 0, 1, 7)):
         node.add_gpu(f"0000:1{number}:00.0", 10 + number, numa=numa)
@@ -269,7 +260,6 @@ async def test_numa_nodes_are_told_as_they_are_and_unknown_ones_not_at_all(node:
         assert nodes == [None, (0,), (1,), None]
 
 
-@pytest.mark.shows("KV-13")
 async def test_what_happened_without_a_stream_is_in_the_first_list_of_the_next(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet):
@@ -282,7 +272,6 @@ async def test_what_happened_without_a_stream_is_in_the_first_list_of_the_next(n
         assert kubelet.statistics.lists[T4][seen].health == {address: "Unhealthy"}
 
 
-@pytest.mark.shows("KV-7", "NG-7", "SR-5", "KV-20", "KV-10")
 async def test_devices_that_come_go_and_change_are_told_on_the_open_stream(node: Node) -> None:
     first, second = node.add_gpus(2)
     node.host.bind(second, None)
@@ -299,7 +288,6 @@ async def test_devices_that_come_go_and_change_are_told_on_the_open_stream(node:
         assert kubelet.statistics.streams == {T4: 1}
 
 
-@pytest.mark.shows("SR-7")
 async def test_a_group_that_has_another_number_is_resolved_when_it_is_given(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet):
@@ -311,7 +299,6 @@ async def test_a_group_that_has_another_number_is_resolved_when_it_is_given(node
         assert [host for host, _, _ in vm.result.devices] == ["/dev/vfio/vfio", "/dev/vfio/39"]
 
 
-@pytest.mark.shows("kubelet-43", "KV-23")
 @pytest.mark.timeout(150)
 async def test_a_minute_without_news_is_silent_and_costs_next_to_no_processor_time(node: Node) -> None:
     node.add_gpus(1)

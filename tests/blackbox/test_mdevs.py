@@ -29,7 +29,6 @@ def node(tmp_path: Path, loop_may_block: None) -> Node:
     return Node(tmp_path)
 
 
-@pytest.mark.shows("NG-13")
 async def test_mdevs_are_offered_and_given_by_their_uuids(node: Node) -> None:
     async with node.running(listed={SERIAL: 2, "mdev.nodeagent/mdpy-vga": 1}) as (_, kubelet):
         given = (await kubelet.admit(pod("p", {SERIAL: 2}))).result

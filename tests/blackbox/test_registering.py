@@ -34,7 +34,6 @@ def two(node: Node) -> Node:
     return node
 
 
-@pytest.mark.shows("kubelet-1", "kubelet-2", "VD-1")
 async def test_a_kubelet_that_dials_back_inside_register_gets_options_and_a_complete_list(node: Node) -> None:
     addresses = node.add_gpus(3)
     async with node.running(listed={T4: 3}) as (_, kubelet):
@@ -46,7 +45,6 @@ async def test_a_kubelet_that_dials_back_inside_register_gets_options_and_a_comp
         assert kubelet.capacity(T4) == (3, 3)
 
 
-@pytest.mark.shows("kubelet-3", "PM-3")
 async def test_a_kubelet_that_is_absent_at_the_start_costs_one_line_and_nothing_else(node: Node) -> None:
     node.add_gpus(1)
     async with node.daemon() as daemon:
@@ -58,7 +56,6 @@ async def test_a_kubelet_that_is_absent_at_the_start_costs_one_line_and_nothing_
         assert daemon.alive
 
 
-@pytest.mark.shows("kubelet-3")
 async def test_a_stale_socket_that_refuses_is_waited_out_with_one_line(two: Node) -> None:
     two.plugins.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as stale, sockets.shortened(two.plugins / "kubelet.sock") as address:
@@ -72,7 +69,6 @@ async def test_a_stale_socket_that_refuses_is_waited_out_with_one_line(two: Node
         assert not daemon.lines("register-failing")
 
 
-@pytest.mark.shows("kubelet-7", "KV-2", "NG-2")
 async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_once(node: Node) -> None:
     node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (daemon, kubelet):
@@ -84,7 +80,6 @@ async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_
         assert daemon.alive
 
 
-@pytest.mark.shows("kubelet-7", "ND-5", "PM-2")
 def test_pauses_between_tries_grow_to_ten_seconds_and_start_anew_with_a_new_socket() -> None:
     young = [registration.delay(attempt, 0.1, 0.0) for attempt in range(8)]
     assert young == [0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
@@ -94,7 +89,6 @@ def test_pauses_between_tries_grow_to_ten_seconds_and_start_anew_with_a_new_sock
     assert registration.delay(11, 60.0, 1.0) == 5.0
 
 
-@pytest.mark.shows("kubelet-4", "PM-2")
 @pytest.mark.parametrize("delay", [0.05, 2.0])
 async def test_a_kubelet_killed_between_bind_and_listen_or_slow_there_is_met_as_soon_as_it_listens(
     two: Node, delay: float
@@ -130,7 +124,6 @@ async def test_a_socket_that_is_bound_and_never_listened_on_harms_nothing(two: N
         await kubelet.until_listed(A, 2, PATIENCE)
 
 
-@pytest.mark.shows("kubelet-5", "KV-18", "ND-5")
 @pytest.mark.parametrize("fault", ["refuse-register", "drop-register"])
 async def test_a_register_that_fails_is_tried_again_with_growing_pauses_and_harms_no_other(
     two: Node, fault: str
@@ -156,7 +149,6 @@ async def test_a_register_that_fails_is_tried_again_with_growing_pauses_and_harm
             assert len(kubelet.statistics.accepted(B)) == 1
 
 
-@pytest.mark.shows("kubelet-5", "KV-22")
 async def test_a_register_that_hangs_holds_up_nobody_else(two: Node) -> None:
     async with two.kubelet() as kubelet:
         kubelet.faults.set(f"hang-register:{A}")
@@ -171,7 +163,6 @@ async def test_a_register_that_hangs_holds_up_nobody_else(two: Node) -> None:
             assert daemon.alive
 
 
-@pytest.mark.shows("kubelet-6", "KV-1", "HP-3", "KV-21", "KV-18")
 @pytest.mark.parametrize("resources", [1, 8, 60])
 async def test_a_kubelet_restart_brings_each_resource_back_once(node: Node, resources: int) -> None:
     await threads.call(many, node.root, resources, resources)
@@ -198,7 +189,6 @@ async def test_a_kubelet_restart_brings_each_resource_back_once(node: Node, reso
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.shows("kubelet-8", "KV-1", "HP-3", "PM-1")
 async def test_two_hundred_kubelet_restarts_with_changing_lists_leave_no_trace(node: Node) -> None:
     first, second = node.add_gpus(2)
     node.host.node("/dev/kvm")
@@ -225,7 +215,6 @@ async def test_two_hundred_kubelet_restarts_with_changing_lists_leave_no_trace(n
         assert not daemon.lines("subsystem-failed")
 
 
-@pytest.mark.shows("kubelet-8")
 async def test_twenty_restarts_in_quick_succession_settle_on_one_stream_each(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         for _ in range(20):
@@ -237,7 +226,6 @@ async def test_twenty_restarts_in_quick_succession_settle_on_one_stream_each(two
         assert daemon.alive
 
 
-@pytest.mark.shows("kubelet-9")
 async def test_a_stream_that_the_kubelet_ends_is_registered_again_after_a_pause(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         kubelet.end_stream(A)
@@ -250,7 +238,6 @@ async def test_a_stream_that_the_kubelet_ends_is_registered_again_after_a_pause(
         await daemon.logged("registration-lost", resource=A)
 
 
-@pytest.mark.shows("kubelet-10")
 async def test_a_deleted_socket_is_bound_and_registered_again(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (_, kubelet):
         gone = socket_of(kubelet, A)
@@ -262,7 +249,6 @@ async def test_a_deleted_socket_is_bound_and_registered_again(two: Node) -> None
         assert len(kubelet.statistics.accepted(B)) == 1
 
 
-@pytest.mark.shows("kubelet-11")
 async def test_a_directory_that_is_deleted_and_made_anew_is_found_again(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         await kubelet.stop()
@@ -278,7 +264,6 @@ async def test_a_directory_that_is_deleted_and_made_anew_is_found_again(two: Nod
         assert daemon.alive
 
 
-@pytest.mark.shows("kubelet-11", "PM-3")
 async def test_an_overflow_of_inotify_loses_nothing(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         daemon.send(signal.SIGSTOP)
@@ -290,7 +275,6 @@ async def test_an_overflow_of_inotify_loses_nothing(two: Node) -> None:
         await kubelet.until(lambda: kubelet.capacity(B) == (3, 0), PATIENCE)
 
 
-@pytest.mark.shows("kubelet-12")
 async def test_a_kubelet_that_opens_no_stream_is_asked_again_with_a_new_socket(two: Node) -> None:
     async with two.kubelet() as kubelet:
         kubelet.faults.set(f"no-list:{A}")
@@ -305,7 +289,6 @@ async def test_a_kubelet_that_opens_no_stream_is_asked_again_with_a_new_socket(t
             assert not old.exists()
 
 
-@pytest.mark.shows("kubelet-13")
 async def test_foreign_files_and_sockets_that_come_and_go_cause_nothing(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         await daemon.logged("resource-registered", count=2)
@@ -322,7 +305,6 @@ async def test_foreign_files_and_sockets_that_come_and_go_cause_nothing(two: Nod
         assert (kubelet.statistics.lists_total, len(daemon.log)) == (lists, lines)
 
 
-@pytest.mark.shows("ND-3")
 async def test_one_setting_moves_the_kubelets_socket_and_ours(node: Node) -> None:
     node.add_gpus(1)
     moved = "/srv/moved/var/lib/kubelet/device-plugins"
@@ -352,7 +334,6 @@ def _live(path: Path) -> socket.socket:
     return served
 
 
-@pytest.mark.shows("kubelet-16")
 async def test_leftovers_of_a_killed_instance_go_and_foreign_sockets_stay(node: Node) -> None:
     node.add_gpus(1)
     async with node.kubelet() as kubelet:
@@ -371,7 +352,6 @@ async def test_leftovers_of_a_killed_instance_go_and_foreign_sockets_stay(node: 
                 assert (node.plugins / "foreign.sock").is_socket()
 
 
-@pytest.mark.shows("kubelet-14", "MC-3")
 async def test_a_second_instance_ends_with_two_lines_and_disturbs_nothing(node: Node) -> None:
     node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet):

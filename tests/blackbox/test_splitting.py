@@ -9,8 +9,6 @@ import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from nodeagent.sim import cards, refusals
 from nodeagent.sim.cards import SimulatedCards
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -44,7 +42,6 @@ def listed(kubelet: Kubelet, resource: str) -> int:
     return list(health(kubelet, resource).values()).count("Healthy")
 
 
-@pytest.mark.shows("KV-6")
 async def test_the_list_is_complete_after_the_last_instance_without_a_second_trigger(node: Node) -> None:
     configure(node, "nvidia-222", "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "600s"):
@@ -123,7 +120,6 @@ async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_kno
         assert held in made.instances
 
 
-@pytest.mark.shows("KV-4", "VG-7")
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:
@@ -143,7 +139,6 @@ async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
             assert len(daemon.lines("action-failed")) == 1
 
 
-@pytest.mark.shows("VG-8")
 async def test_killed_while_it_makes_vgpus_it_goes_on_with_the_same_ids(node: Node) -> None:
     configure(node, "nvidia-222")
     async with two_cards(node) as made, node.kubelet() as kubelet:
@@ -194,7 +189,6 @@ async def test_a_definition_with_a_wrong_type_costs_no_vgpu_and_is_told(node: No
         assert made.writes == 32
 
 
-@pytest.mark.shows("MC-1")
 async def test_a_definition_that_breaks_does_not_cost_its_device_where_adopting_is_allowed(
     node: Node,
 ) -> None:

@@ -147,7 +147,6 @@ async def test_a_daemon_that_starts_again_leaves_what_a_pod_has(node: Node) -> N
             await until_health(kubelet, NAME, "46f4:0001-A", "Unhealthy")
 
 
-@pytest.mark.shows("KV-10")
 async def test_a_device_that_is_pulled_leaves_the_list_and_comes_back_by_its_serial_number(
     node: Node,
 ) -> None:
@@ -207,7 +206,6 @@ async def test_what_is_pulled_before_the_kubelet_names_its_pod_stays_listed(node
         assert not daemon.lines("device-gone")
 
 
-@pytest.mark.shows("KV-9")
 async def test_ids_are_the_same_after_a_restart_with_and_without_serial_numbers(node: Node) -> None:
     configured(node, RULE)
     node.host.usb.plug("1-1", serial("A"))

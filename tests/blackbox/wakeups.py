@@ -19,9 +19,9 @@ from nodeagent.__main__ import main
 def lose(names: Sequence[str]) -> None:
     """Take from each task of these names the callback that wakes it."""
     for task in asyncio.all_tasks():
-        waiter: asyncio.Future[Any] | None = task._fut_waiter  # type: ignore[attr-defined]  # of CPython
+        waiter: asyncio.Future[Any] | None = task._fut_waiter  # type: ignore[attr-defined]  # noqa: SLF001 - a wakeup can be lost only where asyncio keeps it
         if waiter is not None and task.get_name() in names:
-            for callback, _ in tuple(waiter._callbacks or ()):
+            for callback, _ in tuple(waiter._callbacks or ()):  # noqa: SLF001 - as above
                 waiter.remove_done_callback(callback)
 
 

@@ -269,7 +269,6 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.shows("KV-15")
 @pytest.mark.parametrize(("text", "what", "hint"), MISTAKES, ids=[text for text, _, _ in MISTAKES])
 def test_a_mistake_gives_two_lines_with_place_and_hint(etc: Etc, text: str, what: str, hint: str) -> None:
     lines = etc.lines(text)

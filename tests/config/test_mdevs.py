@@ -110,7 +110,6 @@ def test_definitions_of_mdevctl_are_read_where_asked_for(node: Node) -> None:
     )
 
 
-@pytest.mark.shows("MC-1")
 def test_a_definition_that_cannot_be_used_is_named_and_the_others_are_used(node: Node) -> None:
     node.defines(UUID, mdev_type="nvidia-222", start="auto")
     node.write(f"etc/mdevctl.d/{PARENT}/{UUID[:-1]}0", "{bad")
@@ -205,7 +204,6 @@ def test_a_file_of_vgpu_device_manager_is_read() -> None:
     assert second == CardTypes()
 
 
-@pytest.mark.shows("VG-5")
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -283,7 +281,6 @@ def test_the_names_of_vgpu_types_are_known(name: str) -> None:
     assert found["a"][0].types[0].name == name
 
 
-@pytest.mark.shows("VG-9")
 def test_the_configuration_is_chosen_by_name_or_by_the_label_of_the_node(node: Node) -> None:
     node.write("etc/vgpu.yaml", VGPU)
     both = "mdevs: {vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: mixed}\n"

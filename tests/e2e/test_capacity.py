@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.resources import FIRST, FOURTH, GPU, SECOND, TESLA, THIRD, only, rule
 
 
-@pytest.mark.shows("kubelet-1")
 def test_the_node_counts_passing_devices_and_lists_unusable_ones(running: Cluster, daemon: Daemon) -> None:
     daemon.start()
     running.await_counts(GPU, 4, 4)

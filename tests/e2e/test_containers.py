@@ -39,7 +39,6 @@ def test_a_pod_gets_the_variable_and_the_nodes_of_its_device(
     assert addresses(given) == [given.env[GPU_ENV]]
 
 
-@pytest.mark.shows("kubelet-28")
 def test_a_container_with_two_devices_gets_both_and_virt_launcher_attaches_both(
     running: Cluster, daemon: Daemon, pods: Pods
 ) -> None:
@@ -64,7 +63,6 @@ def test_a_pod_may_take_two_resources(running: Cluster, daemon: Daemon, pods: Po
     assert given.nodes == nodes_of(FIRST, SECOND)
 
 
-@pytest.mark.shows("kubelet-29")
 def test_an_init_container_and_its_app_container_share_the_device(
     running: Cluster, daemon: Daemon, pods: Pods
 ) -> None:
@@ -77,7 +75,6 @@ def test_an_init_container_and_its_app_container_share_the_device(
     assert given.nodes == nodes_of(given.env[GPU_ENV])
 
 
-@pytest.mark.shows("kubelet-29")
 def test_a_sidecar_and_its_app_container_get_a_device_each(
     running: Cluster, daemon: Daemon, pods: Pods
 ) -> None:
@@ -98,7 +95,6 @@ def test_all_devices_can_be_given_away_one_after_the_other(
     assert sorted(given) == [FIRST, SECOND, THIRD, FOURTH]
 
 
-@pytest.mark.shows("kubelet-30")
 def test_the_text_of_a_refused_allocate_is_in_the_status_of_the_pod(
     running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
 ) -> None:

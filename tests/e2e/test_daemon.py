@@ -6,8 +6,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import pods as pods_of
 from tests.e2e import waiting
@@ -91,7 +89,6 @@ def test_a_held_device_that_goes_while_the_daemon_is_away_is_listed_unhealthy_wh
     running.await_counts(name, 2, 2)
 
 
-@pytest.mark.shows("kubelet-14")
 def test_a_second_daemon_refuses_to_serve_the_same_node(running: Cluster, daemon: Daemon) -> None:
     daemon.start()
     running.await_counts(GPU, 4, 4)

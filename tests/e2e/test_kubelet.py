@@ -30,7 +30,6 @@ def back(running: Cluster, resource: str, count: int) -> float:
     return time.monotonic() - running.kubelet.started
 
 
-@pytest.mark.shows("kubelet-6")
 @pytest.mark.timeout(300)
 def test_twenty_kubelet_restarts_leave_pods_alone_and_bring_capacity_back_in_two_seconds(
     running: Cluster, daemon: Daemon, pods: Pods
@@ -51,7 +50,6 @@ def test_twenty_kubelet_restarts_leave_pods_alone_and_bring_capacity_back_in_two
     assert pods.run("after", {GPU: 2}).env[GPU_ENV]
 
 
-@pytest.mark.shows("kubelet-6")
 def test_sixteen_resources_are_back_two_seconds_after_the_start_of_a_new_kubelet(
     running: Cluster, daemon: Daemon
 ) -> None:

@@ -39,7 +39,6 @@ def test_devices_are_counted_given_and_followed(
     running.await_counts(NAME, 2, 2)
 
 
-@pytest.mark.shows("kubelet-41")
 @either_way
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_new_kubelet_has_the_devices_again(

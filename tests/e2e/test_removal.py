@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import waiting
 from tests.e2e.cluster import Cluster
@@ -16,7 +14,6 @@ from tests.sim import fifos
 NAME = "example.com/vanishing"
 
 
-@pytest.mark.shows("kubelet-22")
 def test_a_device_that_vanishes_in_the_middle_of_its_allocate_leaves_the_kubelet_alive(
     running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
 ) -> None:

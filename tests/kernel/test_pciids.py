@@ -140,7 +140,6 @@ LINES = st.sampled_from(["", "\t", "\t\t", "#", "C 03", "10de", "\t1eb8", "10de 
 ENDS = st.one_of(st.text(max_size=20), st.from_regex(r"[\[\](){}A-Za-z0-9 /]{0,20}"), st.just("[NVIDIA"))
 
 
-@pytest.mark.shows("HP-13")
 @hypothesis.given(st.lists(st.builds(str.__add__, LINES, ENDS)), st.binary(max_size=20))
 def test_no_file_however_odd_is_more_than_names_or_none(lines: list[str], tail: bytes) -> None:
     with tempfile.TemporaryDirectory() as root:

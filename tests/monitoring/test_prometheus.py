@@ -15,9 +15,8 @@ import anyio
 import anyio.to_thread
 
 from nodeagent.web import doorway
-from tests import fetching
+from tests import ROOT, fetching
 from tests.monitoring import stages
-from tests.structure.sources import ROOT
 
 MONITORING = ROOT / "packaging/monitoring"
 VARIABLES = {"$instance": ".*", "$resource": ".*", "$__rate_interval": "1m"}

@@ -207,7 +207,6 @@ def test_usb_entries_of_virt_handler_are_left_to_it_with_each_device_of_a_bundle
     assert merged(both).rules == ()
 
 
-@pytest.mark.shows("KV-15")
 def test_a_usb_entry_without_selectors_costs_nothing_but_itself() -> None:
     cr = read({"usb": [usb("a.b/x"), usb("a.b/y", "46f4:0001")]})
     assert names(merged(cr).rules) == ["a.b/y"]

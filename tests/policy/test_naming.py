@@ -168,7 +168,6 @@ def test_the_kubelet_refuses_these_names_and_a_person_is_told_what_to_do(name: s
 TEXTS = st.one_of(st.none(), st.text(max_size=120), st.from_regex(r"[A-Z\[\]/. _-]{1,90}"))
 
 
-@pytest.mark.shows("HP-13")
 @given(
     style=st.sampled_from(["name", "id"]),
     prefix=st.sampled_from(["", "example.com"]),

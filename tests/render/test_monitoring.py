@@ -14,7 +14,7 @@ import yaml
 
 from nodeagent.model.resource import ReasonCode
 from nodeagent.render import metrics
-from tests.structure.sources import ROOT
+from tests import ROOT
 
 MONITORING = ROOT / "packaging/monitoring"
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())

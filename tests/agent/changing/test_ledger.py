@@ -61,7 +61,6 @@ def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
     assert ledger.read(str(tmp_path / "none.json")) == Ledger()
 
 
-@pytest.mark.shows("MC-3")
 def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> None:
     path = str(tmp_path / "vgpu-types.json")
     ledger.write(path, RECORD)

@@ -77,7 +77,6 @@ async def test_what_another_plugin_gave_right_before_is_not_removed(tmp_path: Pa
         assert changing.cards.instances.keys() == {given}
 
 
-@pytest.mark.shows("KV-5")
 async def test_of_an_old_wish_nothing_is_made_any_more(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-222", "nvidia-223") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-222", 16))
@@ -100,7 +99,6 @@ async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path:
         assert (changing.eyes.scans, changing.status.writes) == (scans, writes)
 
 
-@pytest.mark.shows("KV-4", "VG-7")
 async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223") as changing:
         refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
@@ -185,7 +183,6 @@ async def test_after_a_crash_between_any_two_writes_the_end_is_the_same(tmp_path
             await changing.until_counts((FIRST, "nvidia-222", 16), (SECOND, "nvidia-222", 16))
 
 
-@pytest.mark.shows("VG-4")
 async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
@@ -274,7 +271,6 @@ async def test_vfs_that_share_the_room_of_a_card_cause_no_failure(tmp_path: Path
         assert changing.cards.writes == 2
 
 
-@pytest.mark.shows("VG-4")
 async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_path: Path) -> None:
     vfs = vf_addresses(FIRST, 4)
     async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "NVIDIA A40-12Q") as changing:

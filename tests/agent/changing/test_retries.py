@@ -30,7 +30,6 @@ def refused(number: int) -> KernelRefused:
     return KernelRefused("the kernel refused", errno=number)
 
 
-@pytest.mark.shows("KV-4", "VG-7")
 def test_each_refusal_in_a_row_waits_longer() -> None:
     retries, snapshots = made(Backoff(first=1.0, limit=5.0))
     for now, due in ((0.0, 1.0), (10.0, 12.0), (20.0, 24.0), (30.0, 35.0)):

@@ -99,7 +99,6 @@ async def test_the_errno_and_the_path_of_a_refusal_are_told(cards: SimulatedCard
     assert error.hint
 
 
-@pytest.mark.shows("HP-16")
 async def test_a_write_without_error_and_without_effect_is_a_refusal(cards: SimulatedCards) -> None:
     path = Path(cards.host.path(cards.host.tree.real(f"/sys/class/mdev_bus/{T4}")))
     create = path / "mdev_supported_types/nvidia-228/create"
@@ -131,7 +130,6 @@ async def test_a_vgpu_type_that_is_not_creatable_now_is_not_written(cards: Simul
     assert (error.errno, cards.writes) == (errno.ENOSPC, 0)
 
 
-@pytest.mark.shows("HP-16")
 async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
     host, pf = cards.host, "0000:af:00.0"
     host.add_function(

@@ -108,7 +108,6 @@ def test_binding_names_the_function_and_its_group_only(kernel: str) -> None:
     assert node.startswith("/dev/vfio/")
 
 
-@pytest.mark.shows("NG-6")
 def test_every_step_of_binding_has_its_keys() -> None:
     assert keys("6.12-vfio", "bind 01:00.0") == [A, "/dev/vfio/15"]
     assert "0000:81:00.0" in keys("6.12-vfio", "modprobe nvme")

@@ -55,7 +55,6 @@ def test_a_function_is_read_as_it_is(host: SimulatedHost, looks: Looks) -> None:
     assert function.pcie_root == "pci0000:00/0000:00:10.0"
 
 
-@pytest.mark.shows("KV-15")
 def test_a_host_without_sysfs_is_empty(tmp_path: Path) -> None:
     assert Looks(Root(tmp_path / "nothing")).full() == Host()
 
@@ -228,7 +227,6 @@ def test_a_refresh_of_a_parent_reads_its_types_again(
     assert looks.refresh(after, frozenset({A})).mdev_parents == {}
 
 
-@pytest.mark.shows("KV-15")
 def test_room_that_is_empty_or_senseless_is_unknown_of_that_type_alone(
     host: SimulatedHost, looks: Looks, tmp_path: Path
 ) -> None:

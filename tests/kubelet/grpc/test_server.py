@@ -205,7 +205,7 @@ async def test_the_answer_to_an_unknown_method_has_a_content_type(tmp_path: Path
                 await stream.send_message(v1beta1.Empty(), end=True)
                 await stream.recv_message()
         peer.close()
-        headers = dict(stream._stream.headers or ())
+        headers = dict(stream._stream.headers or ())  # noqa: SLF001 - grpclib shows metadata only in public
         assert (headers["content-type"], headers["grpc-status"]) == ("application/grpc+proto", "12")
 
 

@@ -19,8 +19,8 @@ from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import bindings
+from tests import ROOT
 from tests.policy.samples import function, holders, host, reserved
-from tests.structure import sources
 
 GPU, AUDIO, PORT = PciAddress("0000:3b:00.0"), PciAddress("0000:3b:00.1"), PciAddress("0000:3a:00.0")
 RULE = PassthroughRule((PciSelector(classes=("03",)),))
@@ -178,7 +178,7 @@ def test_a_guard_names_its_evidence_and_the_way_out_and_nothing_is_done(evidence
 
 @pytest.mark.parametrize("evidence", GUARDED)
 def test_the_page_on_host_preparation_tells_of_each_guard(evidence: str) -> None:
-    page = (sources.ROOT / "docs/host-preparation.md").read_text()
+    page = (ROOT / "docs/host-preparation.md").read_text()
     assert evidence.partition(" (")[0].partition(": what")[0] in page.replace("`", "")
 
 

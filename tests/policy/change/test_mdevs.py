@@ -20,7 +20,6 @@ FOUR = ("222", "228", "105", "108")
 GUIDE = wanted("230", "223", "224", nodes=(on(NODE2, "234"),))
 
 
-@pytest.mark.shows("VG-9")
 @pytest.mark.parametrize(
     ("types", "cards", "expected"),
     [
@@ -102,7 +101,6 @@ def test_a_card_with_a_type_that_stays_wanted_keeps_its_devices() -> None:  # W9
     assert before <= kernel.instances.keys()
 
 
-@pytest.mark.shows("VG-9")
 def test_a_label_that_goes_brings_the_general_list_back() -> None:  # W10
     kernel = MdevKernel([t4(1), t4(2)])
     settle(kernel, GUIDE, labels=NODE2)
@@ -117,7 +115,6 @@ def test_cards_that_have_a_wanted_type_are_not_dealt_again() -> None:  # W12
     assert short(kernel) == ["16×222", "16×222"]
 
 
-@pytest.mark.shows("KV-16")
 def test_a_type_without_room_passes_the_card_on() -> None:  # W13
     kernel = MdevKernel([t4(1)])
     kernel.switch_off("0000:01:00.0", "nvidia-222")
@@ -141,7 +138,6 @@ def test_what_a_pod_holds_waits_and_is_taken_up_when_released() -> None:  # W15
     assert short(kernel) == ["8×224"]
 
 
-@pytest.mark.shows("KV-16")
 def test_a_card_with_a_foreign_mdev_is_left_alone() -> None:  # W16
     kernel = MdevKernel([t4(1), t4(2)])
     kernel.create("0000:01:00.0", "nvidia-228", FOREIGN)
@@ -171,7 +167,6 @@ def test_a_foreign_mdev_may_be_adopted() -> None:
     assert short(kernel) == ["16×222", "16×222"]
 
 
-@pytest.mark.shows("VG-4", "VG-6")
 def test_devices_come_as_soon_as_the_cards_do() -> None:  # R6
     kernel = MdevKernel([])
     plan = settle(kernel, wanted("222", "228", "i915-GVTg_V5_4"))

@@ -60,7 +60,6 @@ def test_a_filter_on_ids_picks_cards(
     assert short(kernel) == expected
 
 
-@pytest.mark.shows("VG-1")
 def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
     here = kernel.host()
@@ -99,7 +98,6 @@ def test_a_short_name_is_the_last_word_of_a_name() -> None:
 V100_8 = WantedType("V100-8Q", 2, short=True)
 
 
-@pytest.mark.shows("VG-3")
 def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -> None:
     kernel = MdevKernel([t4(1), v100(2)])
     settle(kernel, given(CardTypes((1,), types=(V100_8,))))
@@ -130,7 +128,6 @@ def test_an_entry_for_another_model_with_the_same_ids_does_not_count() -> None:
     assert plan.problems == ()
 
 
-@pytest.mark.shows("VG-1", "VG-6")
 def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> None:
     kernel = MdevKernel([t4(1)])
     others = tuple(CardTypes(None, (("10de", each, None, None),), (V100_8,)) for each in ("1db6", "20b0"))
@@ -150,7 +147,6 @@ def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not
     assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
 
 
-@pytest.mark.shows("VG-2")
 @pytest.mark.parametrize(
     ("name", "offered", "makes"),
     [

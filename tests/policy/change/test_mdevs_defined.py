@@ -143,7 +143,6 @@ def test_definitions_that_cannot_be_met_are_told() -> None:
     ]
 
 
-@pytest.mark.shows("VG-3")
 @pytest.mark.parametrize(
     ("card", "parent", "number", "said"),
     [

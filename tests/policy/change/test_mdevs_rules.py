@@ -62,7 +62,6 @@ def test_a_count_above_what_fits_is_told_and_the_rest_is_made() -> None:
     assert plan.problems == ("0000:01:00.0: 3 of nvidia-228 are wanted, and 2 fit",)
 
 
-@pytest.mark.shows("VG-3")
 def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted(WantedType("nvidia-228", 1)))
@@ -103,7 +102,6 @@ def test_an_empty_card_tells_why_it_is_for_nothing(wish: MdevsWanted, note: str)
     assert planned(MdevKernel([t4(1)]), wish).cards[0].notes == (note,)
 
 
-@pytest.mark.shows("KV-16")
 def test_room_that_appears_is_used() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("222"))
@@ -246,7 +244,6 @@ def test_the_vfs_of_a_card_are_one_card() -> None:
     assert [parent for parent, _ in kernel.instances.values()][:2] == list(vfs[:2])
 
 
-@pytest.mark.shows("KV-16", "VG-8")
 def test_the_ids_of_devices_are_the_same_after_a_boot_and_differ_between_machines() -> None:
     first, second = MdevKernel([t4(1)]), MdevKernel([t4(1)])
     settle(first, wanted("222"))

@@ -54,7 +54,6 @@ def test_vfs_are_made_where_there_are_none() -> None:
     )
 
 
-@pytest.mark.shows("HP-16")
 def test_another_number_goes_over_none() -> None:
     assert told(planned(physical(virtual()))) == (
         ["set the number of VFs of 0000:3b:00.0 to 0"],
@@ -128,7 +127,6 @@ def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
     assert planned(physical(), ()) == Plan()
 
 
-@pytest.mark.shows("HP-16")
 @pytest.mark.parametrize(
     ("vf", "known", "what"),
     [

@@ -56,7 +56,6 @@ def test_every_mdev_is_discovered_under_the_name_of_its_type() -> None:
     assert found.resources[ResourceName(T4_1Q)].devices[0].numa == 0
 
 
-@pytest.mark.shows("NG-14")
 @pytest.mark.parametrize(
     ("vendor", "type_id", "type_name", "name"),
     [
@@ -222,7 +221,6 @@ def test_the_node_of_its_own_is_given_only_where_iommufd_is_asked_for(
     assert [node.path for node in given.nodes] == paths
 
 
-@pytest.mark.shows("NG-13")
 def test_an_mdev_that_is_not_there_is_refused() -> None:
     found = decided(mdev(), wish=RULED)
     with pytest.raises(Refused, match="is not a device of this node"):

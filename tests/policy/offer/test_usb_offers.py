@@ -67,7 +67,6 @@ def _variable(name: str) -> str:
     return "USB_RESOURCE_" + name.upper().replace("/", "_").replace(".", "_")
 
 
-@pytest.mark.shows("U-1", "U-2", "U-3", "U-4", "U-5", "U-6")
 @pytest.mark.parametrize(
     ("usb", "expected"),
     [
@@ -87,7 +86,6 @@ def test_the_entries_of_a_cr_make_the_sets_that_kubevirt_makes(
     assert sets(host, *usb) == expected
 
 
-@pytest.mark.shows("U-7")
 def test_without_a_usb_bus_there_is_nothing(tmp_path: Path) -> None:
     host = Looks(Root(tmp_path)).full(nodes=(NODES,))
     assert sets(host, entry("r1", A)) == {}

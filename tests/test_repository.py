@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the repository that no linter knows, one test each. Part of ``make lint``."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from nodeagent.base import log
+
+ROOT = Path(__file__).parents[1]
+GENERATED = ROOT / "nodeagent/kubelet/api"
+IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint"}
+PATCHES = {"setattr", "setitem", "delattr", "delitem"}  # of pytest's monkeypatch; the environment may be set
+
+
+def find_modules(*folders: str) -> Iterator[Path]:
+    """Yield the hand-written Python files below these folders."""
+    for folder in folders:
+        yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if GENERATED not in path.parents)
+
+
+def find_files() -> Iterator[Path]:
+    """Yield all files of the repository, new ones too, without those that git ignores."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    yield from (ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file())
+
+
+def find_calls(path: Path) -> Iterator[ast.Call]:
+    """Yield each call in a module."""
+    yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+
+
+def name_of(path: Path) -> str:
+    """Return the path within the repository."""
+    return str(path.relative_to(ROOT))
+
+
+def test_every_module_begins_with_its_licence() -> None:
+    missing = [
+        name_of(path)
+        for path in find_modules("nodeagent", "tests", "proto", "packaging")
+        if not path.read_text().startswith("# SPDX-License-Identifier: Apache-2.0\n")
+    ]
+    assert missing == []
+
+
+def test_pure_modules_call_no_builtin_that_does_io() -> None:
+    impure = [
+        (name_of(path), call.lineno)
+        for path in find_modules("nodeagent/model", "nodeagent/policy")
+        for call in find_calls(path)
+        if isinstance(call.func, ast.Name) and call.func.id in IMPURE_CALLS
+    ]
+    assert impure == []
+
+
+def test_tests_neither_patch_nor_mock_our_code() -> None:
+    patches = [
+        (name_of(path), call.lineno)
+        for path in find_modules("tests")
+        for call in find_calls(path)
+        if isinstance(call.func, ast.Attribute)
+        and ast.unparse(call.func.value) == "monkeypatch"
+        and call.func.attr in PATCHES
+    ]
+    assert patches == []
+
+
+def test_each_field_of_a_log_event_is_passed_somewhere() -> None:
+    passed = defaultdict[str, set[str]](set)
+    for path in find_modules("nodeagent"):
+        for call in find_calls(path):
+            if ast.unparse(call.func) == "log.event":
+                kind = call.args[0]
+                kinds = (kind.body, kind.orelse) if isinstance(kind, ast.IfExp) else (kind,)
+                for each in kinds:
+                    passed[ast.unparse(each)] |= {str(keyword.arg) for keyword in call.keywords}
+    events = {f"log.{name}": event for name, event in vars(log).items() if isinstance(event, log.Event)}
+    assert {name: unused for name, event in events.items() if (unused := {*event.also} - passed[name])} == {}
+
+
+def test_the_repository_names_no_host_or_path_of_a_development_machine() -> None:
+    hosts = [
+        ".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("proxy", "golang", "org"))
+    ]
+    words = [*hosts, *(f"/{folder}/" for folder in ("work", "home", "root", "opt/wheels"))]
+    texts = {name_of(path): path.read_bytes().decode(errors="replace") for path in find_files()}
+    assert {name: word for name, text in texts.items() for word in words if word in text} == {}
+
+
+def test_each_path_on_the_architecture_page_exists() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    quoted = set(re.findall(r"`([^`\n]+)`", page))
+    paths = {each for each in quoted if re.fullmatch(r"[A-Za-z][\w.]*/[\w./]*|[a-z_]+\.py", each)}
+    assert paths
+    assert [
+        each for each in paths if not (ROOT / each).exists() and not (ROOT / "nodeagent" / each).exists()
+    ] == []
+
+
+def read_lock(name: str) -> dict[str, str]:
+    """Return package → version of a lock file, each of which must carry hashes."""
+    text = (ROOT / f"requirements/{name}.lock").read_text()
+    pins = re.findall(r"^([a-z0-9._-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", text, re.M)
+    assert len(pins) == len(re.findall(r"^[a-z0-9._-]+==", text, re.M))
+    return dict(pins)
+
+
+def test_the_runtime_lock_satisfies_the_dependencies_of_the_project() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert (ROOT / "requirements/runtime.in").read_text().split() == needed
+    pins = read_lock("runtime")
+    for requirement in map(Requirement, needed):
+        assert requirement.specifier.contains(pins[requirement.name]), requirement
+
+
+def test_the_development_lock_agrees_with_the_runtime_lock() -> None:
+    assert read_lock("runtime").items() <= read_lock("dev").items()
+    wanted = [line for line in (ROOT / "requirements/dev.in").read_text().split("\n") if line]
+    names = {re.split("[=<>~]", line)[0].lower() for line in wanted if not line.startswith("-")}
+    assert names <= read_lock("dev").keys()
+
+
+def test_vfio_pci_is_loaded_at_boot_since_the_unit_may_load_no_module_later() -> None:
+    listed = (ROOT / "packaging/modules-load.conf").read_text().splitlines()
+    assert [line for line in listed if not line.startswith("#")] == ["vfio-pci"]
+    assert '"/usr/lib/modules-load.d/nodeagent.conf"' in (ROOT / "packaging/builder/recipes.py").read_text()
+    unit = (ROOT / "packaging/nodeagent.service").read_text().splitlines()
+    assert "ExecStartPre=+-/sbin/modprobe -qa vfio-pci" in unit
+    assert "ProtectKernelModules=yes" in unit
