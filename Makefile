@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
+PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo lint test fuzz soak mishaps nights e2e vm monitoring-test packages binary packaging-test image image-test bench proto \
+.PHONY: help demo lint test test-slow test-all fuzz soak mishaps nights e2e vm monitoring-test packages binary packaging-test image image-test bench proto \
     format lock clean
 
 help:  ## list the targets
@@ -25,9 +26,20 @@ lint: $(DEV_STAMP)  ## style, types, spelling, shell scripts, import contracts, 
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_repository.py
 
-test: $(DEV_STAMP)  ## all tests, with lint, types and layer contracts among them
-	$(BIN)/python -m compileall -q nodeagent
-	$(BIN)/python -m tests.lots $(ARGS)
+UNIT := $(PYTEST) -n 2 --dist worksteal tests --ignore=tests/blackbox --ignore=tests/test_repository.py
+BLACKBOX := $(PYTEST) -n 8 --dist worksteal tests/blackbox
+test: lint  ## lint, unit tests and the quick black-box tests; ARGS="PATH -k WORD": only those tests
+ifdef ARGS
+	$(PYTEST) $(ARGS)
+else
+	$(UNIT)
+	$(BLACKBOX) -m "not slow"
+endif
+
+test-slow: $(DEV_STAMP)  ## the black-box tests that wait for seconds of real time
+	$(BLACKBOX) -m slow
+
+test-all: test test-slow  ## all tests of the daemon as a process and below
 
 SECONDS_OF_FUZZ ?= 300
 fuzz: $(DEV_STAMP)  ## damaged inputs of all kinds, SECONDS_OF_FUZZ=300

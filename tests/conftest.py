@@ -10,21 +10,41 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
 import pytest
 
 from nodeagent.base import log
-from tests import virtual
+from tests import places, virtual
 from tests.pulse import Pulse
 
 WORKED = 0.5  # seconds of a processor that one turn of the loop may take
 STOOD = 3.0  # seconds that it may take in all: CI saw 1.2 in a test without work or calls that take long
+ROOM = 4 << 30  # bytes; a whole run was seen to write 0.9 GiB
 END = 2.0  # seconds for tasks to end that were told to
 
 Said = Callable[[log.Event], list[dict[str, log.Value]]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files of several workers in memory, and remove them: small files keep a disk busy for long."""
+    if config.getoption("numprocesses", None) and not config.option.basetemp:
+        files = ExitStack()
+        place = files.enter_context(places.in_memory("", ROOM))  # a short path: sockets lie below it
+        config.option.basetemp = str(place / "t")
+        config.add_cleanup(files.close)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let workers report what was logged: they send valid UTF-8 only, and some tests log other texts."""
+    report = yield
+    report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ from nodeagent.kubelet.grpc.channel import SocketChannel
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ListSeen, Pod
+from tests import forkserver
 
 T4 = "nvidia.com/TU104GL_TESLA_T4"
 PATIENCE = 15.0  # seconds; generous, for a machine that others load
@@ -228,11 +229,8 @@ class Node:
 
         ``under``: a command that becomes the daemon, such as one that changes its limits first.
         """
-        run = [sys.executable, "-m", "nodeagent", "--root", str(self.root), "run"]
-        command = [*under, *run, *QUICK, *flags]
-        async with await anyio.open_process(
-            command, stdout=subprocess.DEVNULL, env={**os.environ, **(environ or {})}
-        ) as process:
+        arguments = ["--root", str(self.root), "run", *QUICK, *flags]
+        async with await _start(arguments, {**os.environ, **(environ or {})}, under) as process:
             daemon = Daemon(process)
             async with anyio.create_task_group() as listening:
                 listening.start_soon(daemon.listen)
@@ -295,6 +293,14 @@ class Node:
         return sorted(path.name for path in self.plugins.glob("nodeagent-*.sock"))
 
 
+async def _start(arguments: Sequence[str], environ: Mapping[str, str], under: Sequence[str]) -> Process:
+    """Start nodeagent by fork, or by exec below another command."""
+    if not under:
+        return forkserver.start(arguments, environ)
+    command = [*under, sys.executable, "-m", "nodeagent", *arguments]
+    return await anyio.open_process(command, stdout=subprocess.DEVNULL, env=environ)
+
+
 QUICK = (
     *("--log-format", "json", "--timing-settle", "300ms", "--timing-holders", "200ms"),
     *("--http-listen", ""),  # one port for all daemons of this machine
@@ -304,8 +310,7 @@ QUICK = (
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One run of ``nodeagent ARGUMENTS`` to its end."""
     with anyio.fail_after(PATIENCE):
-        done = await anyio.run_process([sys.executable, "-m", "nodeagent", *arguments], check=False)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return await forkserver.run(arguments, os.environ)
 
 
 def health(kubelet: Kubelet, resource: str) -> dict[str, str]:

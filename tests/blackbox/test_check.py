@@ -99,9 +99,10 @@ async def test_a_daemon_that_may_not_lend_usb_nodes_is_told_of_where_a_rule_need
     node.host.usb.plug("1-1", STICK)
     rule = '{name: example.com/stick, usb: [{vendors: ["46f4"]}]}'
     drop = ("setpriv", "--bounding-set=-chown", "--inh-caps=-chown")
-    async with node.kubelet(), node.daemon(under=drop):
+    async with node.kubelet(), node.daemon(under=drop) as daemon:
         assert "USB nodes" not in await checked(node, 0)
         node.configure(f"resources:\n  - {rule}\n")
+        await daemon.logged("resource-added", resource="example.com/stick")
         line = (await checked(node, 3))["USB nodes"]
     assert "the daemon has no CAP_CHOWN" in line["seen"]
     assert "usb: true" in line["toDo"]

@@ -152,6 +152,7 @@ def test_what_is_asked_for_as_wide_or_for_programs_is_folded_nowhere(stage: Node
         assert shown(command(*words), WIDTH, located("C.UTF-8")).splitlines()[-len(whole) :] == whole
 
 
+@pytest.mark.slow
 def test_the_demo_fits_a_terminal() -> None:
     text = re.sub(rf"{ESCAPE}\[[0-9;]*m", "", shown([sys.executable, "-m", "nodeagent", "demo"]))
     assert "All of it happened" in text
