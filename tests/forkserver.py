@@ -25,17 +25,22 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
+from typing import IO
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from tests import ROOT
 
+LIMIT = 60.0  # seconds for a command to end
 _REQUEST = 1 << 20  # bytes, the largest request
 _CHUNK = 1 << 16
+_LOADED_LATE = ("anyio._backends._asyncio", "difflib", "encodings.idna", "encodings.utf_8_sig")
 _LEFT_OUT = ("nodeagent.sim", "nodeagent.demo", "nodeagent.__main__")
 
 
@@ -66,11 +71,10 @@ class Pipe(ByteReceiveStream):
 class ForkedProcess(Process):
     """A child of the server, seen as anyio shows a child of this process."""
 
-    def __init__(self, life: socket.socket, stdout: Pipe | None, stderr: Pipe) -> None:
+    def __init__(self, life: socket.socket, stderr: Pipe) -> None:
         self._life = life
         self._pid = int.from_bytes(life.recv(4), "little")
         self._code: int | None = None
-        self._stdout = stdout
         self._stderr = stderr
         life.setblocking(False)
 
@@ -97,8 +101,8 @@ class ForkedProcess(Process):
 
     @property
     def stdout(self) -> ByteReceiveStream | None:
-        """None if it was not asked for."""
-        return self._stdout
+        """Always /dev/null."""
+        return None
 
     @property
     def stderr(self) -> ByteReceiveStream:
@@ -131,43 +135,54 @@ class ForkedProcess(Process):
             self.kill()
             await self.wait()
             self._life.close()
-            for pipe in filter(None, (self._stdout, self._stderr)):
-                await pipe.aclose()
+            await self._stderr.aclose()
 
 
-def start(
-    arguments: Sequence[str], environ: Mapping[str, str], *, stdout: bool = False, merge: bool = False
-) -> ForkedProcess:
-    """Start ``nodeagent ARGUMENTS``.
+def start(arguments: Sequence[str], environ: Mapping[str, str]) -> ForkedProcess:
+    """Start ``nodeagent ARGUMENTS`` with stdout at /dev/null."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    with open(os.devnull, "wb") as devnull, open(write, "wb") as stderr:
+        life = _request(arguments, environ, devnull, stderr)
+    return ForkedProcess(life, Pipe(read))
 
-    stdout is a pipe if ``stdout``, the pipe of stderr if ``merge``, and /dev/null otherwise.
+
+def run(
+    arguments: Sequence[str], environ: Mapping[str, str], *, user: int | None = None, directory: str = "."
+) -> subprocess.CompletedProcess[str]:
+    """Run ``nodeagent ARGUMENTS`` to its end, as another user if one is given.
+
+    :raises TimeoutError: if it does not end within LIMIT. It is killed with the server.
     """
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        with _request(arguments, environ, stdout, stderr, user, directory) as life:
+            life.settimeout(LIMIT)
+            life.recv(4)
+            code = int.from_bytes(life.recv(4), "little", signed=True)
+        texts = [os.pread(file.fileno(), 1 << 30, 0).decode() for file in (stdout, stderr)]
+    return subprocess.CompletedProcess([*arguments], code, *texts)
+
+
+def _request(
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    user: int | None = None,
+    directory: str = ".",
+) -> socket.socket:
+    """Have a child started; return the socket that gets its pid and its exit code, four bytes each."""
     ours, theirs = socket.socketpair()
-    read_err, write_err = os.pipe2(os.O_CLOEXEC)
-    read_out, write_out = os.pipe2(os.O_CLOEXEC) if stdout else (None, os.open(os.devnull, os.O_WRONLY))
-    request = json.dumps({"arguments": [*arguments], "environ": {**environ}, "directory": os.getcwd()})
-    sent = [write_err if merge else write_out, write_err, theirs.fileno()]
-    socket.send_fds(_server(), [request.encode(errors="surrogateescape")], sent)
-    theirs.close()
-    os.close(write_err)
-    os.close(write_out)
-    return ForkedProcess(ours, None if read_out is None else Pipe(read_out), Pipe(read_err))
-
-
-async def run(arguments: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run ``nodeagent ARGUMENTS`` to its end."""
-    texts = {}
-
-    async def read(name: str, pipe: ByteReceiveStream) -> None:
-        texts[name] = b"".join([chunk async for chunk in pipe]).decode()
-
-    async with start(arguments, environ, stdout=True) as process:
-        async with anyio.create_task_group() as group:
-            assert process.stdout is not None
-            group.start_soon(read, "stdout", process.stdout)
-            group.start_soon(read, "stderr", process.stderr)
-        code = await process.wait()
-    return subprocess.CompletedProcess([*arguments], code, texts["stdout"], texts["stderr"])
+    request = {
+        "arguments": [*arguments],
+        "environ": {**environ},
+        "directory": str(Path(directory).absolute()),
+        "user": user,
+    }
+    with theirs:
+        socket.send_fds(
+            _server(), [json.dumps(request).encode()], [each.fileno() for each in (stdout, stderr, theirs)]
+        )
+    return ours
 
 
 @cache
@@ -236,6 +251,10 @@ def _become(request: Mapping[str, object], stdout: int, stderr: int) -> None:
         os.environ.clear()
         os.environ.update(environ)
         os.chdir(str(request["directory"]))
+        if isinstance(user := request["user"], int):
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
         sys.argv = ["nodeagent", *arguments]
         sys.stdout = os.fdopen(1, "w", encoding="utf-8")
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
@@ -255,13 +274,15 @@ def _become(request: Mapping[str, object], stdout: int, stderr: int) -> None:
 
 
 def _import_package() -> None:
-    """Import what a daemon and its commands may load."""
+    """Import what a daemon and its commands may load: another user may not be able to read the modules."""
     import nodeagent
 
-    importlib.import_module("anyio._backends._asyncio")
+    for name in _LOADED_LATE:
+        importlib.import_module(name)
     for module in pkgutil.walk_packages(nodeagent.__path__, "nodeagent."):
         if not module.name.startswith(_LEFT_OUT):
             importlib.import_module(module.name)
+    importlib.import_module("nodeagent.cluster.door").kubernetes()
 
 
 if __name__ == "__main__":

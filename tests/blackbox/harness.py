@@ -310,7 +310,7 @@ QUICK = (
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One run of ``nodeagent ARGUMENTS`` to its end."""
     with anyio.fail_after(PATIENCE):
-        return await forkserver.run(arguments, os.environ)
+        return await threads.call(forkserver.run, arguments, os.environ)
 
 
 def health(kubelet: Kubelet, resource: str) -> dict[str, str]:

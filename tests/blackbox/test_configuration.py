@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 
-import anyio
 import pytest
 from asyncinotify import Inotify, Mask
 
+from nodeagent.base import threads
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.policy import naming
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
-    NOBODY,
     PATIENCE,
     T4,
     Node,
@@ -27,18 +24,9 @@ from tests.blackbox.harness import (
     until_health,
     within,
 )
+from tests.people import as_nobody, needs_root
 
 LONG = "x" * 64
-AS_NOBODY = """
-import contextlib, os, sys
-from nodeagent.cli import main as cli
-
-with contextlib.suppress(SystemExit):
-    cli.main(["--version"])  # loads what another user may not be allowed to read
-os.setgid({user})
-os.setuid({user})
-sys.exit(cli.main(["run"]))
-"""
 MISTAKES = {
     "an unknown key": ("discovry: {enabled: true}", "discovry", 'did you mean "discovery"?'),
     "an unknown key in a rule": (
@@ -114,13 +102,12 @@ async def test_a_root_that_is_missing_is_two_lines_and_exit_code_two(node: Node)
     assert "no such directory" in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user can be imitated by root only")
+@needs_root
 async def test_without_root_it_says_so_in_two_lines() -> None:
-    as_nobody = AS_NOBODY.format(user=NOBODY)
-    done = await within(PATIENCE, anyio.run_process([sys.executable, "-c", as_nobody], check=False))
+    done = await threads.call(as_nobody, "run")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
-    assert b"must be root" in done.stderr
+    assert "must be root" in done.stderr
 
 
 async def test_a_rule_without_selectors_picks_nothing_and_says_so(node: Node) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
@@ -160,7 +161,7 @@ def test_credentials_that_may_not_be_read_are_no_traceback(world: World) -> None
 def test_a_full_disk_takes_no_answer(world: World) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*as_oneself("--version").args[:3], "--root", str(world.root), "scan"],
+            [sys.executable, "-m", "nodeagent", "--root", str(world.root), "scan"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
