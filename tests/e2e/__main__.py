@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make e2e``: looks whether the machine can do it, builds what is missing, runs the tests.
+"""``make e2e``: checks the requirements, builds the missing programs and runs the tests.
 
-Never passes silently: what is missing ends in a sentence that says what to install, and exit code 1.
+Tests that are marked ``long`` are left out; ``--long`` runs these alone. All other arguments are pytest's; a
+``-m`` among them replaces this choice. A missing requirement is printed with the package to install, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from tests import tiers
 from tests.e2e import building, image
 from tests.e2e.building import HERE, Missing
 
+LONG = "--long"
 _PROGRAMS = (
     *("containerd", "ctr", "runc", "openssl", "unshare", "nsenter", "setpriv", "mount", "nice"),
     *("buildah", "podman", "mmdebstrap"),
@@ -27,14 +31,21 @@ _PACKAGES = "containerd, runc, busybox-static, openssl, util-linux, buildah, pod
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tier with further arguments for pytest; its exit code, or 1 if it cannot be run."""
+    """Run the tests and return the exit code of pytest, or 1 if a requirement is missing."""
     try:
         _prepare()
     except (Missing, RuntimeError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is cleaned up then, too
-    return int(pytest.main(["-c", str(HERE / "pytest.ini"), *arguments, *tiers.chosen(arguments, HERE)]))
+    options = ["-c", str(HERE / "pytest.ini"), *_select_tests(arguments)]
+    return int(pytest.main([*options, *tiers.chosen(arguments, HERE)]))
+
+
+def _select_tests(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments for pytest, which select the long tests or all others."""
+    others = [argument for argument in arguments if argument != LONG]
+    return ["-m", "long" if LONG in arguments else "not long", *others]
 
 
 def _prepare() -> None:

@@ -27,6 +27,8 @@ from tests.e2e.pods import STAY, Limits, Pods
 from tests.e2e.resources import GROUPS, only, rule
 from tests.e2e.watching import Devices, Watch
 
+pytestmark = pytest.mark.long
+
 SECONDS = 90.0
 REST = 60.0  # seconds until all is usable again; a kubelet may be doubted for 30 s
 GPU, SOUND, PAIR = "example.com/gpu", "example.com/sound", "example.com/pair"

@@ -26,6 +26,8 @@ from tests.e2e.costs import Counters, Usage, measured
 from tests.e2e.fleet import Fleet
 from tests.e2e.namespace import traces
 
+pytestmark = pytest.mark.long
+
 COUNT = int(os.environ.get("NODEAGENT_E2E_NODES") or 500)
 FOLLOWED = ("nodes", "kubevirts")
 OWN = ("", "leases")  # what the API server asks of itself, and what is no object, such as its metrics
