@@ -7,8 +7,8 @@ DEV_STAMP := $(VENV)/.dev-stamp
 PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help demo lint test test-slow test-all fuzz soak mishaps nights e2e vm monitoring-test packages binary packaging-test image image-test bench proto \
-    format lock clean
+.PHONY: help demo lint test test-slow test-all fuzz chaos e2e vm monitoring-test packages binary packaging-test \
+    image image-test bench proto format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -45,18 +45,10 @@ SECONDS_OF_FUZZ ?= 300
 fuzz: $(DEV_STAMP)  ## damaged inputs of all kinds, SECONDS_OF_FUZZ=300
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_OF_FUZZ) $(ARGS)
 
-RESTARTS ?= 600
-soak: $(DEV_STAMP)  ## kubelet restarts while all around changes and runs short, RESTARTS=600 (root for full disks)
+chaos: $(DEV_STAMP)  ## long fault tests, then the long tests of e2e (root, Go); ARGS="--quick" for fewer faults
 	$(BIN)/python -m compileall -q nodeagent
-	$(BIN)/python -m tests.soak --restarts $(RESTARTS) $(ARGS)
-
-mishaps: $(DEV_STAMP)  ## a daemon killed at each write of a binding of 64 functions, and each write failed
-	$(BIN)/python -m compileall -q nodeagent
-	$(BIN)/python -m tests.mishaps $(ARGS)
-
-nights: $(DEV_STAMP)  ## pods come and go while kubelet, daemon and devices fail: no group has two owners, and rest comes
-	$(BIN)/python -m compileall -q nodeagent
-	$(BIN)/python -m tests.nights $(ARGS)
+	$(BIN)/python -m tests.chaos $(ARGS)
+	$(BIN)/python -m tests.e2e --long
 
 e2e: $(DEV_STAMP)  ## tests on a real one-node cluster (root, Go; the first run builds Kubernetes)
 	$(BIN)/python -m tests.e2e $(ARGS)

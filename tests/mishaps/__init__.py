@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong at each write of a binding, and of its way back, of 64 functions in 16 groups."""
+"""The old name of ``tests.chaos.crashes``, which ``tests/blackbox/test_bindings_killed.py`` still imports."""
+
+from tests.chaos.crashes import points, story
+
+__all__ = ["points", "story"]

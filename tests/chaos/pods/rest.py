@@ -14,9 +14,9 @@ from collections.abc import Callable
 import anyio
 
 from tests.blackbox.harness import eventually
-from tests.nights import outages
-from tests.nights.script import Broken
-from tests.nights.stage import Stage
+from tests.chaos.pods import outages
+from tests.chaos.pods.script import Broken
+from tests.chaos.pods.stage import Stage
 
 BOUND = 35.0  # seconds: what only a record tells of stays taken until the kubelet is thirty seconds old
 LONG = 5.0  # seconds

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import anyio
 
 from nodeagent.sim import files
-from tests.nights.board import Board
-from tests.nights.machines import Machine
+from tests.chaos.pods.board import Board
+from tests.chaos.pods.machines import Machine
 
 _ENDING = 4  # PF_EXITING in include/linux/sched.h
 _FIRST = 7  # descriptor

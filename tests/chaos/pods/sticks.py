@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The USB devices of a night: two sticks that are given one by one, and two sets of a kind K and a kind J.
+"""The USB devices of a run: two sticks that are given one by one, and two sets of a kind K and a kind J.
 
 They are pulled out while nobody has them, and get another number when they come back. Knows no pods.
 """

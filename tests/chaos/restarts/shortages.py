@@ -33,7 +33,7 @@ def under(limit: str) -> tuple[str, ...]:
 def limits(root: Path) -> tuple[str, ...]:
     """The limits under which a daemon is to live; none, if this machine gives out no user namespaces.
 
-    Without an instance it ends at once today, in two lines; a daemon that bears it is soaked so, too.
+    Today the daemon exits at once without an inotify instance. One that does not exit is tested, too.
     """
     if not namespaces():
         return ()
@@ -77,7 +77,7 @@ class Disks:
     def _mount(self, path: Path) -> None:
         path.mkdir(parents=True)
         options = "size=256k,nr_inodes=32,mode=755"
-        command = ["mount", "-t", "tmpfs", "-o", options, "nodeagent-soak", str(path)]
+        command = ["mount", "-t", "tmpfs", "-o", options, "nodeagent-chaos", str(path)]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             self._mounted.append(path)
 

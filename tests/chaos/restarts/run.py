@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The soak itself: lives of the daemon, restarts of the kubelet, and a look after each.
+"""One run: daemons one after the other, restarts of the kubelet, and a check after each.
 
 In the first half the daemon is killed again and again, and lives some of its lives without watches. The
 second half is one life, which is measured. A restart, changes of hardware and configuration, and a shortage
@@ -18,9 +18,9 @@ import anyio
 
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import Daemon, Usage
-from tests.soak import restarts, shortages
-from tests.soak.figures import Figures
-from tests.soak.world import Broken, World
+from tests.chaos.restarts import kubelet_restarts, shortages
+from tests.chaos.restarts.figures import Figures
+from tests.chaos.restarts.world import Broken, World
 
 BOUND = 8.0  # seconds; below those of a kubelet's dial that goes nowhere
 AGE = 30.0  # seconds after which a kubelet that names nobody is believed
@@ -33,7 +33,7 @@ SHORT = 0.15  # of all restarts have a shortage
 FLAGS = ("--timing-resync", "2s")  # without watches only a look tells
 
 
-class Soak:
+class RestartRun:
     """One run; ``figures`` fill while it goes on."""
 
     def __init__(self, root: Path, seed: int, wanted: int) -> None:
@@ -98,9 +98,9 @@ class Soak:
         """The size where all is well, nobody has anything, and a while has passed."""
         self.world.evict(kubelet)
         self.world.all_well()
-        restarts.speak_again(kubelet)
+        kubelet_restarts.speak_again(kubelet)
         await kubelet.restart()
-        restarts.grow_old(kubelet)
+        kubelet_restarts.grow_old(kubelet)
         with anyio.fail_after(AGE + BOUND):
             while (await self.world.node.status())["holders"]:  # noqa: ASYNC110 - a socket that is asked
                 await anyio.sleep(0.2)
@@ -111,15 +111,15 @@ class Soak:
 
     async def _step(self, kubelet: Kubelet, daemon: Daemon) -> None:
         """One restart with all that goes with it, then a look, then pods."""
-        kind = self.rng.choices(tuple(restarts.WEIGHTS), tuple(restarts.WEIGHTS.values()))[0]
-        restarts.speak_again(kubelet)
-        if kind in restarts.WITHOUT_PODS:
+        kind = self.rng.choices(tuple(kubelet_restarts.WEIGHTS), tuple(kubelet_restarts.WEIGHTS.values()))[0]
+        kubelet_restarts.speak_again(kubelet)
+        if kind in kubelet_restarts.WITHOUT_PODS:
             self.world.evict(kubelet)
         before = self.figures.shortages.copy()
         with self._shortage(daemon):
             async with anyio.create_task_group() as group:
                 group.start_soon(self._changes)
-                await restarts.KINDS[kind](kubelet, self.rng)
+                await kubelet_restarts.KINDS[kind](kubelet, self.rng)
         self.world.configure()
         if self._blind:
             daemon.send(signal.SIGHUP)  # what is to be done without watches: only the host is read by a timer

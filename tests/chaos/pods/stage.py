@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from tests.nights.board import Board
-from tests.nights.crowd import Crowd
-from tests.nights.daemons import Daemons
-from tests.nights.kubelets import Kubelets
-from tests.nights.script import Script
+from tests.chaos.pods.board import Board
+from tests.chaos.pods.crowd import Crowd
+from tests.chaos.pods.daemons import Daemons
+from tests.chaos.pods.kubelets import Kubelets
+from tests.chaos.pods.script import Script
 
 
 class Stage(NamedTuple):

@@ -17,9 +17,9 @@ import anyio
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node
 from tests.blackbox.test_bindings_faults import RESOURCE, RULE, add_groups, everything, states
-from tests.mishaps import daemons
-from tests.mishaps.daemons import Daemon
-from tests.mishaps.points import Failing, Point
+from tests.chaos.crashes import daemons
+from tests.chaos.crashes.daemons import Daemon
+from tests.chaos.crashes.points import Failing, Point
 
 WISHED, BEFORE = "wished", "before"
 _SETTINGS = {WISHED: RESOURCE + RULE, BEFORE: RESOURCE}
@@ -74,7 +74,7 @@ class Story:
         self._stands = goal
 
     async def _become(self, wanted: str) -> None:
-        """A life without mishaps."""
+        """Run a daemon without faults until the groups are in this state."""
         if self._stands != wanted:
             async with self._life(wanted) as daemon:
                 await self._until([wanted] * len(self.groups), daemon, wanted)

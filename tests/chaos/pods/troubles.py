@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that befalls a node in a night, and how often; and what befalls its devices: they go and come back.
+"""All faults of a run and their frequency; and the faults of devices, which are removed and come back.
 
 A function is pulled out whoever has it: its unbind waits until the holder lets go. A USB device is pulled out
 while nobody has it and no pod is being admitted.
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from tests.nights import comings, outages
-from tests.nights.machines import Machine
-from tests.nights.stage import Stage
-from tests.nights.sticks import Stick
+from tests.chaos.pods import comings, outages
+from tests.chaos.pods.machines import Machine
+from tests.chaos.pods.stage import Stage
+from tests.chaos.pods.sticks import Stick
 
 Trouble = Callable[[Stage], Awaitable[None]]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The soak notices what it is there for: what is missing at the kubelet, what two pods have, what grows."""
+"""A run detects devices that the kubelet does not know, a device of two pods, and growth of memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nodeagent.sim.kubelet.devices import SeenDevice
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ContainerResult, Pod
 from tests.blackbox.harness import Usage
-from tests.soak.figures import GROWTH, Figures
-from tests.soak.world import Broken, World
+from tests.chaos.restarts.figures import GROWTH, Figures
+from tests.chaos.restarts.world import Broken, World
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import shutil
 
 import anyio
 
-from tests.nights.containers import Containers
-from tests.nights.kubelets import Kubelets
-from tests.nights.machines import Machine
-from tests.nights.script import Script
+from tests.chaos.pods.containers import Containers
+from tests.chaos.pods.kubelets import Kubelets
+from tests.chaos.pods.machines import Machine
+from tests.chaos.pods.script import Script
 
 CRASHES = 4
 FORCED = 2.6  # seconds, as measured on a real kubelet

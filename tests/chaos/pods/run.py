@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One night: a node, some troubles for a while, then rest; and what became of it."""
+"""One run: a node on which faults happen for a while, then a time without faults; returns a report."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import anyio
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests import places
 from tests.blackbox.boards import all_listed
-from tests.nights import board, rest, troubles
-from tests.nights.board import Board, Modes
-from tests.nights.containers import Containers
-from tests.nights.crowd import Crowd
-from tests.nights.daemons import Daemons
-from tests.nights.kubelets import Kubelets
-from tests.nights.lives import Lives
-from tests.nights.script import Broken, Script
-from tests.nights.stage import Stage
+from tests.chaos.pods import board, rest, troubles
+from tests.chaos.pods.board import Board, Modes
+from tests.chaos.pods.containers import Containers
+from tests.chaos.pods.crowd import Crowd
+from tests.chaos.pods.daemons import Daemons
+from tests.chaos.pods.kubelets import Kubelets
+from tests.chaos.pods.lives import Lives
+from tests.chaos.pods.script import Broken, Script
+from tests.chaos.pods.stage import Stage
 
-LIMIT = 240.0  # seconds that a night may last besides its troubles
+LIMIT = 240.0  # seconds that a run may take in addition to its faults
 
 
 @dataclass
 class Report:
-    """What became of a night; ``broken`` is empty if every promise was kept."""
+    """The result of a run; ``broken`` is empty if no rule was violated."""
 
     machines: int = 0
     refused: int = 0
@@ -38,8 +38,8 @@ class Report:
     timeline: Sequence[str] = ()
 
 
-async def spent(seed: int, modes: Modes, seconds: float) -> Report:
-    """Spend a night with that much trouble."""
+async def run_faults(seed: int, modes: Modes, seconds: float) -> Report:
+    """Run one node with faults for this many seconds."""
     script = Script(seed)
     report = Report(timeline=script.lines)
     try:
@@ -52,7 +52,7 @@ async def spent(seed: int, modes: Modes, seconds: float) -> Report:
 
 
 async def _spend(script: Script, report: Report, modes: Modes, seconds: float) -> None:
-    with places.in_memory("nodeagent-nights-") as root:
+    with places.in_memory("chaos-pods-") as root:
         hardware = Board(root, modes)
         board.all_processes_are_seen(hardware.node)
         async with hardware.node.kubelet(seed=script.chance.randrange(1000)) as kubelet, script.tasks:

@@ -12,8 +12,8 @@ import signal
 
 import anyio
 
-from tests.nights.kubelets import UNNAMED
-from tests.nights.stage import Stage
+from tests.chaos.pods.kubelets import UNNAMED
+from tests.chaos.pods.stage import Stage
 
 DELAY, REFUSED = "pod-resources-delay", "pod-resources-exhausted"
 

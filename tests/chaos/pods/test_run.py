@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short night holds; and a night sees two owners, and what stays Unhealthy at rest."""
+"""A short run passes; a run detects a device with two owners and a free device that stays Unhealthy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nodeagent.sim.kubelet.devices import SeenDevice
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ContainerResult, Pod
 from tests.blackbox.boards import GPU, USB
-from tests.nights import machines, night
-from tests.nights.__main__ import main
-from tests.nights.board import PAIR, Board
-from tests.nights.machines import Given, Machine
+from tests.chaos.pods import machines, run
+from tests.chaos.pods.__main__ import main
+from tests.chaos.pods.board import PAIR, Board
+from tests.chaos.pods.machines import Given, Machine
 
 SEED, SECONDS = 5, 5.0
 FIRST, SECOND = "0000:50:00.0", "0000:50:00.1"  # of one group
@@ -49,8 +49,8 @@ def machine(name: str, *units: str) -> Machine:
 
 
 @pytest.mark.timeout(300)
-async def test_a_short_night_breaks_no_promise(loop_may_block: None) -> None:
-    report = await night.spent(SEED, ("group",), SECONDS)
+async def test_a_short_run_violates_no_rule(loop_may_block: None) -> None:
+    report = await run.run_faults(SEED, ("group",), SECONDS)
     assert report.broken == "", "\n".join(report.timeline)
     assert report.machines > 0 and len(report.rest) == 2
 

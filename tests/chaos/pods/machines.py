@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual machines of a night: what each has, and whether it is over; and the one promise about them.
+"""The virtual machines of a run: what each has, and whether it is over; and the one promise about them.
 
 No unit, which is an IOMMU group or a USB device, has two machines that are not over. One is over when it has
 ended, and before that if it is told to end and has nothing open any more. Decides on what it is given.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.plugs import ONE, SET
-from tests.nights.board import Board
-from tests.nights.script import Broken
+from tests.chaos.pods.board import Board
+from tests.chaos.pods.script import Broken
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node of a night and its devices: boards whose functions share an IOMMU group.
+"""The node of a run and its devices: boards whose functions share an IOMMU group.
 
 Three boards have a GPU and a USB function, which are two resources; two boards have a pair of one resource;
 one function is alone. What one machine alone may have is called a unit here: an IOMMU group, by its number,
@@ -20,8 +20,8 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import GPU, LONE, LONE_AT, USB, add_usb
 from tests.blackbox.harness import Node, health
 from tests.blackbox.plugs import ONE, SET
-from tests.nights import sticks
-from tests.nights.sticks import Sticks
+from tests.chaos.pods import sticks
+from tests.chaos.pods.sticks import Sticks
 
 Modes = Collection[str]
 MODES = ("group", "bundle", "cdi", "iommufd", "usb")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make mishaps``: a daemon killed at each write, and each write refused, of 64 functions in 16 groups.
+"""The daemon is killed at each write, and each write fails, while 64 functions in 16 groups are bound.
 
-There are 768 moments to be killed in (each write there and back, before and after its effect), and 1,088
-writes to fail. The seed is printed first: it orders them, and says whether the rules stay after a kill. Exit
-code 1, with what was broken and the seed, if a group is torn afterwards or the status says otherwise.
+There are 768 points to kill the daemon at (each write of binding and release, before and after its effect)
+and 1,088 writes that fail. The seed is printed first. It decides the order of the kills, and whether the
+rules are changed back after a kill. The exit code is 1 if a group is partly bound afterwards, or if the
+status of the daemon is wrong. Then the failure and the command that repeats the choices are printed.
 """
 
 from __future__ import annotations
@@ -22,31 +23,37 @@ import anyio
 
 from tests import places
 from tests.blackbox.harness import Node
-from tests.mishaps import points, story
-from tests.mishaps.points import BACK, FORTH
-from tests.mishaps.story import BEFORE, WISHED, Story
-
-Tell = Callable[[str], None]
+from tests.chaos.crashes import points, story
+from tests.chaos.crashes.points import BACK, FORTH
+from tests.chaos.crashes.story import BEFORE, WISHED, Story
 
 
 def main(arguments: list[str]) -> int:
-    """Run it and tell; the exit code."""
+    """Run all and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mishaps", description=(__doc__ or "").splitlines()[0]
+        prog="python -m tests.chaos.crashes", description="kills and failed writes while functions are bound"
     )
-    parser.add_argument("--kills", type=int, default=None, help="how many (all)")
-    parser.add_argument("--failures", type=int, default=None, help="how many lives with failing writes (all)")
-    parser.add_argument("--seed", type=int, default=None, help="of the choices; printed in any case")
+    parser.add_argument("--kills", type=int, default=None, help="number of kills (all 768)")
+    parser.add_argument("--failures", type=int, default=None, help="number of failing daemons (all 96)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of all choices (random)")
     chosen = parser.parse_args(arguments)
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
     print(f"seed                {seed}", flush=True)
-    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the stand-in, whose peers are killed
+    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the stand-in kubelet, whose peers are killed
     try:
         anyio.run(_all, random.Random(seed), chosen.kills, chosen.failures)
     except (AssertionError, ExceptionGroup) as error:
-        print(f"make mishaps: {_innermost(error)}\nthe same again: --seed {seed}", file=sys.stderr)
+        print(f"chaos.crashes: {_innermost(error)}", file=sys.stderr)
+        print(f"to repeat: python -m tests.chaos.crashes {_options(chosen, seed)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _options(chosen: argparse.Namespace, seed: int) -> str:
+    """Return the options of this run with its seed."""
+    counts = {"kills": chosen.kills, "failures": chosen.failures}
+    given = (f" --{name} {count}" for name, count in counts.items() if count is not None)
+    return f"--seed {seed}" + "".join(given)
 
 
 async def _all(rng: random.Random, kills: int | None, failures: int | None) -> None:
@@ -56,7 +63,7 @@ async def _all(rng: random.Random, kills: int | None, failures: int | None) -> N
 
 async def _on_a_node(what: str, happen: Callable[[Story], Awaitable[str]]) -> None:
     began = time.monotonic()
-    with places.in_memory("nodeagent-mishaps-") as directory:
+    with places.in_memory("chaos-crashes-") as directory:
         async with story.told(Node(directory)) as told:
             done = await happen(told)
             print(f"{what:20}{done}, {told.lives} lives, {time.monotonic() - began:.0f} s", flush=True)

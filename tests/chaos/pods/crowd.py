@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of a night: they come, are admitted or refused, and those that are admitted become machines.
+"""The pods of a run: they come, are admitted or refused, and those that are admitted become machines.
 
 At each admission the one promise is looked at: nothing has two owners.
 """
@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Mapping
 
 from nodeagent.sim.kubelet.state import Pod
-from tests.nights import machines
-from tests.nights.board import Board
-from tests.nights.kubelets import Kubelets
-from tests.nights.lives import Lives
-from tests.nights.machines import Machine
-from tests.nights.script import Broken, Script
+from tests.chaos.pods import machines
+from tests.chaos.pods.board import Board
+from tests.chaos.pods.kubelets import Kubelets
+from tests.chaos.pods.lives import Lives
+from tests.chaos.pods.machines import Machine
+from tests.chaos.pods.script import Broken, Script
 
 FIRST_PID = 5000
 PLUGIN_LATE = "endpoint not found in cache"  # of a kubelet that has what a pod got on file, and no plugin yet

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a soak has measured, and the bounds that it judges by.
+"""The figures that a run has measured, and the limits that they must keep.
 
 Size is compared between two moments of one life of the daemon, at which the same is listed and nobody has
 anything: whatever lies between them must have left nothing behind. The slope is that of the straight line

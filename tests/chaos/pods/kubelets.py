@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet of a night: it goes and comes, and for a while it does not know the pods of the API server.
+"""The kubelet of a run: it goes and comes, and for a while it does not know the pods of the API server.
 
 Pods wait until it is there. It goes when nothing is being admitted, unless that takes too long. Static pods
 are read from files, so it knows them at once.
@@ -15,7 +15,7 @@ import anyio
 
 from nodeagent.sim.kubelet.standin import Kubelet, KubeletStopped
 from nodeagent.sim.kubelet.state import Pod
-from tests.nights.script import Broken, Script
+from tests.chaos.pods.script import Broken, Script
 
 ADMITTING = 25.0  # seconds that a restart waits for what is being admitted
 EMPTY = 0.36  # seconds in which a new kubelet names nobody

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls the pods of a night: they come in bursts, crash, end, are deleted, and come again."""
+"""Faults of pods: they are created in bursts, crash, end, are deleted, and are created again."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from tests.nights.stage import Stage
+from tests.chaos.pods.stage import Stage
 
 
 async def burst(stage: Stage) -> None:

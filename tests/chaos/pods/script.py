@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script of a night: a seed chooses what happens, and all that has happened is written down.
+"""The script of a run: a seed chooses the faults, and everything that happened is recorded.
 
 The seed repeats the choices. What goes on at the same time is the machine's, and so is when it gets there.
 """

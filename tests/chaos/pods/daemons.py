@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon of a night: a process that is ended or killed, and started again; never two at once."""
+"""The daemon of a run: a process that is stopped or killed, and started again; never two at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from tests.blackbox.harness import Daemon, Node
-from tests.nights.script import Broken, Script
+from tests.chaos.pods.script import Broken, Script
 
 TAIL = 20  # log lines that are shown of one that does what it must not
 

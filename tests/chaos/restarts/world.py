@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node of a soak, what happens on it, and what the kubelet must have been told then.
+"""The node of a run, the changes on it, and the devices that the kubelet must know afterwards.
 
 Every device is alone in its IOMMU group, so it can be given exactly when it is on vfio-pci. What a pod holds
 is left out of the comparison: it stays listed under the name by which it was given, whatever became of it.

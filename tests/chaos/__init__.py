@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fault tests that run for minutes: one seed decides which faults happen, and in which order."""
