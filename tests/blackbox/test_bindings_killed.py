@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon that is killed while it changes drivers: each kind of write, at each place in a group.
 
-Each write of all 64 functions is in ``python -m tests.mishaps``.
+Each write of all 64 functions is in ``python -m tests.chaos.crashes``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import pytest
 
 from tests.blackbox.harness import Node
-from tests.mishaps import points, story
+from tests.chaos.crashes import points, story
 
 
 @pytest.mark.timeout(180)
