@@ -71,7 +71,7 @@ class Pipe(ByteReceiveStream):
 class ForkedProcess(Process):
     """A child of the server, seen as anyio shows a child of this process."""
 
-    def __init__(self, life: socket.socket, stderr: Pipe) -> None:
+    def __init__(self, life: socket.socket, stderr: Pipe | None) -> None:
         self._life = life
         self._pid = int.from_bytes(life.recv(4), "little")
         self._code: int | None = None
@@ -105,8 +105,8 @@ class ForkedProcess(Process):
         return None
 
     @property
-    def stderr(self) -> ByteReceiveStream:
-        """What it writes to stderr."""
+    def stderr(self) -> ByteReceiveStream | None:
+        """What it writes to stderr; None if that is a file."""
         return self._stderr
 
     async def wait(self) -> int:
@@ -135,15 +135,20 @@ class ForkedProcess(Process):
             self.kill()
             await self.wait()
             self._life.close()
-            await self._stderr.aclose()
+            if self._stderr is not None:
+                await self._stderr.aclose()
 
 
-def start(arguments: Sequence[str], environ: Mapping[str, str]) -> ForkedProcess:
-    """Start ``nodeagent ARGUMENTS`` with stdout at /dev/null."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    with open(os.devnull, "wb") as devnull, open(write, "wb") as stderr:
-        life = _request(arguments, environ, devnull, stderr)
-    return ForkedProcess(life, Pipe(read))
+def start(
+    arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None = None
+) -> ForkedProcess:
+    """Start ``nodeagent ARGUMENTS`` with stdout at /dev/null, and stderr in the file or else a pipe."""
+    with open(os.devnull, "wb") as devnull:
+        if log is not None:
+            return ForkedProcess(_request(arguments, environ, devnull, log), None)
+        read, write = os.pipe2(os.O_CLOEXEC)
+        with open(write, "wb") as stderr:
+            return ForkedProcess(_request(arguments, environ, devnull, stderr), Pipe(read))
 
 
 def run(
