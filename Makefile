@@ -27,17 +27,17 @@ lint: $(DEV_STAMP)  ## style, types, spelling, shell scripts, import contracts, 
 	$(BIN)/python -m pytest -q tests/test_repository.py
 
 UNIT := $(PYTEST) -n 2 --dist worksteal tests --ignore=tests/blackbox --ignore=tests/test_repository.py
-BLACKBOX := $(PYTEST) -n 8 --dist worksteal tests/blackbox
+BLACKBOX := $(PYTEST) --dist worksteal tests/blackbox
 test: lint  ## lint, unit tests and the quick black-box tests; ARGS="PATH -k WORD": only those tests
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
-	$(UNIT)
-	$(BLACKBOX) -m "not slow"
+	$(UNIT) -m "not slow and not bench"
+	$(BLACKBOX) -n 8 -m "not slow and not bench"
 endif
 
-test-slow: $(DEV_STAMP)  ## the black-box tests that wait for seconds of real time
-	$(BLACKBOX) -m slow
+test-slow: $(DEV_STAMP)  ## the tests that wait for seconds of real time
+	$(PYTEST) -n 16 --dist worksteal tests -m "slow and not bench"
 
 test-all: test test-slow  ## all tests of the daemon as a process and below
 
@@ -76,9 +76,10 @@ image: $(DEV_STAMP)  ## build the container image into dist/ (root, buildah)
 image-test: $(DEV_STAMP)  ## tests of the image and of the manifests (root, podman; the first run makes the bases)
 	PYTHONPATH=packaging $(BIN)/python -m tests.image $(ARGS)
 
-bench: $(RUN_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
+bench: $(DEV_STAMP)  ## measure speed and size; prints a table, writes bench-result.json
 	$(BIN)/python -m compileall -q nodeagent tests
 	$(BIN)/python -m tests.bench $(ARGS)
+	$(PYTEST) tests/blackbox tests/cluster -m bench
 
 proto: $(DEV_STAMP)  ## generate nodeagent/kubelet/api anew from proto/
 	$(BIN)/python proto/generate.py

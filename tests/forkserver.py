@@ -119,7 +119,8 @@ class ForkedProcess(Process):
     def send_signal(self, signal: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
         if self.returncode is None:
-            os.kill(self._pid, signal)
+            with contextlib.suppress(ProcessLookupError):  # its end is about to be reported
+                os.kill(self._pid, signal)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

@@ -230,7 +230,7 @@ class Node:
         ``under``: a command that becomes the daemon, such as one that changes its limits first.
         """
         arguments = ["--root", str(self.root), "run", *QUICK, *flags]
-        async with await _start(arguments, {**os.environ, **(environ or {})}, under) as process:
+        async with await _start(arguments, environ or {}, under) as process:
             daemon = Daemon(process)
             async with anyio.create_task_group() as listening:
                 listening.start_soon(daemon.listen)
@@ -294,13 +294,15 @@ class Node:
 
 
 async def _start(arguments: Sequence[str], environ: Mapping[str, str], under: Sequence[str]) -> Process:
-    """Start nodeagent by fork, or by exec below another command."""
-    if not under:
-        return forkserver.start(arguments, environ)
-    command = [*under, sys.executable, "-m", "nodeagent", *arguments]
-    return await anyio.open_process(command, stdout=subprocess.DEVNULL, env=environ)
+    """Start nodeagent by fork; by exec below another command, or with variables of the interpreter."""
+    whole = {**os.environ, **environ}
+    if under or any(name.startswith("PYTHON") for name in environ):
+        command = [*under, sys.executable, "-m", "nodeagent", *arguments]
+        return await anyio.open_process(command, stdout=subprocess.DEVNULL, env=whole)
+    return forkserver.start(arguments, whole)
 
 
+EXEC = ("env",)  # as ``under``: a process that has loaded only what it needs, and whose memory is its own
 QUICK = (
     *("--log-format", "json", "--timing-settle", "300ms", "--timing-holders", "200ms"),
     *("--http-listen", ""),  # one port for all daemons of this machine

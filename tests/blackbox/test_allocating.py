@@ -89,6 +89,7 @@ async def test_a_device_that_broke_a_moment_ago_is_unhealthy_before_its_allocate
             assert node.driver_of(address) == "nvidia"
 
 
+@pytest.mark.slow
 async def test_a_device_that_a_stale_process_has_open_is_not_given(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet):
@@ -99,6 +100,7 @@ async def test_a_device_that_a_stale_process_has_open_is_not_given(node: Node) -
         assert health(kubelet, T4) == {address: "Unhealthy"}
 
 
+@pytest.mark.slow
 async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_nobody(node: Node) -> None:
     stuck, fine = node.add_gpus(2)
     node.configure(

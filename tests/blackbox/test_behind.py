@@ -84,6 +84,7 @@ async def keeps(drivers: SimulatedDrivers, address: str, driver: str) -> None:
     assert drivers.driver(address) == driver
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [STICKS, ""], ids=["stays", "is gone"])
 async def test_the_controller_of_a_usb_device_is_kept_though_its_rule(node: Node, rules: str) -> None:
     async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
@@ -92,6 +93,7 @@ async def test_the_controller_of_a_usb_device_is_kept_though_its_rule(node: Node
         await waits(node, drivers, CONTROLLER, "xhci_hcd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [STICKS, ""], ids=["stays", "is gone"])
 async def test_a_new_daemon_keeps_the_controller_though_the_rule(node: Node, rules: str) -> None:
     async with with_a_stick(node) as drivers, node.kubelet() as kubelet:
@@ -102,6 +104,7 @@ async def test_a_new_daemon_keeps_the_controller_though_the_rule(node: Node, rul
             await waits(node, drivers, CONTROLLER, "xhci_hcd")
 
 
+@pytest.mark.slow
 async def test_the_controller_is_bound_when_the_pod_has_ended(node: Node) -> None:
     async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(ONE, 1)
@@ -122,6 +125,7 @@ async def test_nobody_binds_the_controller_by_hand(node: Node) -> None:
         assert drivers.driver(CONTROLLER) == "xhci_hcd"
 
 
+@pytest.mark.slow
 async def test_what_the_kubelet_does_not_name_yet_is_kept_for_a_while(node: Node) -> None:
     async with with_a_stick(node) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(ONE, 1)
@@ -145,6 +149,7 @@ async def with_a_serial_card(node: Node, rules: str, *beside: str) -> AsyncItera
         yield drivers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "then"),
     [(NODE, NODE), (NODE, STICKS), (SHARES, SHARES), (SHARES, STICKS), (CDI, CDI)],
@@ -159,6 +164,7 @@ async def test_the_function_is_kept_of_which_a_container_has_a(node: Node, rules
         await waits(node, drivers, SERIAL, "serial")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [NODE, SHARES, CDI], ids=["node", "share", "CDI device"])
 async def test_the_function_is_kept_for_a_while_of_which_somebody_was_given_a(node: Node, rules: str) -> None:
     async with with_a_serial_card(node, rules) as drivers, node.kubelet() as kubelet, node.daemon():
@@ -180,6 +186,7 @@ def the_node_first(kubelet: Kubelet, resource: str = SHARED) -> None:
     raise AssertionError("no order of all has it first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 @pytest.mark.parametrize("rules", [NODE, SHARES, CDI], ids=["node", "share", "CDI device"])
 async def test_the_function_is_kept_while_another_plugin_takes_its_time(
@@ -217,6 +224,7 @@ async def test_nobody_binds_it_by_hand_where_no_daemon_runs(node: Node, rules: s
         assert drivers.driver(SERIAL) == "serial"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "then"),
     [(NODE, "stays"), (NODE, "is gone"), (SHARES, "stays"), (SHARES, "is gone"), (CDI, "stays")],
@@ -279,6 +287,7 @@ async def with_ports(kubelet: Kubelet, takes: float, first: str = "/dev/ttyX") -
         yield pod("one", {PORT: 1, foreign.NIC: 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(node: Node, how: str) -> None:
     async with (
@@ -299,6 +308,7 @@ async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(nod
         await keeps(drivers, SERIAL, "serial")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)], ids=["done", "told only"])
 async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_since(
     node: Node, flags: Sequence[str]
@@ -333,6 +343,7 @@ def hangs(kubelet: Kubelet) -> None:
     kubelet.faults.set("pod-resources-delay", 600.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silence", [refuses, is_slow, hangs])
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 async def test_what_another_plugin_gave_is_kept_though_the_kubelet(
@@ -363,6 +374,7 @@ async def test_what_another_plugin_gave_is_kept_though_the_kubelet(
             await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
 
 
+@pytest.mark.slow
 async def test_what_another_plugin_gave_is_kept_when_a_binding_is_tried_again(node: Node) -> None:
     """Nothing has changed since the kernel refused it, as far as anybody was told."""
     async with with_a_serial_card(node, STICKS) as drivers, node.kubelet() as kubelet:

@@ -47,6 +47,7 @@ async def bound_while_it_is_given(node: Node, kubelet: Kubelet, two: Pod) -> Non
     running(two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [0.0, GONE])
 async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given(node: Node, gap: float) -> None:
     async with (
@@ -63,6 +64,7 @@ async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given(node: Node,
         await keeps(drivers, SERIAL, "serial")
 
 
+@pytest.mark.slow
 async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given_though_the_disk_was_full_then(
     node: Node,
 ) -> None:
@@ -91,6 +93,7 @@ async def test_the_next_pod_of_the_same_name_keeps_what_it_was_given_though_the_
         await eventually(lambda: vfio(drivers), ANSWERED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "two"])
 async def test_the_next_pod_keeps_what_it_was_given_beside_another_plugins_id_of_the_same_name(
     node: Node, name: str
@@ -128,6 +131,7 @@ async def passes_on(node: Node, kubelet: Kubelet, one: Pod) -> None:
     await node.until_told(lambda told: told["holders"]["port-0"]["pod"] == "ns/two")
 
 
+@pytest.mark.slow
 async def test_an_answer_of_before_makes_no_function_wait_whose_nodes_nobody_has(node: Node) -> None:
     async with with_a_serial_card(node, STICKS) as drivers:
         give_the_node_to_another_card(node)

@@ -94,6 +94,7 @@ async def until_it_waits(node: Node, scene: Scene, rules: str) -> None:
     await node.until_told(lambda told: "ns/one has" in str(told["changes"]))
 
 
+@pytest.mark.slow
 async def test_a_gpu_is_kept_that_somebody_takes_from_its_driver_by_hand(node: Node) -> None:
     async with with_a_gpu(node) as scene:
         await until_it_waits(node, scene, bound(CARD))
@@ -103,6 +104,7 @@ async def test_a_gpu_is_kept_that_somebody_takes_from_its_driver_by_hand(node: N
         await eventually(lambda: scene.drivers.driver(CARD) == "vfio-pci", ANSWERED)
 
 
+@pytest.mark.slow
 async def test_a_gpu_is_kept_that_was_removed_and_is_found_again(node: Node) -> None:
     """Its driver takes a while to come, too."""
     async with with_a_gpu(node) as scene:
@@ -114,6 +116,7 @@ async def test_a_gpu_is_kept_that_was_removed_and_is_found_again(node: Node) -> 
         await stays(scene.kubelet, lambda: scene.drivers.driver(CARD) is None, WAITS)
 
 
+@pytest.mark.slow
 async def test_a_gpu_goes_back_that_is_given_while_its_driver_lets_go_and_its_node_stays(node: Node) -> None:
     async with with_a_gpu(node) as scene:
         scene.drivers.faults.set(f"unbind:{CARD}", LETS_GO)
@@ -124,6 +127,7 @@ async def test_a_gpu_goes_back_that_is_given_while_its_driver_lets_go_and_its_no
         await stays(scene.kubelet, lambda: scene.drivers.driver(CARD) == "nvidia", AGAIN)
 
 
+@pytest.mark.slow
 async def test_the_card_of_a_cdi_device_is_kept_while_its_node_is_away(node: Node) -> None:
     async with with_a_serial_card(node, CDI) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
@@ -145,6 +149,7 @@ class Names(foreign.Foreign):
         return answer
 
 
+@pytest.mark.slow
 async def test_the_card_of_a_cdi_device_that_another_plugin_gives_meanwhile_goes_back_and_stays(
     node: Node,
 ) -> None:
@@ -191,6 +196,7 @@ def add_disk(node: Node) -> None:
     os.mknod(node.host.path("/dev/nvme0n1"), stat.S_IFBLK | 0o600, os.makedev(259, 0))
 
 
+@pytest.mark.slow
 async def test_a_way_to_a_disk_is_kept_that_was_unplugged_and_is_back(node: Node) -> None:
     add_disk(node)
     async with (
@@ -220,6 +226,7 @@ def as_a_pod(node: Node) -> list[str]:
     return ["unshare", "-m", "sh", "-c", script, "sh"]
 
 
+@pytest.mark.slow
 async def test_a_card_is_kept_of_which_a_pod_has_a_node_that_is_not_seen_from_here(node: Node) -> None:
     """The kernel has it by its name all the same."""
     async with with_a_serial_card(node, STICKS) as drivers, node.kubelet() as kubelet:
@@ -246,6 +253,7 @@ def of_a_driver_in_a_container(node: Node) -> tuple[str, list[str]]:
     return path, ["unshare", "-m", "sh", "-c", hidden, "sh"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [kvm, of_a_driver_in_a_container])
 async def test_a_card_is_bound_twice_beside_a_pod_with_a_node_that_nobody_can_place(
     node: Node, given: Callable[[Node], tuple[str, list[str]]]

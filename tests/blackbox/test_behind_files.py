@@ -54,6 +54,7 @@ def changed(node: Node, how: str) -> None:
         described(node, "0" if how == "another node" else "1", path="/dev/ttyZ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["removed", "torn", "another node", "without the device"])
 @pytest.mark.parametrize("since", [True, False], ids=["a rule waited", "the rule comes then"])
 async def test_the_card_of_a_cdi_device_is_kept_whatever_becomes_of_its_file(
@@ -72,6 +73,7 @@ async def test_the_card_of_a_cdi_device_is_kept_whatever_becomes_of_its_file(
         await eventually(lambda: scene.drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["removed", "torn"])
 async def test_a_new_daemon_keeps_all_cards_while_no_file_has_what_a_pod_was_given(
     node: Node, how: str
@@ -89,6 +91,7 @@ async def test_a_new_daemon_keeps_all_cards_while_no_file_has_what_a_pod_was_giv
             await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_not_seen_from_here_is_followed_from_one_card_to_another(node: Node) -> None:
     """A stick is pulled from one controller and plugged into the other, under the same name."""
     node.host.add_function(CARD, vendor="10b5", device="9030", pci_class="070002", driver="serial", group=9)
@@ -108,6 +111,7 @@ async def test_a_node_that_is_not_seen_from_here_is_followed_from_one_card_to_an
             assert drivers.driver(CARD) == "serial"
 
 
+@pytest.mark.slow
 async def test_the_controller_of_a_stick_is_kept_whose_node_is_not_seen_from_here(node: Node) -> None:
     """Another plugin has given it."""
     async with with_a_stick(node) as drivers, node.kubelet() as kubelet:
@@ -138,6 +142,7 @@ async def beside_a_wedged_gpu(node: Node) -> AsyncIterator[SimulatedDrivers]:
         yield drivers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [True, False], ids=["", "of /dev it sees /dev/vfio"])
 async def test_beside_a_gpu_that_does_not_answer_what_a_pod_has_is_kept_and_the_rest_is_bound(
     node: Node, seen: bool
@@ -153,6 +158,7 @@ async def test_beside_a_gpu_that_does_not_answer_what_a_pod_has_is_kept_and_the_
         await stays(kubelet, lambda: drivers.driver(CARD) == "nvidia", WAITS)
 
 
+@pytest.mark.slow
 async def test_beside_it_a_gpu_is_kept_that_somebody_takes_from_its_driver_by_hand(node: Node) -> None:
     """Its node has a number that may be the other one's by then."""
     async with (
@@ -167,6 +173,7 @@ async def test_beside_it_a_gpu_is_kept_that_somebody_takes_from_its_driver_by_ha
         await stays(kubelet, lambda: drivers.driver(CARD) is None, WAITS)
 
 
+@pytest.mark.slow
 async def test_a_new_daemon_keeps_a_gpu_of_a_pod_that_cannot_be_woken(node: Node) -> None:
     """Its driver has nothing to say of it."""
     async with (

@@ -57,6 +57,7 @@ async def until_bound(node: Node, drivers: SimulatedDrivers) -> None:
     await eventually(lambda: drivers.driver(CARD) == "vfio-pci", PATIENCE)
 
 
+@pytest.mark.slow
 async def test_a_card_is_bound_though_a_stick_of_a_pod_is_plugged_in_anew(node: Node) -> None:
     async with with_a_card_that_was_bound(node) as (drivers, kubelet):
         plugged(node, "1-1", stick("A"), 4)
@@ -69,6 +70,7 @@ async def test_a_card_is_bound_though_a_stick_of_a_pod_is_plugged_in_anew(node: 
         await until_bound(node, drivers)
 
 
+@pytest.mark.slow
 async def test_a_card_is_bound_though_a_node_of_something_else_has_gone(node: Node) -> None:
     async with (
         with_a_card_that_was_bound(node) as (drivers, kubelet),
@@ -82,6 +84,7 @@ async def test_a_card_is_bound_though_a_node_of_something_else_has_gone(node: No
         await until_bound(node, drivers)
 
 
+@pytest.mark.slow
 async def test_a_new_daemon_binds_a_card_though_a_stick_of_a_pod_was_plugged_in_anew_before(
     node: Node,
 ) -> None:
@@ -101,6 +104,7 @@ async def test_a_new_daemon_binds_a_card_though_a_stick_of_a_pod_was_plugged_in_
             await until_bound(node, drivers)
 
 
+@pytest.mark.slow
 async def test_a_function_whose_node_a_pod_has_is_kept_while_the_node_is_away_for_a_moment(
     node: Node,
 ) -> None:
@@ -123,6 +127,7 @@ async def test_a_function_whose_node_a_pod_has_is_kept_while_the_node_is_away_fo
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
 
 
+@pytest.mark.slow
 async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_when_that_comes_back(
     node: Node,
 ) -> None:
@@ -147,6 +152,7 @@ async def test_what_a_pod_was_given_while_vfio_had_the_function_is_no_others_whe
         assert Wrote("probe", SERIAL) not in drivers.writes[before:]
 
 
+@pytest.mark.slow
 async def test_what_its_own_driver_did_not_take_at_once_gets_it_again_while_a_pod_waits_for_it(
     node: Node,
 ) -> None:

@@ -69,6 +69,7 @@ async def given_midway(node: Node, drivers: SimulatedDrivers, kubelet: Kubelet, 
     running(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 async def test_what_is_given_while_the_first_function_of_a_group_is_let_go_is_kept(
     node: Node, how: str
@@ -90,6 +91,7 @@ async def test_what_is_given_while_the_first_function_of_a_group_is_let_go_is_ke
         assert drivers.driver(SERIAL) == "serial"
 
 
+@pytest.mark.slow
 async def test_the_group_is_bound_when_who_was_given_a_part_midway_has_ended(node: Node) -> None:
     async with (
         with_a_group(node) as drivers,
@@ -107,6 +109,7 @@ async def test_the_group_is_bound_when_who_was_given_a_part_midway_has_ended(nod
         await eventually(lambda: drivers.driver(BESIDE) == "vfio-pci", PATIENCE)
 
 
+@pytest.mark.slow
 async def test_a_group_is_bound_soon_after_the_kubelet_was_silent_in_the_middle_of_its_change(
     node: Node,
 ) -> None:
@@ -129,6 +132,7 @@ async def at_an_answer(kubelet: Kubelet, seconds: float, number: int) -> None:
     await eventually(lambda: len(late) <= LATE - number, PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("seconds", [0.4, 2.0])
 async def test_what_is_given_while_an_answer_of_the_kubelet_is_on_its_way_is_there_when_the_pod_is_started(
@@ -150,6 +154,7 @@ async def test_what_is_given_while_an_answer_of_the_kubelet_is_on_its_way_is_the
         await keeps(drivers, SERIAL, "serial")
 
 
+@pytest.mark.slow
 async def test_what_is_on_vfio_goes_back_though_a_pod_is_being_given_what_nobody_knows_yet(
     node: Node,
 ) -> None:
@@ -224,6 +229,7 @@ async def who_has_the_other_node(node: Node, kubelet: Kubelet, name: str) -> Pod
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0.0, 0.5])
 @pytest.mark.parametrize("takes", [0.3, 4.0], ids=["written by then", "not written by then"])
 async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
@@ -237,6 +243,7 @@ async def test_what_is_given_while_its_own_driver_lets_go_comes_back_and_stays(
         await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 async def test_the_answer_of_the_pod_before_is_not_that_of_the_next_one_with_the_same_id(
     node: Node, how: str
@@ -261,6 +268,7 @@ async def test_the_answer_of_the_pod_before_is_not_that_of_the_next_one_with_the
         await keeps(drivers, SERIAL, "serial")
 
 
+@pytest.mark.slow
 async def test_an_override_that_a_killed_daemon_has_left_is_taken_away_under_a_pod(node: Node) -> None:
     """The function is on its own driver: nothing is taken from anybody."""
     async with with_a_serial_card(node, STICKS) as drivers, node.kubelet() as kubelet:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are r
 CARD = "0000:08:00.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes", [False, True], ids=["has come", "has come and gone"])
 @pytest.mark.parametrize("name", ["aaa", "zzz"])
 async def test_a_function_is_bound_though_a_pod_with_another_plugins_id_of_the_same_name(

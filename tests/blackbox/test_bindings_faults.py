@@ -87,6 +87,7 @@ async def test_sixty_four_functions_in_sixteen_groups_are_bound_and_given_back(n
         assert len(drivers.writes) == GROUPS * FUNCTIONS * (len(FORTH) + len(BACK))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("fault", ["lost", "torn", "undone"])  # before, in, after
 async def test_a_group_in_which_one_write_fails_is_what_it_was_before(node: Node, fault: str) -> None:
@@ -105,6 +106,7 @@ async def test_a_group_in_which_one_write_fails_is_what_it_was_before(node: Node
             await eventually(lambda: states(drivers, groups) == ["wished"] * GROUPS, PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 async def test_a_group_in_which_one_write_back_fails_stays_bound(node: Node) -> None:
     groups = add_groups(node)
@@ -124,6 +126,7 @@ async def test_a_group_in_which_one_write_back_fails_stays_bound(node: Node) -> 
         await eventually(lambda: states(drivers, groups) == ["before"] * GROUPS, PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("fault", "kinds"), [("torn", BACK), ("undone", BACK[:2])])
 async def test_a_group_in_which_somebody_interferes_with_one_write_back_is_bound_or_as_before(

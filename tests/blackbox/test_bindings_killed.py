@@ -13,6 +13,8 @@ import pytest
 from tests.blackbox.harness import Node
 from tests.chaos.crashes import points, story
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(180)
 async def test_after_a_kill_at_any_write_each_group_is_as_wished_or_as_before_and_the_status_says_which(

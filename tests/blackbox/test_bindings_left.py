@@ -7,6 +7,7 @@ Another function of the group keeps the node of the group, as whoever has this o
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -50,6 +51,7 @@ async def test_it_is_bound_by_the_daemon_that_comes_after_one_was_killed_in_the_
             await given(drivers, kubelet)
 
 
+@pytest.mark.slow
 async def test_it_is_bound_again_when_somebody_has_unbound_it(node: Node) -> None:
     configured(node)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet() as kubelet, node.daemon():
@@ -62,6 +64,7 @@ async def test_it_is_bound_again_when_somebody_has_unbound_it(node: Node) -> Non
         await given(drivers, kubelet)
 
 
+@pytest.mark.slow
 async def test_what_was_seen_only_while_it_was_open_is_not_bound_before_it_is_closed(node: Node) -> None:
     """No daemon has bound it, so its lowest count may be of whoever has it open."""
     configured(node)
@@ -76,6 +79,7 @@ async def test_what_was_seen_only_while_it_was_open_is_not_bound_before_it_is_cl
         await given(drivers, kubelet)
 
 
+@pytest.mark.slow
 async def test_what_somebody_has_open_is_not_bound_before_it_is_closed(node: Node) -> None:
     """The unbind of somebody waits, and a write to its driver's files would, which no signal ends."""
     configured(node)

@@ -36,6 +36,7 @@ def both(drivers: SimulatedDrivers) -> set[str | None]:
     return {drivers.driver(each) for each in (FIRST, SECOND)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 @pytest.mark.parametrize("fault", ["lost", "torn"])
 async def test_nothing_is_offered_of_a_group_of_which_the_second_function_cannot_be_bound(

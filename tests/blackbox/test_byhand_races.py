@@ -73,6 +73,7 @@ async def test_what_a_killed_verb_has_begun_the_next_daemon_ends(node: Node, num
             await eventually(lambda: not node.has("/run/nodeagent/drivers.json"), PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 async def test_a_daemon_that_starts_meanwhile_is_kept_out_and_comes_after_it(node: Node) -> None:
     add_card(node)
@@ -88,6 +89,7 @@ async def test_a_daemon_that_starts_meanwhile_is_kept_out_and_comes_after_it(nod
         assert drivers.driver(GPU) == "nouveau"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 async def test_a_write_that_sleeps_is_told_after_a_while_and_the_daemon_goes_on(node: Node) -> None:
     add_card(node)
@@ -194,6 +196,7 @@ async def test_what_is_no_request_is_answered_so_and_changes_nothing(node: Node,
         assert drivers.writes == []
 
 
+@pytest.mark.slow
 async def test_a_question_that_does_not_end_is_not_waited_for_nor_one_that_is_too_long(node: Node) -> None:
     add_card(node)
     async with simulated(node.host, GPU, AUDIO), node.kubelet(), node.daemon():

@@ -43,6 +43,7 @@ async def test_a_resource_may_get_rid_of_cdi_while_its_file_hangs(node: Node, ca
         assert await daemon.end() == 0
 
 
+@pytest.mark.slow
 async def test_an_allocate_whose_file_hangs_ends_in_time(node: Node, cards: list[str]) -> None:
     node.configure("resources: [{name: example.com/with-cdi, pci: [{vendors: ['10de']}]}]")
     async with node.running(listed={WITH_CDI: 3}) as (daemon, kubelet):

@@ -288,6 +288,7 @@ async def test_a_kubelet_that_is_there_tells_how_many_pods_it_has(node: Node) ->
         assert "1 pod" in (await checked(node, 0))["PodResources"]["seen"]
 
 
+@pytest.mark.slow
 async def test_a_kubelet_that_does_not_answer_holds_nobody_up(node: Node) -> None:
     prepare(node)
     async with node.kubelet() as kubelet:

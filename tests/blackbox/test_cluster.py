@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox import foreign
-from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, eventually, pod, until_health
+from tests.blackbox.harness import EXEC, PATIENCE, T4, Daemon, Node, eventually, pod, until_health
 from tests.blackbox.test_splitting import FIRST, two_cards
 from tests.cluster import crs
 
@@ -63,9 +63,11 @@ async def server(node: Node) -> AsyncIterator[ApiServer]:
 
 
 @asynccontextmanager
-async def followed(node: Node, *more: str) -> AsyncIterator[tuple[Daemon, Kubelet]]:
+async def followed(
+    node: Node, *more: str, under: Sequence[str] = ()
+) -> AsyncIterator[tuple[Daemon, Kubelet]]:
     """Daemon and kubelet, when the cluster is heard."""
-    async with node.kubelet() as kubelet, node.daemon(*FLAGS, *more) as daemon:
+    async with node.kubelet() as kubelet, node.daemon(*FLAGS, *more, under=under) as daemon:
         await node.until_told(lambda told: of(told, "answers"))
         yield daemon, kubelet
 
@@ -200,6 +202,7 @@ async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiSer
         assert (kept.parent / "cluster.json.broken").read_text() == "{"
 
 
+@pytest.mark.slow
 async def test_devices_are_served_while_the_api_server_is_away(node: Node, server: ApiServer) -> None:
     put(server, ENTRY)
     async with followed(node) as (daemon, kubelet):
@@ -244,9 +247,10 @@ async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiSer
         )
 
 
+@pytest.mark.bench
 async def test_a_daemon_that_follows_the_cluster_stays_small(node: Node, server: ApiServer) -> None:
     put(server, ENTRY)
-    async with followed(node) as (daemon, kubelet):
+    async with followed(node, under=EXEC) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         for number in range(100):
             put(server, ENTRY | {"resourceName": f"example.com/gpu{number % 2}"})

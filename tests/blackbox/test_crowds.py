@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench import crowding
+
+pytestmark = pytest.mark.bench
 
 GOAL = 1000  # milliseconds
 

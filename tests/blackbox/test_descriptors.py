@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nodeagent.base import sealed
 from nodeagent.sim import cards
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
@@ -36,6 +38,7 @@ async def test_a_look_that_fails_takes_no_device_away(node: Node) -> None:
         assert len(daemon.lines("host-not-read")) == 1, "once, not at each look"
 
 
+@pytest.mark.slow
 async def test_what_is_ours_is_still_ours_after_looks_that_failed(node: Node) -> None:
     card = Card(CARD, (Type("1", 4, "NVIDIA A40-12Q"),), vfs=vf_addresses(CARD, 4), vgpu=True)
     node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: ['1']}\n")
@@ -55,6 +58,7 @@ async def test_what_is_ours_is_still_ours_after_looks_that_failed(node: Node) ->
         assert made.types_on(CARD) == [], "only what is ours is cleared"
 
 
+@pytest.mark.slow
 async def test_a_damaged_record_of_what_is_ours_is_told_once_and_nothing_is_cleared(node: Node) -> None:
     card = Card(CARD, (Type("1", 4, "NVIDIA A40-12Q"),), vfs=vf_addresses(CARD, 4), vgpu=True)
     node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: ['1']}\n")

@@ -84,6 +84,7 @@ async def test_a_device_that_falls_off_is_told_on_the_node_and_on_the_pod_that_h
         assert "stop ns/vm" in of_pod["message"]
 
 
+@pytest.mark.slow
 async def test_daemons_that_start_again_and_again_tell_nothing_of_what_was_so_before(
     node: Node, server: ApiServer
 ) -> None:
@@ -132,6 +133,7 @@ def made_on(card: str, server: ApiServer) -> int:
     return sum(int(match[1]) * count for match, count in found if match)
 
 
+@pytest.mark.slow
 async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
     node: Node, server: ApiServer
 ) -> None:

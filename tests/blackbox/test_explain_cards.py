@@ -30,6 +30,7 @@ def split(node: Node) -> list[Card]:
     return made
 
 
+@pytest.mark.slow
 async def test_a_card_tells_its_types_their_room_and_who_made_what_is_on_it(
     node: Node, split: list[Card]
 ) -> None:

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 import anyio
+import pytest
 
 from nodeagent.base import sockets
 from nodeagent.sim import files
@@ -43,6 +44,7 @@ async def test_a_node_that_goes_with_a_thousand_shares_is_few_lines(node: Node) 
         assert len(daemon.raw) - before < FEW
 
 
+@pytest.mark.slow
 async def test_sockets_that_cannot_be_accepted_are_few_lines(node: Node) -> None:
     """No descriptor is left for eight seconds, and twenty plugins are dialled again and again."""
     rules = "\n".join(

@@ -101,6 +101,7 @@ async def test_of_two_pods_only_one_gets_a_function_of_a_group(shared: Node) -> 
         assert "no healthy devices" in second.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["pod-resources-exhausted", "pod-resources-delay", "pod-resources-empty"])
 async def test_what_was_given_away_is_held_while_the_kubelet_does_not_say_by_whom(
     shared: Node, fault: str
@@ -118,6 +119,7 @@ async def test_what_was_given_away_is_held_while_the_kubelet_does_not_say_by_who
         await shared.until_told(lambda told: told["holders"].get(SOUND_AT, {}).get("pod") == "ns/first")
 
 
+@pytest.mark.slow
 async def test_a_device_whose_pod_is_not_named_yet_is_not_given_under_another_name(shared: Node) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
         kubelet.faults.set("pod-resources-exhausted")

@@ -110,6 +110,7 @@ async def test_vfs_of_a_pf_on_vfio_are_not_given_for_nobody_sends_their_token(no
         await until_health(kubelet, "example.com/vf", VF, "Unhealthy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [True, False])
 async def test_a_count_of_opens_that_a_former_driver_has_left_keeps_no_card_from_being_given(
     node: Node, processes: bool

@@ -129,6 +129,7 @@ async def test_two_streams_both_get_every_update(node: Node) -> None:
     assert len(second) == 7
 
 
+@pytest.mark.slow
 async def test_a_reader_that_stalls_gets_the_last_state_and_costs_no_memory(node: Node) -> None:
     node.host.node("/dev/kvm")
     node.configure("resources: [{name: example.com/many, node: {path: /dev/kvm, count: 200}}]")
@@ -299,6 +300,7 @@ async def test_a_group_that_has_another_number_is_resolved_when_it_is_given(node
         assert [host for host, _, _ in vm.result.devices] == ["/dev/vfio/vfio", "/dev/vfio/39"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 async def test_a_minute_without_news_is_silent_and_costs_next_to_no_processor_time(node: Node) -> None:
     node.add_gpus(1)

@@ -102,6 +102,7 @@ async def test_who_may_not_see_the_cr_is_told_so(node: Node, server: ApiServer) 
     assert "what is permitted is not checked" in done.stdout
 
 
+@pytest.mark.slow
 async def test_who_asks_does_so_with_a_kubeconfig_of_their_own(
     node: Node, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

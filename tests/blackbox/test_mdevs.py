@@ -78,6 +78,7 @@ def with_vgpu(node: Node, vf: str) -> Path:
     return current
 
 
+@pytest.mark.slow
 async def test_a_vf_with_a_vgpu_type_is_offered_under_its_name_until_the_type_is_cleared(
     tmp_path: Path, loop_may_block: None
 ) -> None:

@@ -74,6 +74,7 @@ async def test_what_one_container_has_alone_is_given_to_no_second_one_that_the_k
         await next_gets(node, kubelet, SHARED, device, shown=has == "container")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
 async def test_what_one_container_has_alone_is_free_as_soon_as_its_pod_has_ended(
     node: Node, rule: str

@@ -57,6 +57,7 @@ def refused_for(kubelet: Kubelet, late: Pod, holder: Pod) -> None:
         assert holder.key in last.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boards", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_every_container_of_a_pod_may_have_a_sibling_of_what_the_pod_has(
@@ -111,6 +112,7 @@ async def test_what_a_plain_init_container_had_is_not_given_to_another_pod_befor
         await end(node, kubelet, first)
 
 
+@pytest.mark.slow
 async def test_what_an_init_container_got_after_its_pod_s_sidecar_stays_held_when_another_pod_ends(
     node: Node,
 ) -> None:
@@ -181,6 +183,7 @@ async def test_two_seconds_of_another_plugin_take_nothing_from_the_pod(node: Nod
         assert len(groups(vm)) == 1
 
 
+@pytest.mark.slow
 async def test_while_a_container_waits_for_another_plugin_its_pod_may_still_take_the_sibling(
     node: Node,
 ) -> None:

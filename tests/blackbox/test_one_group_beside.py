@@ -26,6 +26,8 @@ from tests.blackbox.boards import (
 )
 from tests.blackbox.harness import PATIENCE, Node, pod
 
+pytestmark = pytest.mark.slow
+
 RDMA = "vendor.example/rdma"
 
 

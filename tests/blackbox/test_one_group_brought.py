@@ -32,6 +32,7 @@ resources:
 SILENT = "pod-resources-exhausted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True], ids=["answering", "silent"])
 async def test_the_rest_of_a_bundle_is_free_when_its_pod_has_ended_although_another_one_has_the_id(
     node: Node, silent: bool

@@ -48,6 +48,7 @@ async def test_a_container_can_start_again_after_its_device_has_moved_to_another
         assert resolved(node) == vm.result.cdi
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("wish", ["plain", "nothing"])
 async def test_a_container_can_start_again_after_its_resource_needs_no_cdi_any_more(

@@ -102,6 +102,7 @@ def closed(node: Node, *addresses: str) -> None:
         node.host.release(address)
 
 
+@pytest.mark.slow
 async def test_what_a_process_closes_as_it_ends_is_waited_for_by_the_next_daemon(node: Node) -> None:
     process(node, flags=ENDING, state="D")
     await the_next_daemon_waits(node)
@@ -132,6 +133,7 @@ async def test_who_has_a_group_open_is_seen_to_have_each_of_its_functions_open(n
         await waits_until_closed(node, kubelet, GPU, board.gpu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [False, True])
 async def test_an_mdev_is_waited_for_whose_process_cannot_be_seen_or_is_ending(
     node: Node, seen: bool
@@ -150,6 +152,7 @@ async def test_an_mdev_is_waited_for_whose_process_cannot_be_seen_or_is_ending(
         await kubelet.until(lambda: new.phase == "Running", 2.0 if seen else PATIENCE)
 
 
+@pytest.mark.slow
 async def test_an_old_count_is_waited_for_though_the_kubelet_does_not_answer(node: Node) -> None:
     (board,) = usb_boards(node, 1)
     async with restarted_with(node, board, {GPU: 1}, seen=False) as (kubelet, old):
@@ -165,6 +168,7 @@ async def test_an_old_count_is_waited_for_though_the_kubelet_does_not_answer(nod
         running(new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 async def test_what_an_old_container_has_open_is_waited_for_by_a_later_daemon_however_long_that_takes(
     node: Node, known: bool
@@ -205,6 +209,7 @@ async def test_a_damaged_record_of_counts_stops_nothing_and_is_written_anew(node
             )
 
 
+@pytest.mark.slow
 async def test_a_count_on_record_says_nothing_of_a_driver_that_has_come_since(node: Node) -> None:
     """i915 leaves a count, and vfio-pci takes the card again while no daemon is there."""
     (board,) = boards = usb_boards(node, 1)
@@ -238,6 +243,7 @@ async def test_counts_that_cannot_be_put_on_record_are_told_once_and_written_whe
         assert len(daemon.lines("baselines-unrecorded")) == 1
 
 
+@pytest.mark.slow
 async def test_what_is_given_is_on_record_as_soon_as_there_is_room_for_it(node: Node) -> None:
     """Nothing else has the host scanned: the next daemon is to know that it was closed."""
     (board,) = boards = usb_boards(node, 1)
@@ -258,6 +264,7 @@ async def test_what_is_given_is_on_record_as_soon_as_there_is_room_for_it(node: 
             await stays(kubelet, lambda: health(kubelet, GPU) == {board.gpu: "Unhealthy"}, OLD + 1.0)
 
 
+@pytest.mark.slow
 async def test_a_count_that_a_driver_has_left_between_two_scans_keeps_no_card_from_being_given(
     node: Node,
 ) -> None:
@@ -272,6 +279,7 @@ async def test_a_count_that_a_driver_has_left_between_two_scans_keeps_no_card_fr
         assert await what(node, board.gpu) == ""
 
 
+@pytest.mark.slow
 async def test_a_count_below_zero_tells_as_well(node: Node) -> None:
     """A driver that disabled once too often: the kernel warns, and writes -1 as %u (``enable_show``)."""
     (board,) = boards = usb_boards(node, 1)
@@ -303,6 +311,7 @@ async def test_a_card_that_a_driver_of_the_host_has_left_is_not_on_its_way_out(n
         assert "bind 0000:20:00.0 to vfio-pci" in (await node.command("explain", board.gpu)).stdout
 
 
+@pytest.mark.slow
 async def test_while_another_mdev_is_free_none_is_preferred_that_a_pod_had_a_moment_ago(node: Node) -> None:
     """Where no process is seen it would be waited for."""
     async with mdevs_offered(node, 3) as kubelet:

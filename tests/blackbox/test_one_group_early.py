@@ -50,6 +50,7 @@ async def test_what_an_init_container_has_stays_held_while_a_new_kubelet_has_no_
         assert all("IOMMU group held" in each for each in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [1.5, 4.0])
 @pytest.mark.parametrize("has", ["container", "init container"])
 async def test_the_first_list_for_a_kubelet_that_answered_early_shows_no_sibling_of_what_was_just_given(

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import anyio
+import pytest
 
 from nodeagent.base import threads
 from nodeagent.sim import files
@@ -35,6 +36,8 @@ from tests.blackbox.test_one_group_looks import OTHER, unseen
 from tests.blackbox.test_one_group_open import LET_GO, with_a_node_open
 from tests.blackbox.test_one_group_seen import ENDS, alias, ends
 from tests.blackbox.test_one_group_torn import answer, hang
+
+pytestmark = pytest.mark.slow
 
 MODULE = "/sys/module/nvidia_vgpu_vfio"
 

@@ -15,6 +15,8 @@ from tests.blackbox.harness import Node, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD, QEMU, process
 from tests.blackbox.test_usb import until_device
 
+pytestmark = pytest.mark.slow
+
 GIVEN = pytest.mark.parametrize("given", ["isolation: group", "iommufd: only"])
 SEEN = pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen"])
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 
 import anyio
+import pytest
 
 from nodeagent.sim import files
 from tests.blackbox.boards import named, running, stays
 from tests.blackbox.harness import Node, pod
 from tests.blackbox.test_one_group_counts import ENDING, MDEVS, OLD, QEMU, mdevs_offered, process
+
+pytestmark = pytest.mark.slow
 
 LOOKED_AT = "/proc/4712/stat"
 

@@ -131,6 +131,7 @@ async def test_what_virt_handler_gave_is_held_before_its_socket_has_come_back(no
             assert (await kubelet.admit(pod("other", {GPU: 1}))).phase == "Failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["removed", "truncated", "a number"])
 async def test_a_checkpoint_that_cannot_be_read_for_a_moment_frees_nothing(node: Node, loss: str) -> None:
     (board,) = boards = usb_boards(node, 1)
@@ -237,6 +238,7 @@ async def test_a_stale_entry_ends_by_itself_although_one_resource_cannot_registe
             await until_all_healthy(kubelet, USB, within=30.0)
 
 
+@pytest.mark.slow
 async def test_what_a_plain_init_container_has_is_held_without_a_gap(node: Node) -> None:
     """The kubelet never lists it."""
     (pair,) = boards = pair_boards(node, 1)

@@ -124,6 +124,7 @@ async def test_what_a_pod_had_for_a_short_time_goes_to_the_next_one_at_once(
         running(await kubelet.admit(pod("next", {resource: 1})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has", ["container", "init container"])
 async def test_what_the_kubelet_has_forgotten_is_not_given_to_the_next_pod_while_it_names_nobody(
     node: Node, has: str

@@ -111,6 +111,7 @@ async def test_what_all_boards_lack_hides_not_what_one_of_them_lacks_besides(nod
     await get_whole_boards(node, boards, [*lost, *boards[0][USB]], 1)
 
 
+@pytest.mark.slow
 async def test_of_two_that_lack_something_the_one_that_lacks_less_is_given_first(node: Node) -> None:
     boards = [add_board(node, Place(group), gpu=1, usb=1, audio=1) for group in (20, 30, 40)]
     node.configure(RULES + AUDIOS)
@@ -124,6 +125,7 @@ async def test_who_wants_two_boards_gets_two_whole_ones_and_no_parts_of_three(no
     await get_whole_boards(node, boards, boards[0][USB][:1], 4, most=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True], ids=["", "another lacks one"])
 async def test_a_machine_that_is_started_anew_gets_its_large_board_again_though_small_ones_are_free(
     node: Node, lost: bool
@@ -135,6 +137,7 @@ async def test_a_machine_that_is_started_anew_gets_its_large_board_again_though_
     await get_whole_boards(node, boards, boards[1][USB][:1] if lost else [], 2)
 
 
+@pytest.mark.slow
 async def test_a_large_board_that_lacks_one_is_taken_before_a_small_one_is_torn(node: Node) -> None:
     boards = [add_board(node, Place(20), gpu=1, usb=1), add_board(node, Place(30), gpu=3, usb=3)]
     node.configure(RULES)

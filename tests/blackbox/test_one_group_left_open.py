@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 import anyio
+import pytest
 
 from nodeagent.base import threads
 from nodeagent.sim import files
@@ -21,6 +22,8 @@ from tests.blackbox.test_one_group_counts import MDEVS, OLD, QEMU, mdevs_offered
 from tests.blackbox.test_one_group_open import LET_GO, with_a_node_open
 from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_torn import hang
+
+pytestmark = pytest.mark.slow
 
 LOOK = 2.0  # seconds for a look at all processes
 

@@ -40,6 +40,7 @@ async def with_a_node(node: Node, kubelet: Kubelet, *then: str) -> tuple[Pod, st
     return box, device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=["node", "directory", "cdi"])
 async def test_the_node_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_rule_of_before(
     node: Node, rule: str
@@ -64,6 +65,7 @@ async def test_the_node_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_r
             await kubelet.until(lambda: set(health(kubelet, SHARED).values()) == {"Healthy"}, PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=["node", "directory", "cdi"])
 async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_from_before_its_rule(
     node: Node, rule: str
@@ -81,6 +83,7 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_from
         running(await kubelet.admit(pod("vm", {GPU: 1})))
 
 
+@pytest.mark.slow
 async def test_a_usb_device_is_waited_for_that_a_pod_had_a_moment_ago_where_processes_are_not_seen(
     node: Node,
 ) -> None:
@@ -98,6 +101,7 @@ async def test_a_usb_device_is_waited_for_that_a_pod_had_a_moment_ago_where_proc
         running(new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES[:2], ids=["node", "directory"])
 async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a_rule_that_is_gone(
     node: Node, rule: str
@@ -117,6 +121,7 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a
             running(await kubelet.admit(pod("vm", {GPU: 1})))
 
 
+@pytest.mark.slow
 async def test_a_node_of_a_driver_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_rule_of_before(
     node: Node,
 ) -> None:

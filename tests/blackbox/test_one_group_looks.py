@@ -39,6 +39,8 @@ from tests.blackbox.test_one_group_open import LET_GO, with_a_node_open
 from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_torn import hang
 
+pytestmark = pytest.mark.slow
+
 OTHER = "/proc/4713"
 
 

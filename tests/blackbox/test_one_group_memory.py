@@ -42,6 +42,8 @@ from tests.blackbox.test_one_group_open import LET_GO
 from tests.blackbox.test_one_group_plugins import group_of
 from tests.blackbox.test_one_group_seen import ENDS, alias
 
+pytestmark = pytest.mark.slow
+
 CUT = "приложение".encode()[:15]  # as the kernel cuts it (TASK_COMM_LEN): half of the eighth letter is left
 TYPES = (Type("nvidia-228", 1, "GRID T4-8A"), Type("nvidia-222", 1, "GRID T4-1B"))
 

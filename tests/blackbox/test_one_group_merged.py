@@ -29,6 +29,8 @@ from tests.blackbox.harness import PATIENCE, T4, Node, pod
 from tests.blackbox.test_one_group_twice import admitted_and_forgotten
 from tests.blackbox.test_one_group_unknown import SILENT
 
+pytestmark = pytest.mark.slow
+
 SILENCES = pytest.mark.parametrize(
     "fault", [("pod-resources-delay", 60.0), (SILENT, True)], ids=lambda each: each[0]
 )

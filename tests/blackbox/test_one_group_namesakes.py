@@ -86,6 +86,7 @@ async def second_by_a_new_name(node: Node, rule: str, *pods: Pod) -> Pod:
             return await kubelet.admit(pod("second", {OTHER: 1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
 async def test_a_node_that_a_pod_has_by_a_name_of_before_the_daemon_is_given_to_no_second_one(
     node: Node, rule: str
@@ -148,6 +149,7 @@ async def test_another_plugin_s_id_of_that_name_hides_nobody_when_a_rule_gets_an
         running(await kubelet.admit(pod("third", {OTHER: 1})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES[:2], ids=["node", "directory"])
 async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_an_id_that_others_have_too(
     node: Node, rule: str

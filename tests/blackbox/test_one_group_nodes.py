@@ -60,6 +60,7 @@ async def test_the_node_of_a_group_is_given_with_its_devices_alone(node: Node, r
         assert "of IOMMU groups" in await refusal(kubelet, SHARED, next(iter(states)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 @pytest.mark.parametrize(
     "rule",

@@ -99,6 +99,7 @@ async def test_a_device_is_waited_for_though_a_pod_has_a_share_of_the_number_of_
         await waits_until_closed(node, kubelet, GPU, board.gpu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [0.3, 1.5])
 async def test_what_an_old_container_opens_while_the_kubelet_is_asked_is_waited_for(
     node: Node, when: float
@@ -136,6 +137,7 @@ async def with_a_node_open(node: Node, kubelet: Kubelet, board: Board, path: str
     return old
 
 
+@pytest.mark.slow
 async def test_a_group_whose_node_an_old_container_has_open_is_waited_for_without_an_open_device(
     node: Node,
 ) -> None:

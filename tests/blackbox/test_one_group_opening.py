@@ -30,6 +30,8 @@ from tests.blackbox.test_one_group_counts import ENDING, OLD, QEMU, process
 from tests.blackbox.test_one_group_ending import another, hangs_as_it_ends
 from tests.blackbox.test_one_group_looks import OTHER
 
+pytestmark = pytest.mark.slow
+
 STARTS = 0.7  # seconds after which the old container opens a device here
 KILLED = 2.5  # seconds more after which it is killed
 CLOSED = 0.5  # seconds more after which its counts have fallen

@@ -40,6 +40,7 @@ async def waits(kubelet: Kubelet, old: Pod, device: str) -> None:
     running(new)
 
 
+@pytest.mark.slow
 async def test_a_part_of_a_set_that_a_pod_had_a_moment_ago_is_waited_for_in_another_set(node: Node) -> None:
     first, second, third = (STICK._replace(serial=each) for each in ("A", "B", "C"))
     node.host.usb.plug("1-1", first, 4)
@@ -57,6 +58,7 @@ async def test_a_part_of_a_set_that_a_pod_had_a_moment_ago_is_waited_for_in_anot
         await waits(kubelet, old, "46f4:0001-B")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=["node", "directory", "cdi"])
 async def test_a_usb_device_is_waited_for_of_which_a_container_had_a_node_a_moment_ago(
     node: Node, rule: str
@@ -72,6 +74,7 @@ async def test_a_usb_device_is_waited_for_of_which_a_container_had_a_node_a_mome
         await waits(kubelet, old, device)
 
 
+@pytest.mark.slow
 async def test_a_usb_device_that_a_pod_had_a_moment_ago_is_preferred_to_nothing_that_is_free(
     node: Node,
 ) -> None:

@@ -243,6 +243,7 @@ async def test_a_pod_that_comes_again_under_its_name_is_not_the_one_whose_init_c
         running(again)
 
 
+@pytest.mark.slow
 async def test_the_next_pod_never_gets_the_sibling_of_a_short_lived_one_that_came_again(node: Node) -> None:
     """Its end came before its time was over: no books have it, and so it counts as still being admitted."""
     boards = usb_boards(node, 1)

@@ -7,6 +7,8 @@ ends. But PodResources names all pods of the node: that one of them has gone is 
 
 from __future__ import annotations
 
+import pytest
+
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
@@ -21,6 +23,8 @@ from tests.blackbox.boards import (
     usb_lists,
 )
 from tests.blackbox.harness import Node, health, pod
+
+pytestmark = pytest.mark.slow
 
 LONG = 8.5  # seconds: lists again at 0, 0.5, 1.5, 3.5, 7.5, 15.5 and 31.5
 SOON = 4.0  # seconds: holders are asked for each 0.2 s here, and two files are 0.5 s apart

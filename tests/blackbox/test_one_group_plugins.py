@@ -45,6 +45,7 @@ async def beside_another(node: Node, how: str) -> AsyncIterator[Kubelet]:
         yield kubelet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, 0.5], ids=["", "slow"])
 @pytest.mark.parametrize("how", ["group", "sibling", "device"])
 async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_pod(
@@ -63,6 +64,7 @@ async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_
             await until_all_healthy(kubelet, GPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silence", ["pod-resources-exhausted", "pod-resources-delay"])
 @pytest.mark.parametrize("how", ["group", "sibling"])
 async def test_while_the_kubelet_does_not_answer_its_file_tells_what_another_plugin_has_just_given_away(

@@ -92,6 +92,7 @@ async def test_after_a_forced_deletion_the_sibling_is_not_given_while_the_device
         await kubelet.until(lambda: answers == [""], 2.0)
 
 
+@pytest.mark.slow
 async def test_a_device_that_is_never_closed_is_refused_in_time_and_disturbs_nobody(node: Node) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
@@ -140,6 +141,7 @@ async def opened(node: Node, path: str) -> AsyncIterator[Process]:
             await process.aclose()
 
 
+@pytest.mark.slow
 async def test_an_mdev_that_a_forgotten_pod_has_open_is_waited_for(node: Node) -> None:
     """Nothing but the open node tells of it: an mdev has no ``enable``."""
     card = Card("0000:3b:00.0", (Type("nvidia-228", 2, "GRID T4-8A"),))

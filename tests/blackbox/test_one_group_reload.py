@@ -61,6 +61,7 @@ async def test_each_pod_gets_a_bundle_and_what_else_is_in_its_group_from_one_boa
         assert other.phase == "Failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [True, False], ids=["with nodes of groups", "without"])
 @pytest.mark.parametrize("given", ["isolation: group", "cdi: true", "iommufd: only", "iommufd: auto"])
 async def test_while_a_held_function_is_away_its_board_is_given_to_nobody_by_a_new_daemon_either(

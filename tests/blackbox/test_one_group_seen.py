@@ -38,6 +38,8 @@ from tests.blackbox.test_one_group_looks import OTHER, both_refused, dead_file, 
 from tests.blackbox.test_one_group_open import LET_GO, opened, with_a_node_open
 from tests.blackbox.test_one_group_plugins import group_of
 
+pytestmark = pytest.mark.slow
+
 ENDS = 1.5  # seconds that a process takes to end here, after its table of descriptors is gone
 
 

@@ -18,6 +18,8 @@ from tests.blackbox.harness import Node, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD
 from tests.blackbox.test_one_group_open import LET_GO
 
+pytestmark = pytest.mark.slow
+
 
 def hang(path: Path) -> str:
     """Whoever reads the attribute waits until it is written; its text."""

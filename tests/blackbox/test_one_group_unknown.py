@@ -54,6 +54,7 @@ def lists_of(kubelet: Kubelet, resource: str) -> int:
     return len(kubelet.statistics.lists.get(resource, ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [FOR_EVER, HARDLY], ids=["60 s", "50 ms"])
 @pytest.mark.parametrize("silence", ["no answer", "first seconds"])
 async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what_it_had(
@@ -80,6 +81,7 @@ async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what
             await until_health(kubelet, USB, board.usb, "Unhealthy")
 
 
+@pytest.mark.slow
 async def test_what_was_refused_for_a_remembered_holder_is_listed_so_and_not_asked_for_again(
     node: Node,
 ) -> None:
@@ -100,6 +102,7 @@ async def test_what_was_refused_for_a_remembered_holder_is_listed_so_and_not_ask
         running(await kubelet.admit(pod("next", {GPU: 2})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("since", ["before", "after"])
 @pytest.mark.parametrize("fault", [SILENT, EMPTY])
 async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_says_who_asks(
@@ -118,6 +121,7 @@ async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_
         await until_health(kubelet, USB, board.usb, "Unhealthy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outage", [(CUT_OFF, LONG), (EMPTY, LONG), (SILENT, True)], ids=lambda each: each[0])
 async def test_a_new_daemon_keeps_apart_what_only_the_checkpoint_tells(
     node: Node, outage: tuple[str, object]

@@ -7,10 +7,14 @@ pkg/kubelet/cm/devicemanager/manager.go returns before ``writeCheckpoint`` then.
 
 from __future__ import annotations
 
+import pytest
+
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import GPU, LONE, running, started, stays, until_all_healthy, usb_boards
 from tests.blackbox.foreign import NIC, serving
 from tests.blackbox.harness import PATIENCE, Node, pod
+
+pytestmark = pytest.mark.slow
 
 ONE_RESOURCE = """
 resources:

@@ -69,6 +69,7 @@ async def test_a_stale_socket_that_refuses_is_waited_out_with_one_line(two: Node
         assert not daemon.lines("register-failing")
 
 
+@pytest.mark.slow
 async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_once(node: Node) -> None:
     node.add_gpus(2)
     async with node.running(listed={T4: 2}) as (daemon, kubelet):
@@ -89,6 +90,7 @@ def test_pauses_between_tries_grow_to_ten_seconds_and_start_anew_with_a_new_sock
     assert registration.delay(11, 60.0, 1.0) == 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.05, 2.0])
 async def test_a_kubelet_killed_between_bind_and_listen_or_slow_there_is_met_as_soon_as_it_listens(
     two: Node, delay: float
@@ -124,6 +126,7 @@ async def test_a_socket_that_is_bound_and_never_listened_on_harms_nothing(two: N
         await kubelet.until_listed(A, 2, PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["refuse-register", "drop-register"])
 async def test_a_register_that_fails_is_tried_again_with_growing_pauses_and_harms_no_other(
     two: Node, fault: str
@@ -188,6 +191,7 @@ async def test_a_kubelet_restart_brings_each_resource_back_once(node: Node, reso
         assert not kubelet.life.crashed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_two_hundred_kubelet_restarts_with_changing_lists_leave_no_trace(node: Node) -> None:
     first, second = node.add_gpus(2)
@@ -275,6 +279,7 @@ async def test_an_overflow_of_inotify_loses_nothing(two: Node) -> None:
         await kubelet.until(lambda: kubelet.capacity(B) == (3, 0), PATIENCE)
 
 
+@pytest.mark.slow
 async def test_a_kubelet_that_opens_no_stream_is_asked_again_with_a_new_socket(two: Node) -> None:
     async with two.kubelet() as kubelet:
         kubelet.faults.set(f"no-list:{A}")

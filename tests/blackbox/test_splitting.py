@@ -9,6 +9,8 @@ import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from nodeagent.sim import cards, refusals
 from nodeagent.sim.cards import SimulatedCards
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -50,6 +52,7 @@ async def test_the_list_is_complete_after_the_last_instance_without_a_second_tri
         assert made.writes == 18
 
 
+@pytest.mark.slow
 async def test_the_list_is_complete_within_100_ms_of_the_last_instance(node: Node) -> None:
     """The median of some rounds: what one of them lost to the rest of the machine is not the daemon's."""
     configure(node)
@@ -62,6 +65,7 @@ async def test_the_list_is_complete_within_100_ms_of_the_last_instance(node: Nod
         assert statistics.median(took) < 0.1, took
 
 
+@pytest.mark.slow
 async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> None:
     configure(node, "nvidia-222")
     async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon() as daemon:
@@ -81,6 +85,7 @@ async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> N
         assert held not in made.instances
 
 
+@pytest.mark.slow
 async def test_a_vgpu_that_was_given_a_moment_ago_is_told_as_that(node: Node) -> None:
     configure(node, "nvidia-222")
     async with two_cards(node) as made, node.kubelet() as kubelet, node.daemon("--timing-settle", "60s"):
@@ -100,6 +105,7 @@ async def test_a_vgpu_that_was_given_a_moment_ago_is_told_as_that(node: Node) ->
         )
 
 
+@pytest.mark.slow
 async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_knows_its_pods(
     node: Node,
 ) -> None:

@@ -94,6 +94,7 @@ async def test_what_is_counted_is_given_by_somebody(node: Node, server: ApiServe
         await node.until_told(lambda told: stale(told) == {})
 
 
+@pytest.mark.slow
 async def test_names_are_known_after_a_restart_and_left_alone_where_that_is_wished(
     node: Node, server: ApiServer
 ) -> None:
@@ -110,6 +111,7 @@ async def test_names_are_known_after_a_restart_and_left_alone_where_that_is_wish
         await node.until_told(lambda told: stale(told) == {})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_forgotten_name_is_taken_away_and_one_that_comes_back_is_left(
     node: Node, server: ApiServer
@@ -129,6 +131,7 @@ async def test_a_forgotten_name_is_taken_away_and_one_that_comes_back_is_left(
         assert patches(server) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_right_that_is_missing_is_told_once(node: Node, server: ApiServer) -> None:
     server.denied.add(("patch", "nodes/status"))

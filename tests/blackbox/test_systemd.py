@@ -100,6 +100,7 @@ async def test_a_process_that_is_stopped_feeds_no_watchdog(node: Node, systemd: 
         assert daemon.lines("subsystem-stuck") == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 async def test_components_that_stand_still_starve_the_watchdog_while_the_loop_turns(
     node: Node, systemd: Systemd

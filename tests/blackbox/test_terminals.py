@@ -127,6 +127,7 @@ def test_each_verb_fits_a_terminal_and_is_plain_in_a_pipe(stage: Node, words: tu
     seen(words)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_so_does_what_is_told_of_a_daemon(stage: Node) -> None:
     async with stage.running(listed={GPU: 4}) as (_, kubelet):

@@ -102,6 +102,7 @@ async def test_a_hub_is_never_offered(node: Node) -> None:
         assert list(health(kubelet, NAME)) == ["46f4:0001-A"]
 
 
+@pytest.mark.slow
 @needs_root
 async def test_the_node_is_qemus_until_the_pod_has_let_go(node: Node) -> None:
     configured(node, RULE)

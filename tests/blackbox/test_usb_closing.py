@@ -30,6 +30,7 @@ def slow(kubelet: Kubelet) -> None:
     kubelet.faults.set("pod-resources-delay", 60.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [silent, slow, None], ids=["refuses", "is slow", "answers"])
 async def test_it_is_waited_for_though_the_kubelet(node: Node, how: Callable[[Kubelet], None] | None) -> None:
     configured(node, SINGLE)
@@ -90,6 +91,7 @@ async def ends_while_it_is_seen(node: Node, kubelet: Kubelet, path: str) -> None
     descriptor.unlink()
 
 
+@pytest.mark.slow
 async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Node) -> None:
     """Nobody counts as forgotten a moment ago any more by then."""
     configured(node, SINGLE)
@@ -104,6 +106,7 @@ async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Nod
         assert await refusal(kubelet, ONE, DEVICE) == ""
 
 
+@pytest.mark.slow
 async def test_one_that_nobody_had_is_given_though_one_process_cannot_be_looked_at(node: Node) -> None:
     configured(node, SINGLE)
     process(node)
@@ -116,6 +119,7 @@ async def test_one_that_nobody_had_is_given_though_one_process_cannot_be_looked_
             running(await kubelet.admit(pod("new", {ONE: 1})))
 
 
+@pytest.mark.slow
 async def test_requests_that_are_cut_off_leave_no_thread_each(node: Node) -> None:
     configured(node, SINGLE)
     process(node)
@@ -133,6 +137,7 @@ async def test_requests_that_are_cut_off_leave_no_thread_each(node: Node) -> Non
         assert daemon.usage().threads < before + 6
 
 
+@pytest.mark.slow
 async def test_another_one_with_the_number_of_what_he_had_is_not_his(node: Node) -> None:
     """Numbers begin again when the controller is bound anew."""
     configured(node, SINGLE)

@@ -30,6 +30,7 @@ KEYS, KEY = "{name: example.com/key, usb: [{vendors: ['1234']}]}", "example.com/
 LOOSE = "{name: example.com/set, usb: [{vendors: ['46f4']}]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [True, False], ids=["is open", "may be open"])
 async def test_a_set_is_what_it_is_when_its_wait_is_over(node: Node, seen: bool) -> None:
     """A pod is replaced, and the old container has the set yet; meanwhile a key comes that goes before."""
@@ -63,6 +64,7 @@ async def test_a_set_is_what_it_is_when_its_wait_is_over(node: Node, seen: bool)
         assert places(new).isdisjoint(places(two))
 
 
+@pytest.mark.slow
 async def test_a_device_becomes_a_set_while_it_is_waited_for(node: Node) -> None:
     configured(node, LOOSE)
     plugged(node, "1-1", stick("A"), 14)
@@ -85,6 +87,7 @@ async def test_a_device_becomes_a_set_while_it_is_waited_for(node: Node) -> None
         assert two.phase == "Failed" or places(one).isdisjoint(places(two))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["is gone", "is torn"])
 async def test_a_part_of_a_set_is_its_pods_though_the_record(node: Node, how: str) -> None:
     configured(node, BUNDLE)

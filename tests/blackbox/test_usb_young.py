@@ -81,6 +81,7 @@ async def test_a_set_is_free_after_new_ones_of_both(node: Node) -> None:
             await free(node, kubelet, SET)
 
 
+@pytest.mark.slow
 async def test_what_only_the_record_tells_of_is_kept_while_the_kubelet_is_young(node: Node) -> None:
     """Its file is lost: no kubelet has named the pod since, so nobody knows that it is over."""
     all_seen(node)

@@ -24,6 +24,7 @@ async def test_watches_that_the_kernel_refuses_are_named_with_what_to_do(node: N
         assert "fs.inotify.max_user_watches" in problem
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not namespaces(), reason="no user namespace: the machine's own limit is left alone")
 async def test_without_an_instance_of_inotify_it_starts_says_so_and_finds_changes_by_asking(
     node: Node,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
@@ -55,6 +56,7 @@ async def resident(lines: BufferedByteReceiveStream) -> int:
     return int((await lines.receive_until(b"\n", 100)).split()[1])
 
 
+@pytest.mark.bench
 async def test_two_watches_cost_little_and_do_not_grow_with_edits(tmp_path: Path) -> None:
     async with served(edit=0) as server:
         server.store.put(NODES, {"metadata": {"name": "node1"}})
