@@ -2,9 +2,10 @@
 """What CDI files on the host say: read when a directory changes, and now and then; only where rules ask.
 
 Each directory is read by a thread of its own, so one that hangs concerns its own devices alone: they are
-listed as Unhealthy until it answers. Who waits goes by progress, for a thousand files take a while. A
-directory is watched once it was read: to watch one that hangs would hang. What was read goes to the scanner,
-which looks for the nodes that the files name, so that a Host has both, or neither.
+listed as Unhealthy until it answers. A directory hangs if a call into the kernel does not return; a file may
+take any time to parse, and a thousand files take a while. The result of a late reading is used. A directory
+is watched once it was read: to watch one that hangs would hang. What was read goes to the scanner, which
+looks for the nodes that the files name, so that a Host has both, or neither.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
 
-PATIENCE = 1.0  # seconds without a file that was read, after which a directory hangs
+PATIENCE = 1.0  # seconds in the kernel for one file, after which a directory hangs
 _LOOK = "/dev/cdi"  # as the key of a Wake: nodes are looked for, and nothing else
-_NO_ANSWER = "the directory does not answer"
 
 
 class Reader:
@@ -37,7 +37,7 @@ class Reader:
         """``known``: what was read before; a file that is wrong by now keeps the devices that it had."""
         self._root = root
         self._known = dict(known)
-        self._hanging: dict[int, threads.Call[dict[str, CdiFile]]] = {}
+        self._hanging: dict[int, tuple[reading.Directory, threads.Call[dict[str, CdiFile]]]] = {}
         self.answers = Latest(0)  # rung when a directory that hung has answered
         self.answered: frozenset[str] = frozenset()  # the directories that were read the last time
 
@@ -55,25 +55,30 @@ class Reader:
 
     async def _read(self, rank: int) -> dict[str, CdiFile] | None:
         """What is in a directory; None if it does not answer."""
-        before = self._hanging.get(rank)
-        if before is not None and not before.ended:
-            return None
-        directory = reading.Directory(self._root.prefix, rank, self._known)
+        if rank in self._hanging:
+            _, late = self._hanging[rank]
+            if not late.ended:
+                return None
+            del self._hanging[rank]
+            self._known |= await late.result()  # files that have not changed since are not parsed again
+        directory = reading.Directory(self._root.prefix, rank, dict(self._known))
         call = threads.start(directory.read)
         while True:
             progress = directory.progress
             with anyio.move_on_after(PATIENCE):
                 return await call.result()
-            if directory.progress == progress:
-                self._hanging[rank] = call
+            if directory.progress == progress and not directory.parsing:
+                self._hanging[rank] = directory, call
                 call.when_ended(self.answers.touch)
                 return None
 
     def _silent(self, rank: int) -> dict[str, CdiFile]:
-        path = reading.DIRECTORIES[rank]
-        known = list(reading.files_in(self._known, path))
-        files = (file._replace(fault=_NO_ANSWER, stamp=()) for file in known)
-        return {path: CdiFile(path, fault=_NO_ANSWER, rank=rank)} | {file.path: file for file in files}
+        """The files that are known of a directory that hangs, and the path at which it does."""
+        at = self._hanging[rank][0].at
+        known = reading.files_in(self._known, reading.DIRECTORIES[rank])
+        files = {file.path: file._replace(fault=f"{at} does not answer", stamp=()) for file in known}
+        hanging = files.get(at, CdiFile(at, rank=rank))
+        return files | {at: hanging._replace(fault="it does not answer")}
 
 
 class CdiSpecs:

@@ -229,6 +229,53 @@ async def test_a_daemon_may_start_while_a_directory_hangs(gpus: Node) -> None:
             assert await daemon.end() == 0
 
 
+SLOW = {"PYTHONTRACEMALLOC": "1"}  # with it a daemon parses as slowly as on a busy node
+
+
+def slow_text() -> str:
+    """A CDI file of 120 kB with one device; a slow daemon parses it for about three seconds."""
+    unknown = "".join(f"    a{number}: {{b: {{c: {{d: [e]}}}}}}\n" for number in range(4000))
+    return f"cdiVersion: 0.5.0\nkind: {KIND}\ndevices:\n- name: slow\n  containerEdits:\n{unknown}"
+
+
+async def test_a_file_that_takes_long_to_parse_is_used_and_parsed_once(gpus: Node) -> None:
+    async with gpus.kubelet() as kubelet, gpus.daemon("--timing-resync", "1s", environ=SLOW) as daemon:
+        await kubelet.until_listed(GPU, 2, PATIENCE)
+        put_text(gpus, "slow.yaml", slow_text())
+        await kubelet.until_listed(GPU, 3, PATIENCE)
+        lists = [seen.health.values() for seen in kubelet.statistics.lists[GPU]]
+        assert all("Unhealthy" not in states for states in lists), "the other file stays valid meanwhile"
+        ticks = daemon.usage().ticks
+        put(gpus, "other.json", device("other"))
+        await kubelet.until_listed(GPU, 4, PATIENCE)
+        assert daemon.usage().ticks - ticks < 100, "the slow file is not parsed again"
+
+
+async def test_a_daemon_starts_with_a_file_that_takes_long_to_parse(gpus: Node) -> None:
+    put_text(gpus, "slow.yaml", slow_text())
+    async with gpus.kubelet() as kubelet, gpus.daemon(environ=SLOW):
+        await kubelet.until_listed(GPU, 3, PATIENCE)
+        assert set(names(kubelet).values()) == {"Healthy"}
+        assert "cannot be used" not in json.dumps((await gpus.status())["remarks"])
+
+
+async def test_a_file_that_hangs_is_named_and_used_when_it_answers(gpus: Node, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    if not silentfs.possible(away):
+        pytest.skip("no file system of one's own here")
+    (away / "far.json").write_text((gpus.root / "etc/cdi/nvidia.json").read_text().replace('"1"', '"far"'))
+    async with gpus.running("--timing-resync", "1s", listed={GPU: 2}) as (_, kubelet):
+        with silentfs.silent(away):
+            (gpus.root / "etc/cdi/far.json").symlink_to(away / "far.json")
+            await until_health(kubelet, GPU, f"{KIND}=0", "Unhealthy")
+            said = json.dumps((await gpus.status())["remarks"])
+            assert "/etc/cdi/far.json cannot be used: it does not answer" in said
+            explained = (await gpus.command("explain", GPU)).stdout
+            assert "/etc/cdi/nvidia.json cannot be used: /etc/cdi/far.json does not answer" in explained
+        await kubelet.until(lambda: "Healthy" in names(kubelet).values(), PATIENCE)
+
+
 async def test_a_daemon_that_starts_again_never_lists_less(gpus: Node) -> None:
     async with gpus.kubelet() as kubelet:
         async with gpus.daemon():

@@ -41,12 +41,18 @@ _Named = tuple[str, bool]
 
 
 class Directory:
-    """One reading of a directory. ``progress`` rises with each file: who waits can tell slow from hung."""
+    """One reading of a directory, done in a thread; its attributes tell a waiting task slow from hung.
+
+    ``progress`` rises with each file. ``at`` is the path that is read. ``parsing`` is true while the thread
+    computes, so that no call into the kernel can hang.
+    """
 
     def __init__(self, prefix: str, rank: int, known: Mapping[str, CdiFile]) -> None:
         """``known`` files that were not written again are not read again."""
         self.path = DIRECTORIES[rank]
         self.progress = 0
+        self.at = self.path
+        self.parsing = False
         self._prefix = prefix.rstrip("/")
         self._rank = rank
         self._known = known
@@ -63,7 +69,7 @@ class Directory:
         found: dict[str, CdiFile] = {}
         for name in names:
             if os.path.splitext(name)[1] in _ENDINGS:  # noqa: PTH122  text in, text out
-                path = f"{self.path}/{name}"
+                path = self.at = f"{self.path}/{name}"
                 file = self._file(path)
                 if file is not None:
                     found[path] = file
@@ -77,13 +83,17 @@ class Directory:
             now = stamp(f"{self._prefix}{path}")
             if now == known.stamp:
                 return known
-            kind, devices = parsed(self._content(f"{self._prefix}{path}"), path)
+            content = self._content(f"{self._prefix}{path}")
+            self.parsing = True
+            kind, devices = parsed(content, path)
         except (FileNotFoundError, IsADirectoryError):
             return None
         except OSError as error:
             return known._replace(fault=advice.words(error), stamp=())
         except Wrong as wrong:
             return known._replace(fault=wrong.what, stamp=now)
+        finally:
+            self.parsing = False
         return CdiFile(path, kind, devices, "", self._rank, now)
 
     def _content(self, path: str) -> bytes:
