@@ -3,7 +3,8 @@
 
 Whoever may write such an object is not the operator of this node. So a text is let through only if it is
 printable and of a length that a name may have; what is quoted in a message is cut and escaped. What is wrong
-is noted and left out, and the rest is read on: no input raises.
+is noted and left out, and the rest is read on: no input raises. A list or an entry of a wrong type is noted
+apart, because nobody knows then what is listed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ class Text(NamedTuple):
 
 
 class Notes:
-    """What was refused so far, in the order in which it was found."""
+    """What was refused so far, in the order in which it was found; ``mistyped``: lists and entries of it."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
+        self.mistyped: list[Finding] = []
 
     def add(self, place: str, what: str, hint: str) -> None:
         """Note one refusal."""
         self.findings.append(Finding(place, what, hint))
+
+    def add_mistyped(self, place: str, value: Any, wanted: str, hint: str) -> None:
+        """Note a list or an entry that is of another type than the wanted one."""
+        self.add(place, f"it is {shown(value)}, not {wanted}", hint)
+        self.mistyped.append(self.findings[-1])
 
 
 def shown(value: Any) -> str:
@@ -82,7 +89,7 @@ def items(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterator
     if value is None:
         return
     if not isinstance(value, list):
-        notes.add(where, f"it is {shown(value)}, not a list", "write a list, or remove it")
+        notes.add_mistyped(where, value, "a list", "write a list, or remove it")
         return
     for index, item in enumerate(value):
         yield f"{where}[{index}]", item
@@ -94,12 +101,15 @@ def tables(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterato
         if isinstance(item, dict):
             yield where, item
         else:
-            notes.add(where, f"it is {shown(item)}, not a table", "write the keys of the entry")
+            notes.add_mistyped(where, item, "a table", "write the keys of the entry")
 
 
 def texts(entry: dict[Any, Any], key: str, wanted: Text, place: str, notes: Notes) -> tuple[str, ...]:
     """The texts in a list; what is none is noted and left out."""
-    found = (
-        text({"it": item}, "it", wanted, where, notes) for where, item in items(entry, key, place, notes)
-    )
-    return tuple(each for each in found if each is not None)
+    found: list[str] = []
+    for where, item in items(entry, key, place, notes):
+        if not isinstance(item, str):
+            notes.add_mistyped(where, item, "a text", f"write {wanted.words}, in quotes")
+        elif usable := text({"it": item}, "it", wanted, where, notes):
+            found.append(usable)
+    return tuple(found)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The KubeVirt CR: the object as the API server sends it → ``KubeVirtCR``. Knows no session and no policy.
 
-Field by field as KubeVirt's API has it (staging/src/kubevirt.io/api/core/v1/types.go); a CRD checks the types
-of what comes from an API server, nothing checks a file. An entry that cannot be used is refused alone; only
-where a whole section is of another type the CR is at fault, and then the last good one stays in force.
+Field by field as KubeVirt's API has it (staging/src/kubevirt.io/api/core/v1/types.go). KubeVirt's CRD checks
+the types; a CRD without a schema and a file do not. An entry with a field that cannot be used is refused
+alone. If a section, a list or an entry is of another type, it is unknown what the CR lists: the whole CR is
+at fault, and the last good one stays in force.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def cr(document: Any) -> KubeVirtCR:
         return KubeVirtCR(namespace, name, fault=fault)
     permitted, mdevs = configuration.get(PERMITTED), configuration.get(MDEVS)
     _misplaced(configuration, notes)
-    return KubeVirtCR(
+    found = KubeVirtCR(
         namespace,
         name,
         permitted=None if permitted is None else _permitted(permitted, notes),
@@ -55,6 +56,10 @@ def cr(document: Any) -> KubeVirtCR:
         gates=_gates(fields.table(configuration.get(DEVELOPER)), notes),
         refused=tuple(notes.findings),
     )
+    if notes.mistyped:
+        place, what, hint = notes.mistyped[0]
+        return KubeVirtCR(namespace, name, fault=Fault(f"spec.configuration.{place}: {what}", hint))
+    return found
 
 
 def chosen(documents: Iterable[Any]) -> Any | None:
@@ -196,11 +201,17 @@ def _mdevs(section: dict[Any, Any], notes: Notes) -> MdevsConfiguration:
 
 def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeMdevTypes | None:
     selector = entry.get("nodeSelector")
+    hint = "write labels and their values; {} fits every node"
+    if selector is None:
+        notes.add(place, "nodeSelector is missing", hint)
+        return None
     labels = selector.items() if isinstance(selector, dict) else ()
-    flat = all(isinstance(each, str) and each.isprintable() for label in labels for each in label)
-    if not isinstance(selector, dict) or not flat:
-        what = "nodeSelector is missing" if selector is None else "nodeSelector is no table of texts"
-        notes.add(place, what, "write labels and their values; {} fits every node")
+    texts = [each for label in labels for each in label]
+    if not isinstance(selector, dict) or not all(isinstance(each, str) for each in texts):
+        notes.add_mistyped(f"{place}.nodeSelector", selector, "a table of texts", hint)
+        return None
+    if not all(each.isprintable() for each in texts):
+        notes.add(place, "nodeSelector holds signs that cannot be printed", hint)
         return None
     return NodeMdevTypes(tuple(labels), _types(entry, place, notes))
 

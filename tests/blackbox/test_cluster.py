@@ -128,6 +128,23 @@ async def test_a_cr_that_is_deleted_or_makes_no_sense_leaves_the_last_good_one_i
         assert (await node.status()).get("problems", []) == []
 
 
+@pytest.mark.parametrize("entries", ["10DE:1EB8", {"0": ENTRY}, ["10DE:1EB8"]])
+async def test_devices_of_a_cr_stay_if_its_list_or_an_entry_of_it_is_of_a_wrong_type(
+    node: Node, server: ApiServer, entries: Any
+) -> None:
+    put(server, ENTRY)
+    async with followed(node) as (_, kubelet):
+        await kubelet.until_listed(GPU, 1, PATIENCE)
+        server.store.put(KUBEVIRTS, crs.document({"permittedHostDevices": {"pciHostDevices": entries}}))
+        told = await node.until_told(lambda told: "is not in force" in str(told["problems"]))
+        assert "permittedHostDevices.pciHostDevices" in str(told["problems"])
+        node.add_gpu("0000:30:00.0", 30)
+        await kubelet.until_listed(GPU, 2, PATIENCE)
+        assert all(seen.health for seen in kubelet.statistics.lists[GPU]), "no device was withdrawn"
+        put(server, ENTRY)
+        await node.until_told(lambda told: not told.get("problems"))
+
+
 async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
     node: Node, server: ApiServer
 ) -> None:
@@ -231,6 +248,39 @@ async def test_labels_of_the_node_and_the_cr_choose_what_is_made(node: Node, ser
             await eventually(lambda: made.types_on(FIRST) == ["nvidia-228"] * 2)
             label(server)
             await eventually(lambda: made.types_on(FIRST) == ["nvidia-222"] * 16)
+
+
+NODE_TYPES = {"nodeSelector": {}, "mediatedDeviceTypes": ["nvidia-222"]}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"mediatedDeviceTypes": "nvidia-222"},
+        {"mediatedDeviceTypes": [222]},
+        {"mediatedDevicesTypes": {"0": "nvidia-222"}},
+        {"nodeMediatedDeviceTypes": NODE_TYPES},
+        {"nodeMediatedDeviceTypes": ["nvidia-222"]},
+        {"nodeMediatedDeviceTypes": [NODE_TYPES | {"mediatedDeviceTypes": "nvidia-222"}]},
+        {"nodeMediatedDeviceTypes": [NODE_TYPES | {"nodeSelector": "all"}]},
+    ],
+)
+async def test_vgpus_stay_if_a_list_of_types_is_of_a_wrong_type(
+    node: Node, server: ApiServer, broken: dict[str, Any]
+) -> None:
+    node.configure("mdevs: {manage: true}\nkubevirt: {manageMdevs: true}")
+    wanted = {"enabled": False, "nodeMediatedDeviceTypes": [NODE_TYPES]}
+    async with two_cards(node) as made:
+        put(server, mediatedDevicesConfiguration=wanted)
+        async with followed(node):
+            await eventually(lambda: len(made.instances) == 32)
+            writes = made.writes
+            put(server, mediatedDevicesConfiguration={"enabled": False} | broken)
+            told = await node.until_told(lambda told: "is not in force" in str(told["problems"]))
+            assert f"mediatedDevicesConfiguration.{next(iter(broken))}" in str(told["problems"])
+            put(server, mediatedDevicesConfiguration=wanted)
+            await node.until_told(lambda told: not told.get("problems"))
+            assert made.writes == writes, "no vGPU was removed or created"
 
 
 async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiServer) -> None:
