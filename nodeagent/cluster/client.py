@@ -6,8 +6,9 @@ It is made anew after the server or TLS has refused it: another token or certifi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -19,15 +20,49 @@ from nodeagent.cluster.credentials import Credentials
 
 
 class Current:
-    """At most one client at a time."""
+    """The client for new requests. One that was dropped is closed by the last request that waits for it."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self._making = anyio.Lock()
         self._client: Any = None
+        self._waiting: Counter[Any] = Counter()  # requests without an answer, of each client
 
-    async def get(self) -> Any:
-        """The client. :raises ClusterUnavailable: if the credentials cannot be used."""
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Any]:
+        """The client for one request, open until the answer begins.
+
+        :raises ClusterUnavailable: if the credentials cannot be used.
+        """
+        client = await self._get()
+        self._waiting[client] += 1
+        try:
+            yield client
+        finally:
+            self._waiting[client] -= 1
+            await self._close_unused(client)
+
+    def drop(self, refused: Any) -> None:
+        """Use this client for no further request.
+
+        Streams that others have of it break off when it is closed, and begin anew with the next one.
+        """
+        if refused is self._client:
+            self._client = None
+
+    async def close(self) -> None:
+        """Close the current client, as soon as no request waits for it."""
+        client, self._client = self._client, None
+        if client is not None:
+            await self._close_unused(client)
+
+    async def _close_unused(self, client: Any) -> None:
+        if client is not self._client and not self._waiting[client]:
+            del self._waiting[client]
+            with anyio.CancelScope(shield=True):
+                await client.close()
+
+    async def _get(self) -> Any:
         async with self._making:
             if self._client is None:
                 if not door.is_open():
@@ -38,16 +73,6 @@ class Current:
                 client.user_agent = f"nodeagent/{__version__}"
                 self._client = client
             return self._client
-
-    async def drop(self, refused: Any = None) -> None:
-        """Close it, if it is the one that was refused, or in any case.
-
-        Streams that others have of it break off, and begin anew with the next one.
-        """
-        client = self._client
-        if client is not None and refused in (None, client):
-            self._client = None
-            await client.close()
 
 
 @contextmanager

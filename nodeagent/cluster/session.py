@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import client, door, refusals
 from nodeagent.cluster.client import Current
 from nodeagent.cluster.credentials import Credentials
@@ -78,8 +77,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._current.drop()
+        await self._current.close()
 
     async def get(self, path: str, parameters: Parameters = ()) -> Object:
         """The object or the list of that path. :raises ClusterUnavailable: if there is no answer."""
@@ -120,32 +118,30 @@ class Session:
         return parsed(text)
 
     async def _ask(self, request: _Request, silence: float) -> Any:
-        used = await self._current.get()
-        self.traffic.requests += 1
-        try:
-            response = await used.call_api(
-                request.path,
-                request.method,
-                query_params=list(request.parameters),
-                header_params={"Content-Type": request.kind, "Accept": "application/json"},
-                body=request.body,
-                auth_settings=["BearerToken"],  # without it no Authorization header is sent
-                _preload_content=False,
-                _request_timeout=(self._timeouts.connect, silence),
-            )
-        except door.kubernetes().tls_errors:
-            await self._current.drop(used)  # another certificate may be in place by now
-            raise
-        if response.status >= 300:
-            raise await self._refused(request, response, used)
-        return response
-
-    async def _refused(self, request: _Request, response: Any, used: Any) -> ClusterUnavailable:
-        text = await response.content.read(refusals.MOST)
-        response.close()
-        if response.status == refusals.UNAUTHORIZED:
-            await self._current.drop(used)  # the next request reads the credentials again
-        return refusals.of(str(request), response.status, text, response.headers.get("Retry-After", ""))
+        async with self._current.use() as used:
+            self.traffic.requests += 1
+            try:
+                response = await used.call_api(
+                    request.path,
+                    request.method,
+                    query_params=list(request.parameters),
+                    header_params={"Content-Type": request.kind, "Accept": "application/json"},
+                    body=request.body,
+                    auth_settings=["BearerToken"],  # without it no Authorization header is sent
+                    _preload_content=False,
+                    _request_timeout=(self._timeouts.connect, silence),
+                )
+            except door.kubernetes().tls_errors:
+                self._current.drop(used)  # another certificate may be in place by now
+                raise
+            if response.status < 300:
+                return response
+            text = await response.content.read(refusals.MOST)
+            response.close()
+            if response.status == refusals.UNAUTHORIZED:
+                self._current.drop(used)  # the next request reads the credentials again
+        after = response.headers.get("Retry-After", "")
+        raise refusals.of(str(request), response.status, text, after)
 
     async def _text(self, request: _Request, response: Any) -> bytes:
         pieces, size = [], 0

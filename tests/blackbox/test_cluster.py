@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -344,3 +345,19 @@ async def test_a_kubeconfig_that_comes_later_is_used_without_a_restart(node: Nod
         await kubelet.until_listed(T4, 1, PATIENCE)
         node.configure("kubeconfig: /etc/kubeconfig\n")
         await kubelet.until_listed(GPU, 1, PATIENCE)
+
+
+async def test_credentials_that_are_refused_are_told_and_no_component_fails(
+    node: Node, server: ApiServer
+) -> None:
+    """Both watches are refused at about the same moment; three times, because the order varies."""
+    server.faults.set("status", Refusal(401))
+    for _ in range(3):
+        async with node.daemon(*FLAGS) as daemon:
+            for what in ("Nodes", "KubeVirt CRs"):
+                line = await daemon.logged("cluster-away", what=what)
+                assert "401" in line["error"]
+            assert not daemon.lines("subsystem-failed")
+    server.faults.clear("status")
+    async with followed(node) as (daemon, _):
+        assert not daemon.lines("subsystem-failed")

@@ -80,6 +80,24 @@ async def test_a_refusal_says_what_was_asked_and_what_to_do(
         assert hint in caught.value.hint
 
 
+async def test_each_of_many_requests_at_once_gets_its_refusal(tmp_path: Path) -> None:
+    statuses: list[int] = []
+
+    async def ask(api: Session) -> None:
+        with pytest.raises(ClusterUnavailable) as caught:
+            await api.get(ONE)
+        statuses.append(caught.value.status)
+
+    async with served() as server, session(server, tmp_path) as api:
+        server.faults.set("status", Refusal(401))
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(ask, api)
+        assert statuses == [401] * 20
+        server.faults.clear("status")
+        assert await api.get(ONE)
+
+
 async def test_a_refusal_of_a_patch_has_the_words_of_the_server(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
         with pytest.raises(ClusterUnavailable, match="does not fit") as caught:
