@@ -76,6 +76,7 @@ class ForkedProcess(Process):
         self._pid = int.from_bytes(life.recv(4), "little")
         self._code: int | None = None
         self._stderr = stderr
+        self._waiting = anyio.Lock()  # one task at a time may wait for the socket
         life.setblocking(False)
 
     @property
@@ -111,8 +112,9 @@ class ForkedProcess(Process):
 
     async def wait(self) -> int:
         """Wait for its end; return the exit code."""
-        while self.returncode is None:
-            await anyio.wait_readable(self._life)
+        async with self._waiting:
+            while self.returncode is None:
+                await anyio.wait_readable(self._life)
         assert self._code is not None
         return self._code
 
