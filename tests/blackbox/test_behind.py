@@ -25,6 +25,7 @@ from tests.blackbox.boards import named, running, stays
 from tests.blackbox.harness import PATIENCE, Node, allocate, eventually, health, pod
 from tests.blackbox.plugs import ONE, all_seen, plugged, stick
 from tests.blackbox.test_one_group_named import described
+from tests.facts import names
 from tests.sim import plugin
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
@@ -326,7 +327,7 @@ async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_
             await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
             said = await node.command("bind", *flags, SERIAL)
             assert said.returncode != 0
-            assert "ns/one has /dev/ttyX, which is behind" in said.stdout + said.stderr
+            names(said.stdout + said.stderr, "ns/one", "/dev/ttyX")
         running(one)
         await keeps(drivers, SERIAL, "serial")
 

@@ -85,7 +85,7 @@ async def test_a_new_daemon_keeps_all_cards_while_no_file_has_what_a_pod_was_giv
             await until_it_waits(node, Scene(drivers, kubelet, one), RULES)
             changed(node, how)
         async with node.daemon():
-            await node.until_told(lambda told: "which is in no CDI file" in str(told["changes"]))
+            await node.until_told(lambda told: "CDI file" in str(told["changes"]["waiting"]))
             await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", WAITS)
             kubelet.delete(one)
             await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)

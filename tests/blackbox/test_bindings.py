@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
+from tests.facts import names
 
 GPU, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 DISK, NIC = "0000:3b:00.2", "0000:3b:00.3"
@@ -45,6 +47,12 @@ def add_network(node: Node) -> None:
     below(node, NIC, "net/eth0", "sys/class/net/eth0", flags="0x1003")
     node.host.write_file("/proc/1/net/dev", "Inter-| Receive\n face |bytes\n eth0: 0\n")
     node.host.write_file("/proc/1/net/route", f"{ROUTES}eth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0\n")
+
+
+async def planned(node: Node) -> dict[str, Any]:
+    """What ``plan`` answers to programs."""
+    document: dict[str, Any] = json.loads((await node.command("plan", "-o", "json")).stdout)
+    return document
 
 
 def below(node: Node, address: str, path: str, listed: str, **texts: str) -> None:
@@ -130,15 +138,14 @@ async def test_a_group_with_a_mounted_disk_is_left_as_it_is_and_the_mount_point_
         node.running(listed={CARDS: 1}) as (daemon, _),
     ):
         said = await daemon.logged("plan-problem")
-        assert "in use by the host (nvme0n1, mounted on /srv/data)" in said["text"]
-        assert "so group 10 is left as it is" in said["text"]
+        names(said["text"], "nvme0n1", "/srv/data", "group 10")
         told = await settled(node)
         assert (told["problems"], told["writes"]) == ([said["text"]], 0)
-        assert "mounted on /srv/data" in (await node.command("plan")).stdout
-        assert "mounted on /srv/data" in (await node.command("status")).stdout
+        assert "/srv/data" in (await node.command("plan")).stdout
+        assert "/srv/data" in (await node.command("status")).stdout
         node.configure(RESOURCE + RULE.replace("}]}]", f'}}], force: ["{DISK}"]}}]'))
         await daemon.logged("config-reloaded")
-        assert "mounted on /srv/data" in (await node.command("plan")).stdout
+        assert "/srv/data" in (await node.command("plan")).stdout
         assert drivers.writes == []
 
 
@@ -151,7 +158,7 @@ async def test_a_group_with_a_network_in_use_is_bound_only_by_force(node: Node) 
         node.running(listed={CARDS: 1}) as (daemon, _),
     ):
         said = await daemon.logged("plan-problem")
-        assert "in use by the host (eth0, default route)" in said["text"]
+        names(said["text"], "eth0", "default route")
         assert "default route" in (await node.command("plan")).stdout
         assert drivers.writes == []
         node.configure(RESOURCE + RULE.replace("}]}]", f'}}], force: ["{NIC}"]}}]'))
@@ -169,7 +176,7 @@ async def test_what_a_pod_holds_is_given_back_when_it_has_ended(node: Node) -> N
         await until_health(kubelet, CARDS, GPU, "Healthy")
         vm = await kubelet.admit(pod("vm", {CARDS: 1}))
         node.configure(RESOURCE)
-        assert f"{GPU} is held by ns/vm" in (await daemon.logged("action-waiting"))["why"]
+        names((await daemon.logged("action-waiting"))["why"], GPU, "ns/vm")
         assert drivers_of(drivers) == BOUND
         kubelet.delete(vm)
         await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
@@ -225,15 +232,15 @@ async def test_without_a_daemon_the_plan_is_the_same_and_nothing_is_written(node
     add_card(node)
     node.configure(RESOURCE + RULE)
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        plan = (await node.command("plan")).stdout
-        assert (
-            f"drivers\n  bind {GPU}, {AUDIO} to vfio-pci\n      because a rule wants it (config.yaml:4)"
-            in plan
-        )
+        (step,) = (await planned(node))["steps"]
+        assert step["kind"] == "bind-drivers"
+        names(step["what"], GPU, AUDIO, "vfio-pci")
+        names(step["why"], "config.yaml:4")
         add_disk(node)
-        plan = (await node.command("plan")).stdout
-        assert "in use by the host (nvme0n1, mounted on /srv/data)" in plan
-        assert "to do: leave it out, or have the host give it up" in plan
+        plan = await planned(node)
+        (problem,) = plan["problems"]
+        names(problem, "nvme0n1", "/srv/data")
+        assert (plan["steps"], list(plan["remedies"])) == ([], [problem])
         assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
 
 

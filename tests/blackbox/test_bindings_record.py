@@ -50,7 +50,7 @@ async def test_a_damaged_record_of_own_drivers_is_set_aside_and_told_and_nothing
         assert record(node).read_bytes() == damaged, "who does not write it leaves it alone"
         async with node.daemon() as daemon:
             told = await daemon.logged("drivers-record-broken")
-            assert "is damaged; it is kept as" in told["message"]
+            assert f"{record(node).name}.broken" in told["message"]
             await node.until_told(lambda told: not told["changes"]["underWay"])
             assert drivers_of(drivers) == BOUND
         assert record(node).with_suffix(".json.broken").read_bytes() == damaged

@@ -90,8 +90,8 @@ async def test_what_goes_back_is_no_longer_offered_before_its_driver_changes(nod
             await until_health(kubelet, CARDS, each, "Healthy")
         drivers.faults.set("release", 0.5)
         node.configure(OFFERS)
-        await node.until_told(lambda told: "is getting another driver" in str(told["resources"]))
-        assert "Healthy" not in health(kubelet, CARDS).values()
+        await node.until_told(lambda told: told["resources"][0]["healthy"] == 0)
+        await kubelet.until(lambda: "Healthy" not in health(kubelet, CARDS).values(), PATIENCE)
         assert both(drivers) == {"vfio-pci"}
         await eventually(lambda: both(drivers) == {"nvidia"}, PATIENCE)
 

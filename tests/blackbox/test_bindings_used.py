@@ -9,6 +9,7 @@ from typing import Any
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, GPU, OWN, add_card, below, drivers_of
+from tests.facts import names
 
 FORCED = f'passthrough: [{{match: [{{addresses: ["{GPU}"]}}], force: ["{GPU}"]}}]\n'
 RULE = FORCED.replace(f', force: ["{GPU}"]', "")
@@ -62,7 +63,7 @@ async def test_a_controller_with_a_mounted_disk_in_a_pci_domain_of_its_own_is_le
     add_disk(node, "pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme0/nvme0n1")
     mount(node)
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "nvme0n1, mounted on /srv" in await refused(node, drivers)
+        names(await refused(node, drivers), "nvme0n1", "/srv")
 
 
 async def test_force_does_not_hide_a_process_behind_a_use_that_it_answers_for(node: Node) -> None:
@@ -71,7 +72,7 @@ async def test_force_does_not_hide_a_process_behind_a_use_that_it_answers_for(no
     node.host.write(GPU, "boot_vga", "1")
     below(node, GPU, "drm/card0", "sys/class/drm/card0", dev="1:3")
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "card0, open by process 4711 (Xorg)" in await refused(node, drivers, FORCED)
+        names(await refused(node, drivers, FORCED), "card0", "4711", "Xorg")
 
 
 async def test_a_volume_that_a_process_has_open_keeps_the_disk_below_it(node: Node) -> None:
@@ -83,7 +84,7 @@ async def test_a_volume_that_a_process_has_open_keeps_the_disk_below_it(node: No
     (node.root / "dev/dm-0").touch()
     add_process(node, str(node.root / "dev/dm-0"))
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "open by process 4711 (Xorg)" in await refused(node, drivers, FORCED)
+        names(await refused(node, drivers, FORCED), "4711", "Xorg")
 
 
 async def test_a_disk_below_a_loop_device_that_is_mounted_is_left(node: Node) -> None:
@@ -94,7 +95,7 @@ async def test_a_disk_below_a_loop_device_that_is_mounted_is_left(node: Node) ->
     (loop / "loop/backing_file").write_text("/dev/nvme0n1\n")
     mount(node, "254:0")
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "nvme0n1, part of loop0, mounted on /srv" in await refused(node, drivers, FORCED)
+        names(await refused(node, drivers, FORCED), "nvme0n1", "loop0", "/srv")
 
 
 async def test_where_there_is_a_pool_of_zfs_a_disk_is_not_known_to_be_free(node: Node) -> None:
@@ -102,7 +103,7 @@ async def test_where_there_is_a_pool_of_zfs_a_disk_is_not_known_to_be_free(node:
     add_disk(node)
     node.host.write_file("/proc/spl/kstat/zfs/tank/state", "ONLINE")
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "whether the ZFS pool tank is on nvme0n1" in await refused(node, drivers)
+        names(await refused(node, drivers), "ZFS", "tank", "nvme0n1")
 
 
 async def test_the_display_on_which_the_console_is_stays_without_a_firmware_that_says_so(node: Node) -> None:
@@ -110,7 +111,7 @@ async def test_the_display_on_which_the_console_is_stays_without_a_firmware_that
     below(node, GPU, "graphics/fb0", "sys/class/graphics/fb0", dev="29:0")
     node.host.write_file("/sys/class/graphics/fbcon/rotate", "0")
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "fb0, the console shows there" in await refused(node, drivers)
+        names(await refused(node, drivers), "fb0", "console")
 
 
 async def test_a_serial_port_that_is_the_console_stays(node: Node) -> None:
@@ -118,7 +119,7 @@ async def test_a_serial_port_that_is_the_console_stays(node: Node) -> None:
     below(node, GPU, "tty/ttyS4", "sys/class/tty/ttyS4", dev="4:68")
     node.host.write_file("/sys/class/tty/console/active", "tty0 ttyS4")
     async with simulated(node.host, GPU, AUDIO) as drivers:
-        assert "ttyS4, the console of the kernel" in await refused(node, drivers)
+        names(await refused(node, drivers), "ttyS4", "console")
 
 
 async def test_a_chipset_bridge_of_another_kind_is_left(node: Node) -> None:

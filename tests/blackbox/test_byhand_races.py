@@ -21,6 +21,7 @@ from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import NOBODY, PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, BOUND, GPU, OWN, add_card, drivers_of, held_up
 from tests.blackbox.test_bindings_faults import add_groups, everything, states
+from tests.facts import names
 
 REQUESTS = "run/nodeagent/status.sock.requests"
 
@@ -180,10 +181,10 @@ async def test_the_log_says_who_has_asked_for_what_and_what_was_refused(node: No
         refused = await daemon.logged("request-refused")
         assert (refused["process"], refused["asking"]) == (str(process.pid), "release")
         assert (refused["what"], refused["device"]) == ("0000:5e:00.0", ["0000:5e:00.0"])
-        assert "nodeagent has not bound it" in refused["error"]
+        names(refused["error"], "nodeagent")
         await node.command("bind", "0000:99:00.0")
         refused = await daemon.logged("request-refused", count=2)
-        assert "no function of this host is 0000:99:00.0" in refused["error"]
+        names(refused["error"], "0000:99:00.0")
         assert len(daemon.lines("request-accepted")) == 1
 
 
@@ -192,7 +193,8 @@ async def test_what_is_no_request_is_answered_so_and_changes_nothing(node: Node,
     add_card(node)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet(), node.daemon():
         answer = await threads.call(sockets.ask, str(node.root / REQUESTS), question)
-        assert answer["error"].startswith("the daemon cannot read the request")
+        assert answer["error"]
+        assert not answer.get("results")
         assert drivers.writes == []
 
 
@@ -213,10 +215,10 @@ async def test_a_question_that_does_not_end_is_not_waited_for_nor_one_that_is_to
 async def test_what_nobody_means_is_refused_before_anybody_is_asked(node: Node) -> None:
     add_card(node)
     for words, code, text in (
-        (("bind", "gpu"), 2, '"gpu" names no functions'),
-        (("bind", GPU, "--driver", "nouveau"), 2, "is no VFIO driver"),
-        (("bind", "0000:99:00.0"), 1, "no function of this host is 0000:99:00.0"),
-        (("release",), 2, "required: NAME"),
+        (("bind", "gpu"), 2, '"gpu"'),
+        (("bind", GPU, "--driver", "nouveau"), 2, "nouveau"),
+        (("bind", "0000:99:00.0"), 1, "0000:99:00.0"),
+        (("release",), 2, "NAME"),
     ):
         done = await node.command(*words)
         assert (done.returncode, done.stdout) == (code, "")

@@ -75,7 +75,7 @@ async def test_a_damaged_record_of_what_is_ours_is_told_once_and_nothing_is_clea
         async with node.daemon("--timing-resync", "1s") as second:
             await kubelet.until_listed(VGPU, 4)
             told = await second.logged("vgpu-record-broken")
-            assert "is damaged; it is kept as" in told["message"]
+            assert f"{record(node).name}.broken" in told["message"]
             before = scans(await node.status())
             await node.until_told(lambda status: scans(status) > before + 2)
             assert len(second.lines("vgpu-record-broken")) == 1, "once, not at each look"

@@ -9,6 +9,7 @@ import anyio
 
 from nodeagent.base import jsonserver
 from tests.blackbox.harness import T4, Node, eventually
+from tests.facts import names
 
 COMMANDS = re.compile(r"\b(systemctl|journalctl|modprobe|fuser|dmesg|lspci|systemd-\w+|echo \d)\b|/sys/bus")
 HERE = re.compile(r"\bthis machine\b|sudo")
@@ -32,7 +33,7 @@ async def test_commands_are_for_the_host_that_is_looked_at(node: Node) -> None:
         await node.until_told(lambda told: "open, and no pod" in str(told["problems"]))
         for verb in (("status",), ("explain", opened), ("explain", T4)):
             done = await node.command(*verb)
-            assert "on the host, fuser -v /dev/vfio/* names the process" in done.stdout
+            assert "fuser -v /dev/vfio/*" in done.stdout
             assert_elsewhere(done.stdout + done.stderr)
 
 
@@ -41,7 +42,7 @@ async def test_a_driver_is_loaded_on_the_host_that_lacks_it(node: Node) -> None:
     node.host.bind(address, None)
     (node.root / "sys/bus/pci/drivers/vfio-pci").rename(node.root / "gone")
     done = await node.command("scan")
-    assert "load it on the host: modprobe vfio-pci" in done.stdout
+    assert "modprobe vfio-pci" in done.stdout
     assert_elsewhere(done.stdout + done.stderr)
 
 
@@ -57,7 +58,7 @@ async def test_a_daemon_that_is_away_or_another_is_not_the_service_of_this_machi
         done = await node.command("status")
         tasks.cancel_scope.cancel()
     assert done.returncode == 1
-    assert done.stderr.splitlines()[1].endswith(f"end it, and start another with: {start}")
+    assert done.stderr.splitlines()[1].endswith(start)
     assert_elsewhere(done.stderr)
 
 
@@ -66,10 +67,10 @@ async def test_the_machine_id_of_another_host_is_not_made_here(node: Node) -> No
     node.configure(MANAGED)
     done = await node.command("plan")
     what, hint = done.stderr.splitlines()
-    assert what.startswith(f"nodeagent: {node.root}/etc/machine-id is empty or missing")
-    assert hint == "give what stands in /etc/machine-id of that host with --machine-id"
+    names(what, f"{node.root}/etc/machine-id")
+    names(hint, "/etc/machine-id", "--machine-id")
     saved = node.root / "host.json"
     saved.write_text((await node.command("scan", "-o", "json")).stdout)
     what, again = (await node.command("plan", "--host", str(saved))).stderr.splitlines()
-    assert what.startswith("nodeagent: a saved host does not have its /etc/machine-id")
+    assert ("/etc/machine-id" in what, str(node.root) in what) == (True, False)
     assert again == hint

@@ -59,7 +59,7 @@ async def test_a_place_for_records_says_what_is_wrong_with_it_and_what_goes_with
         async with node.daemon() as daemon:
             hint = (await daemon.logged("settings-not-kept"))["hint"]
     assert helps in hint
-    assert hint.endswith("; without it a daemon does not start while a file is wrong")
+    assert "start" in hint.partition(helps)[2], "what goes without it"
 
 
 @needs_root
@@ -75,5 +75,5 @@ async def test_a_place_for_cdi_files_says_it_to_the_log_and_the_status(node: Nod
             hint = (await daemon.logged("cdi-failed"))["hint"]
             told = await node.until_told(lambda told: any("CDI file" in each for each in told["problems"]))
     assert helps in hint
-    assert hint.endswith("; or set cdi: false on the resource")
+    assert "cdi: false" in hint
     assert any(hint in each for each in told["problems"])

@@ -42,7 +42,7 @@ async def test_a_wrong_file_at_a_start_leaves_the_last_good_settings_in_force(
         assert str(path) in (await daemon.logged("config-last-good", level="error"))["error"]
         told = await node.command("status")
         assert told.returncode == 3
-        assert f"the new configuration is not in force: {path}" in told.stdout
+        assert str(path) in told.stdout
         assert (await node.command("config", "--check")).returncode == 2
         node.configure(OTHER)
         await daemon.logged("config-right")

@@ -222,7 +222,7 @@ async def test_a_held_device_that_left_while_the_daemon_was_down_is_listed_until
             await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
             assert kubelet.statistics.lists[T4][seen].health == {held: "Unhealthy", other: "Healthy"}
             (told,) = (await node.status())["resources"]
-            assert "ns/vm still has it" in told["devices"][0]["what"]
+            assert "ns/vm" in told["devices"][0]["what"]
             kubelet.delete(vm)
             await until_health(kubelet, T4, held, None)
             assert not kubelet.life.crashed

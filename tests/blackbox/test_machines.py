@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.blackbox.harness import T4, Node, pod
+from tests.facts import names
 
 CR = """
 apiVersion: kubevirt.io/v1
@@ -55,10 +56,14 @@ async def test_a_machine_is_judged_without_a_daemon_and_without_a_cluster(node: 
     assert done.returncode == 0
     assert done.stderr.startswith("nodeagent: no daemon answers at ")
     lines = [line.strip() for line in done.stdout.splitlines()]
-    assert lines[0] == "VirtualMachine demo/red  this node can give it now"
+    names(lines[0], "VirtualMachine", "demo/red")
+    told = json.loads((await node.command("explain", "vmi", *files(node), "-o", "json")).stdout)
+    assert (told["prospect"], bool(told["notes"])) == ("now", True)
     assert f"env     PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4={first},{second}" in lines
     assert "nodes   /dev/vfio/vfio /dev/vfio/10 /dev/vfio/11" in lines
-    assert any(line.startswith("note    who holds what is not known") for line in lines)
+    assert [line for line in lines if line.startswith("note ")] == [
+        f"note    {each}" for each in told["notes"]
+    ]
 
 
 async def test_the_cr_is_served_as_the_settings_of_the_shell_let_it(node: Node) -> None:
@@ -66,7 +71,7 @@ async def test_the_cr_is_served_as_the_settings_of_the_shell_let_it(node: Node) 
     words = files(node, "example.com/gpu")
     without = (await answer(node, *words, "--kubevirt-enabled", "false"))["resources"][0]
     assert without["prospect"] == "never"
-    assert f"the KubeVirt CR means it, but it is offered as {T4}, Healthy" in without["why"][1]
+    names(without["why"][1], "KubeVirt CR", T4, "Healthy")
     (served,) = (await answer(node, *words))["resources"]
     assert served["prospect"] == "now"
     assert list(served["env"]) == ["PCI_RESOURCE_EXAMPLE_COM_GPU"]
@@ -80,7 +85,9 @@ async def test_a_running_daemon_tells_who_has_what_the_machine_waits_for(node: N
         told = await answer(node, *files(node))
     (asked,) = told["resources"]
     assert (told["prospect"], told["notes"]) == ("later", [])
-    assert asked["why"] == ["it asks for 2, and 1 of 2 are free", f"{first}: held by ns/blue"]
+    counts, held = asked["why"]
+    names(counts, "2", "1")
+    names(held, first, "ns/blue")
 
 
 async def test_a_saved_host_is_enough(node: Node) -> None:

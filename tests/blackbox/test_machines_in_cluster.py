@@ -15,6 +15,7 @@ from nodeagent.sim.apiserver.store import VMIS, VMS
 from tests.blackbox.harness import PATIENCE, T4, Node
 from tests.blackbox.test_cluster import ENTRY, GPU, OTHER, followed, of, put, server_of
 from tests.blackbox.test_machines import MACHINE
+from tests.facts import names
 
 ASKING = ("--kubeconfig", "/etc/kubeconfig")
 
@@ -69,18 +70,23 @@ async def test_without_an_instance_the_machine_itself_is_fetched(node: Node, ser
 @pytest.mark.parametrize(
     ("denied", "name", "what", "hint"),
     [
-        ((), "demo/blue", "neither a VirtualMachineInstance nor a VirtualMachine demo/blue", "-n demo"),
+        ((), "demo/blue", ("VirtualMachineInstance", "VirtualMachine demo/blue"), "-n demo"),
         (
             ("get", "virtualmachineinstances"),
             "demo/red",
-            "may not get virtualmachineinstances in the namespace demo",
+            ("virtualmachineinstances", "demo"),
             "kubevirt.io:view",
         ),
-        (("get", "virtualmachines"), "demo/blue", "may not get virtualmachines", "kubevirt.io:view"),
+        (("get", "virtualmachines"), "demo/blue", ("virtualmachines",), "kubevirt.io:view"),
     ],
 )
 async def test_a_machine_that_cannot_be_had_is_two_lines(
-    node: Node, server: ApiServer, denied: tuple[str, str] | None, name: str, what: str, hint: str
+    node: Node,
+    server: ApiServer,
+    denied: tuple[str, str] | None,
+    name: str,
+    what: tuple[str, ...],
+    hint: str,
 ) -> None:
     instance(server, T4)
     if denied:
@@ -88,8 +94,8 @@ async def test_a_machine_that_cannot_be_had_is_two_lines(
     done = await node.command("explain", "vmi", name, *ASKING)
     assert (done.returncode, done.stdout) == (1, "")
     first, second = done.stderr.splitlines()
-    assert what in first
-    assert hint in second
+    names(first, *what)
+    names(second, hint)
 
 
 async def test_who_may_not_see_the_cr_is_told_so(node: Node, server: ApiServer) -> None:
@@ -98,8 +104,9 @@ async def test_who_may_not_see_the_cr_is_told_so(node: Node, server: ApiServer) 
     server.denied.add(("list", "kubevirts"))
     done = await node.command("explain", "vmi", "demo/red", *ASKING)
     assert done.returncode == 0
-    assert "may not list KubeVirt CRs" in done.stderr
-    assert "what is permitted is not checked" in done.stdout
+    assert "KubeVirt CR" in done.stderr
+    told = await asked(node, "demo/red", *ASKING)
+    assert (told["cr"], bool(told["notes"])) == (None, True)
 
 
 @pytest.mark.slow
@@ -139,7 +146,7 @@ async def test_a_file_is_judged_by_the_cr_that_the_daemon_goes_by(node: Node, se
         assert told["cr"] == {"name": "kubevirt/kubevirt", "source": "daemon"}
         assert not any("is not checked" in note for note in told["notes"])
         shown = await node.command("explain", "vmi", str(file))
-        assert "the KubeVirt CR kubevirt/kubevirt, as it is in force in the daemon" in shown.stdout
+        assert "kubevirt/kubevirt" in shown.stdout
     assert (await asked(node, str(file)))["cr"] is None, "these settings read no CR"
     told = await asked(node, str(file), "--kubevirt-enabled", "true")
     assert told["cr"] == {"name": "kubevirt/kubevirt", "source": "record"}

@@ -21,6 +21,7 @@ from tests.blackbox.boards import (
     usb_boards,
 )
 from tests.blackbox.harness import PATIENCE, Node, pod, until_health
+from tests.facts import names
 
 ALL, SOUND = "example.com/all", "example.com/sound"
 BUNDLE = 'resources: [{name: example.com/all, pci: [{devices: ["1eb8", "1ad8"]}], isolation: bundle}]'
@@ -69,7 +70,7 @@ async def test_what_virt_handler_gave_and_its_pod_has_open_is_refused_with_that_
         virt_handler.env = {"PCI_RESOURCE_EXAMPLE_COM_SOUND": board.gpu}
         running(await kubelet.admit(pod("one", {SOUND: 1})))
         node.host.hold(board.gpu)
-        assert f"held by ns/one, which got it as {SOUND}" in await refusal(kubelet, GPU, board.gpu)
+        names(await refusal(kubelet, GPU, board.gpu), "ns/one", SOUND)
 
 
 @pytest.mark.parametrize("number", [8, 9], ids=["comes again", "stays free"])

@@ -7,6 +7,7 @@ would send one pod after the other there, each of which holds up all admissions 
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -107,8 +108,9 @@ async def test_what_is_open_is_listed_so_after_a_refusal_also_where_a_look_at_al
         hang(Path(node.host.path("/proc/4712/stat")))
         tasks.start_soon(slow_to_tell, Path(node.host.path("/proc/4712/stat")), 1.4)
         refused = await kubelet.admit(pod("refused", {MDEVS: 1}))
-        assert "it is open, and no pod of this node has it" in refused.message
+        assert device in refused.message
         await until_health(kubelet, MDEVS, device, "Unhealthy")
+        assert '"held-outside-kubernetes"' in json.dumps((await node.status())["resources"])
         running(await kubelet.admit(pod("new", {MDEVS: 1})))
         tasks.cancel_scope.cancel()
 

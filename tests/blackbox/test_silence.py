@@ -12,6 +12,7 @@ import pytest
 from nodeagent.sim import cards
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.blackbox.harness import T4, Node, eventually, pod
+from tests.facts import names
 
 RULE = "resources: [{name: example.com/gpu, pci: [%s]}]\n"
 TWO_RULES = """resources:
@@ -55,14 +56,14 @@ async def test_an_iommu_that_is_off_is_a_problem_where_there_is_a_gpu(node: Node
     async with node.kubelet(), node.daemon() as daemon:
         code, text = await status(node)
         assert code == 3
-        assert "no active IOMMU" in text
-        assert "to do: switch it on" in text
+        assert "IOMMU" in text
         await daemon.logged("no-iommu")
         (line,) = daemon.lines("no-iommu")
         assert line["level"] == "warning"
         assert CARD in line["message"]
         _, scan = await told(node, "scan")
-        assert "to look at:\n  this host has no active IOMMU" in scan
+        (remark,) = (each for each in await in_json(node, "scan") if each["wrong"])
+        assert (remark["code"], remark["what"] in scan) == ("no-iommu", True)
 
 
 async def test_an_iommu_that_is_off_is_missed_by_nobody_where_nothing_is_wanted(node: Node) -> None:
@@ -88,11 +89,10 @@ async def test_vfio_pci_that_is_absent_is_a_problem_where_a_rule_wants_a_functio
     async with node.kubelet(), node.daemon() as daemon:
         code, text = await status(node)
         assert code == 3
-        assert "vfio-pci is not loaded" in text
         assert "modprobe vfio-pci" in text
         await daemon.logged("no-vfio", level="warning")
         assert len(daemon.lines("no-vfio", level="warning")) == 1
-        assert "vfio-pci is not loaded" in (await told(node, "scan"))[1]
+        assert "modprobe vfio-pci" in (await told(node, "scan"))[1]
 
 
 async def test_vfio_pci_that_is_absent_is_nothing_to_a_node_that_wants_none(node: Node) -> None:
@@ -101,7 +101,7 @@ async def test_vfio_pci_that_is_absent_is_nothing_to_a_node_that_wants_none(node
     async with node.kubelet(), node.daemon() as daemon:
         code, text = await status(node)
         assert (code, daemon.lines("no-vfio")) == (0, [])
-        assert "vfio-pci is not loaded" not in text
+        assert "modprobe" not in text
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ async def test_a_file_of_the_wrong_name_is_a_note(node: Node) -> None:
     async with node.kubelet(), node.daemon():
         code, text = await status(node)
         assert code == 0
-        assert "config.yml is not read" in text.partition("notes:")[2]
-        assert "config.yml is not read" in (await told(node, "scan"))[1].partition("notes:")[2]
+        assert "config.yml" in text.partition("notes:")[2]
+        assert "config.yml" in (await told(node, "scan"))[1].partition("notes:")[2]
 
 
 async def test_a_dangling_link_in_place_of_the_file_is_an_error_and_never_the_defaults(node: Node) -> None:
@@ -168,8 +168,7 @@ async def test_a_dangling_link_in_place_of_the_file_is_an_error_and_never_the_de
     (node.root / "etc/nodeagent/config.yaml").symlink_to("../elsewhere/config.yaml")
     done = await node.command("scan")
     assert done.returncode == 2
-    assert "config.yaml" in done.stderr
-    assert "leads to ../elsewhere/config.yaml, and nothing is there" in done.stderr
+    names(done.stderr, str(node.root / "etc/nodeagent/config.yaml"), "../elsewhere/config.yaml")
 
 
 async def test_a_list_of_types_for_the_host_name_needs_no_name_of_the_node(node: Node) -> None:

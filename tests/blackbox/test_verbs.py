@@ -11,6 +11,7 @@ import pytest
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.harness import T4, Node, eventually, health
+from tests.facts import names
 
 OFF = ("--discovery-enabled", "false")
 BROKEN = "discovery: [no table\n"
@@ -72,7 +73,7 @@ async def test_the_settings_in_force_are_shown_while_a_bad_file_waits_to_be_mend
         done = await node.command("config", "-o", "json")
         values = json.loads(done.stdout)["settings"]
         assert values["timing.resync"] == {"value": "9s", "source": "config.yaml:1"}
-        assert "nodeagent: the new configuration is not in force: " in done.stderr
+        assert "config.yaml:" in done.stderr
         assert done.returncode == 3
         assert (await answer(node, "explain", address))["resource"] == T4
 
@@ -85,7 +86,7 @@ async def test_status_asks_whatever_is_wrong_with_the_file(node: Node) -> None:
         await daemon.logged("config-refused")
         done = await node.command("status")
         assert (done.returncode, done.stderr) == (3, "")
-        assert "the new configuration is not in force" in done.stdout
+        assert "config.yaml:" in done.stdout
 
 
 async def test_status_finds_the_socket_that_the_rest_of_a_bad_file_names(node: Node) -> None:
@@ -97,7 +98,6 @@ async def test_status_finds_the_socket_that_the_rest_of_a_bad_file_names(node: N
         assert (await node.command("status")).returncode == 3
         done = await node.command("status", "--status-socket", "/run/none.sock")
         assert (done.returncode, done.stdout) == (1, "")
-        assert "no daemon answers at" in done.stderr
         assert "/run/none.sock" in done.stderr
 
 
@@ -127,7 +127,7 @@ async def test_without_a_daemon_the_first_line_says_whose_settings_count(
     done = await node.command(*verb, *OFF)
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"nodeagent: no daemon answers at {node.root}/run/nodeagent/status.sock")
+    names(line, f"{node.root}/run/nodeagent/status.sock")
     if verb[0] == "explain":
         assert "not offered" in done.stdout
 
@@ -167,15 +167,12 @@ async def test_what_has_gone_and_stays_listed_for_its_pod_is_explained_as_the_da
         await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
         await node.until_told(lambda status: address in status["holders"])
         node.host.unplug(address)
-        await node.until_told(lambda status: "no longer on the host" in listed_as(status))
+        await node.until_told(lambda status: "ns/vm" in listed_as(status))
         done = await node.command("explain", address)
     assert done.returncode == 1
     what, hint = done.stderr.splitlines()
-    assert what == (
-        f"nodeagent: {address} is listed as {T4}, Unhealthy: "
-        "it is no longer on the host, and ns/vm still has it"
-    )
-    assert hint.startswith("stop ns/vm")
+    names(what, address, T4, "Unhealthy", "ns/vm")
+    names(hint, "ns/vm")
 
 
 async def test_a_rule_of_the_daemon_is_named_with_its_place(node: Node) -> None:

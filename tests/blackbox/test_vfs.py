@@ -11,6 +11,7 @@ import anyio
 
 from nodeagent.base.watching import Watcher
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
+from tests.facts import names
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.1"
@@ -82,14 +83,14 @@ async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node:
     node.configure(RULES + WISH.replace("numVFs: 2", "numVFs: 1"))
     async with made_to_order(node) as vfs, node.running(listed={CARDS: 1}) as (daemon, _):
         said = await daemon.logged("plan-problem")
-        assert "makes all 2 or none" in said["text"]
+        names(said["text"], PF, "2")
         node.configure(RULES + WISH)
         await node.until_told(lambda told: any("sriov-manage -e" in each for each in remedies(told)))
         assert (vfs.made, asked_of(node)) == ((), "0")
         add_sriov_manage(node.host)
         node.host.write(PF, "numa_node", "0")  # an event, as a driver's installation brings many
         done = await daemon.logged("action-done")
-        assert done["action"] == f"have sriov-manage make the 2 VFs of {PF}"
+        names(done["action"], "sriov-manage", "2", PF)
         told = await node.until_told(lambda told: not told["changes"]["problems"])
         assert (len(vfs.made), told["changes"]["writes"]) == (2, 1)
 
@@ -108,7 +109,7 @@ async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_
         vm = await kubelet.admit(pod("vm", {CARDS: 1}))
         node.configure(RULES + WISH)
         said = await daemon.logged("action-waiting")
-        assert f"{PF} is held by ns/vm" in said["why"]
+        names(said["why"], PF, "ns/vm")
         node.host.hold(PF)
         kubelet.delete(vm)
         await node.until_told(lambda told: any("open" in each["why"] for each in told["changes"]["waiting"]))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from nodeagent.sim import files
 from nodeagent.sim.drivers import DRIVERS, SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import ROUTES, below
+from tests.facts import names
 from tests.sim.vfs import SimulatedVfs
 
 PF = "0000:3b:00.0"
@@ -92,8 +94,9 @@ def probed(node: Node) -> str:
 async def test_vfs_for_vfio_are_never_on_a_driver_of_the_host(node: Node, rules: str) -> None:
     node.configure(RESOURCE + rules)
     async with card(node) as nic:
-        plan = (await node.command("plan")).stdout
-        assert f"set the number of VFs of {PF} to 2, with sriov_drivers_autoprobe off" in plan
+        (step,) = json.loads((await node.command("plan", "-o", "json")).stdout)["steps"]
+        assert step["kind"] == "set-num-vfs"
+        names(step["what"], PF, "2", "sriov_drivers_autoprobe")
         assert (probed(node), nic.vfs.made) == ("1", ())
         async with node.running(listed={NICS: 2}) as (daemon, _):
             await eventually(lambda: nic.bound, PATIENCE)
@@ -157,11 +160,11 @@ async def test_vfs_that_the_host_has_and_uses_keep_its_driver_and_the_switch_is_
         node.host.write_file("/proc/1/net/route", ROUTES + route)
         node.configure(RESOURCE + BY_SRIOV)
         said = await daemon.logged("plan-problem")
-        assert f"{FIRST} is not bound: in use by the host (eth7, default route)" in said["text"]
+        names(said["text"], FIRST, "eth7", "default route")
         await eventually(lambda: nic.drivers.driver(SECOND) == "vfio-pci", PATIENCE)
         node.configure(RESOURCE + BY_SRIOV.replace("numVFs: 2", "numVFs: 3"))
         said = await daemon.logged("action-waiting")
-        assert f"{FIRST} is bound to iavf" in said["why"]
+        names(said["why"], FIRST, "iavf")
         assert (nic.drivers.driver(FIRST), probed(node)) == ("iavf", "1")
 
 
