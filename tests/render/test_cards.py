@@ -6,6 +6,7 @@ from __future__ import annotations
 from nodeagent.model.plan import Instance
 from nodeagent.policy.explaining.cards import CardExplanation, CardInstance, CardType
 from nodeagent.render import cards
+from tests.facts import names
 
 CARD = CardExplanation(
     "mtty",
@@ -18,17 +19,13 @@ CARD = CardExplanation(
 
 
 def test_types_stand_above_what_exists_and_no_line_ends_with_blanks() -> None:
-    lines = cards.text(CARD).splitlines()
-    assert lines == [
-        "mtty  1 type, 2 instances",
-        "",
-        "  TYPE    NAME         EXIST  FIT AT MOST",
-        "  mtty-1  Single port  2      20",
-        "",
-        "  INSTANCE  TYPE     MADE BY    STATE",
-        "  one       mtty-1   others     held by ns/vm, without a driver",
-        "  two       unknown  not known  going away, still in use",
-    ]
+    head, types, instances = (each.splitlines() for each in cards.text(CARD).split("\n\n"))
+    names(head[0], "mtty", "1 type", "2 instances")
+    assert types[1].split() == ["mtty-1", "Single", "port", "2", "20"]
+    one, two = instances[1:]
+    names(one, "one", "mtty-1", "others", "ns/vm")
+    names(two, "two", "unknown")
+    assert all(line == line.rstrip() for line in (*head, *types, *instances))
 
 
 def test_an_empty_card_has_no_table_of_instances() -> None:

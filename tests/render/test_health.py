@@ -8,6 +8,7 @@ import pytest
 from nodeagent.model.status import Status
 from nodeagent.render import health
 from nodeagent.render.health import Health
+from tests.facts import names
 from tests.render.statuses import GPU, WELL
 
 SCANNED = WELL.host._replace(scanned=True)
@@ -24,22 +25,26 @@ def test_whoever_stands_still_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "text"),
+    ("status", "facts"),
     [
-        (READY._replace(host=WELL.host), "the host was not scanned yet"),
+        (READY._replace(host=WELL.host), ("scan",)),
         (
             READY._replace(resources=(LISTED._replace(registered=False, listed=False),)),
-            f"{GPU}: the kubelet does not know it yet",
+            (f"{GPU}: ", "kubelet"),
         ),
         (
             READY._replace(resources=(LISTED._replace(listed=False),)),
-            f"{GPU}: the kubelet does not read its list yet",
+            (f"{GPU}: ", "kubelet", "list"),
         ),
     ],
     ids=["not scanned", "not registered", "not listed"],
 )
-def test_a_node_is_ready_when_all_was_scanned_and_the_kubelet_knows_it(status: Status, text: str) -> None:
-    assert health.ready(status) == Health(False, text)
+def test_a_node_is_ready_when_all_was_scanned_and_the_kubelet_knows_it(
+    status: Status, facts: tuple[str, ...]
+) -> None:
+    well, text = health.ready(status)
+    assert not well
+    names(text, *facts)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from nodeagent.policy.explaining.groups import GroupExplanation
 from nodeagent.policy.explaining.pods import PodExplanation, PodResource
 from nodeagent.policy.offer import turn
 from nodeagent.render import holding
+from tests.facts import names
 from tests.policy.samples import GPU, function, host, mdev, snapshot
 
 A, B = "0000:65:00.0", "0000:65:00.1"
@@ -38,20 +39,16 @@ def group(number: int) -> GroupExplanation:
 
 
 def test_a_pod_is_told_resource_by_resource() -> None:
-    assert holding.pod(POD).splitlines() == [
-        "ns/vm  has 4 devices of this node",
-        "",
-        "  other/plugin",
-        "    x: given by another device plugin",
-        "",
-        f"  {GPU}",
-        "    a: Healthy",
-        "    b: Unhealthy: it is broken",
-        "      to do: mend it",
-        "    c: not listed any more",
-        "    env    KEY=a,b",
-        "    node   /dev/vfio/1",
-        "    cdi    kind=a",
+    head, other, gpu = (each.splitlines() for each in holding.pod(POD).split("\n\n"))
+    names(head[0], "ns/vm", "4")
+    assert (other[0].strip(), gpu[0].strip()) == ("other/plugin", GPU)
+    names(other[1], "x: ", "device plugin")
+    assert gpu[1:4] == ["    a: Healthy", "    b: Unhealthy: it is broken", "      to do: mend it"]
+    names(gpu[4], "c: ")
+    assert [line.split() for line in gpu[5:]] == [
+        ["env", "KEY=a,b"],
+        ["node", "/dev/vfio/1"],
+        ["cdi", "kind=a"],
     ]
 
 
@@ -72,12 +69,12 @@ def test_the_data_of_a_pod_say_the_same() -> None:
 
 def test_a_group_is_told_with_what_each_member_means_and_becomes() -> None:
     first, _, _, _, beside = holding.group(group(1)).splitlines()
-    assert first == "IOMMU group 1  NOT viable; /dev/vfio/1 is there"
-    assert "BLOCKS the group: a host driver has it" in beside
+    names(first, "IOMMU group 1", "NOT viable", "/dev/vfio/1")
+    names(beside, B)
     gpu, sound = holding.group_answer(group(1)).members
     assert (gpu.role, gpu.resource, sound.role, sound.driver) == ("vfio", GPU, "blocks", "snd_hda_intel")
 
 
 def test_the_group_of_an_mdev_is_its_own() -> None:
-    assert holding.group(group(50)).startswith("IOMMU group 50  an mdev's own; ")
+    names(holding.group(group(50)).splitlines()[0], "IOMMU group 50", "mdev")
     assert [member.role for member in holding.group_answer(group(50)).members] == ["mdev"]

@@ -11,6 +11,7 @@ from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMach
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
 from nodeagent.render import documents, machine
 from nodeagent.render.answers import CRAnswer
+from tests.facts import names
 
 GPU = VmDevice(DeviceList.GPUS, "gpu1", "a.b/gpu")
 DISK = VmDevice(DeviceList.HOST_DEVICES, "", "a.b/nvme")
@@ -27,36 +28,30 @@ TOLD = MachineExplanation(
     ("nobody knows",),
 )
 
+NAMELESS = MachineExplanation(VirtualMachine("VirtualMachine", "", ""))
+BROKEN = MachineExplanation(VirtualMachine("VirtualMachine", "", "red", refused=(Finding("spec", "x", "y"),)))
+
 
 def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:
-    assert machine.text(TOLD).splitlines() == [
-        "VirtualMachineInstance demo/red  this node can give it when something is released",
-        "",
-        "  1 x a.b/gpu  this node can give it now",
-        "    for     GPU gpu1",
-        "    env     PCI_RESOURCE_A_B_GPU=0000:65:00.0",
-        "    nodes   /dev/vfio/vfio /dev/vfio/1",
-        "",
-        "  1 x a.b/nvme  this node can give it when something is released",
-        "    for     HostDevice",
-        "    why     it asks for 1",
-        "    why     0000:66:00.0: held by ns/vm",
-        "",
-        "  1 x a.b/cdi  this node can give it now",
-        "    for     GPU gpu1",
-        "    cdi     x/y=1 x/y=2",
-        "",
-        "  note    nobody knows",
-    ]
+    head, gpu, disk, cdi, note = machine.text(TOLD).split("\n\n")
+    names(head, "VirtualMachineInstance", "demo/red", verdict(disk))
+    assert len({verdict(gpu), verdict(disk)}) == 2
+    names(gpu, "1 x a.b/gpu", "GPU gpu1", "PCI_RESOURCE_A_B_GPU=0000:65:00.0", "/dev/vfio/vfio /dev/vfio/1")
+    names(disk, "1 x a.b/nvme", "it asks for 1", "0000:66:00.0: held by ns/vm")
+    names(cdi, "1 x a.b/cdi", "x/y=1 x/y=2", verdict(gpu))
+    names(note, "nobody knows")
+
+
+def verdict(paragraph: str) -> str:
+    """The end of its first line."""
+    return paragraph.splitlines()[0].rpartition("  ")[2]
 
 
 def test_a_machine_that_asks_for_nothing_or_cannot_be_meant_says_so() -> None:
-    nameless = VirtualMachine("VirtualMachine", "", "")
-    assert (
-        machine.text(MachineExplanation(nameless)) == "VirtualMachine without a name  it asks for no resource"
-    )
-    broken = VirtualMachine("VirtualMachine", "", "red", refused=(Finding("spec", "x", "y"),))
-    assert machine.text(MachineExplanation(broken)) == "VirtualMachine red  this node cannot give it"
+    nameless, broken = machine.text(NAMELESS), machine.text(BROKEN)
+    assert (nameless.split()[0], broken.split()[:2]) == ("VirtualMachine", ["VirtualMachine", "red"])
+    verdicts = {verdict(each) for each in (nameless, broken, *machine.text(TOLD).split("\n\n")[:2])}
+    assert len(verdicts) == 4
 
 
 def test_the_same_is_there_for_programs() -> None:
@@ -78,8 +73,7 @@ def test_the_same_is_there_for_programs() -> None:
 
 def test_the_cr_that_a_machine_was_judged_by_is_named() -> None:
     used = UsedCR(KubeVirtCR("kubevirt", "kv"), "record")
-    line = "  cr      the KubeVirt CR kubevirt/kv, as a daemon has heard it last"
-    assert line in machine.text(TOLD, used).splitlines()
+    names(machine.text(TOLD, used), "KubeVirt CR kubevirt/kv")
     assert machine.answer(TOLD, used).cr == CRAnswer("kubevirt/kv", "record")
     nameless = UsedCR(KubeVirtCR("", ""), "file")
-    assert "  cr      the KubeVirt CR, as --cr has it" in machine.text(TOLD, nameless).splitlines()
+    names(machine.text(TOLD, nameless), "KubeVirt CR", "--cr")

@@ -14,14 +14,6 @@ def test_without_remarks_there_is_nothing() -> None:
 def test_problems_come_before_notes_and_a_hint_for_several_comes_once() -> None:
     wrong = Remark(RemarkCode.NO_VFIO, "", "not loaded", "load it", True)
     one, two = (note(RemarkCode.IDLE_RULE, what, "change it", what) for what in ("one", "two"))
-    assert remarks.text((one, wrong, two)) == [
-        "",
-        "to look at:",
-        "  not loaded",
-        "    to do: load it",
-        "",
-        "notes:",
-        "  one",
-        "  two",
-        "    to do: change it",
-    ]
+    problems, notes = "\n".join(remarks.text((one, wrong, two)))[1:].split("\n\n")
+    assert problems.splitlines() == [remarks.PROBLEMS, "  not loaded", "    to do: load it"]
+    assert notes.splitlines() == [remarks.NOTES, "  one", "  two", "    to do: change it"]

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.policy.explaining import resources as policy
+from nodeagent.policy.explaining.possibilities import Possibility
 from nodeagent.policy.explaining.resources import ResourceExplanation
 from nodeagent.policy.offer import turn
 from nodeagent.render import resources
 from nodeagent.render.resources import Registration
+from tests.facts import names
 from tests.policy.samples import GPU, WISH, function, holders, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
@@ -22,36 +26,35 @@ def told(name: str = GPU, wish: Desired = WISH) -> ResourceExplanation:
 
 
 def test_the_numbers_come_first_and_then_who_has_what_and_what_is_wrong() -> None:
-    text = resources.text(told(), Registration(False, "the kubelet says no"))
-    assert text.splitlines() == [
-        f"{GPU}  capacity 3, allocatable 2, free 1",
-        "  the kubelet does not know it: the kubelet says no",
-        "",
-        "  held: 1",
-        f"    ns/vm has {A}",
-        "",
-        "  cannot be given: 1",
-        f"    {C}: it has no driver, not a VFIO driver",
-        f"      to do: bind {C} to vfio-pci",
-        "",
-        f"  free: {B}",
-        "",
-        f"  rule {GPU}",
-        f"    takes    3: {A}, {B}, {C}",
-    ]
+    text = resources.text(told(), Registration(False, "the name is taken"))
+    head, held, unhealthy, free, rule = (each.splitlines() for each in text.split("\n\n"))
+    assert head[0] == f"{GPU}  capacity 3, allocatable 2, free 1"
+    names(head[1], "kubelet", "the name is taken")
+    names(held[0], "1")
+    names(held[1], "ns/vm", A)
+    names(unhealthy[0], "1")
+    names(unhealthy[1], f"{C}: ")
+    names(unhealthy[2], C, "vfio-pci")
+    assert [line.split()[-1] for line in free] == [B]
+    names(rule[0], GPU)
+    names(rule[1], f"3: {A}, {B}, {C}")
 
 
 def test_shares_of_a_node_are_counted_and_not_all_named() -> None:
     kvm = Desired(Discovery(enabled=False), rules=(NodeRule("x/kvm", "/dev/kvm", 100),))
-    lines = resources.text(told("x/kvm", kvm)).splitlines()
-    assert "    kvm-0, kvm-1, kvm-2, kvm-3 and 96 more: /dev/kvm does not exist on this host" in lines
-    assert "    takes    /dev/kvm, given to 100 containers at once" in lines
+    text = resources.text(told("x/kvm", kvm))
+    names(text, "kvm-0, kvm-1, kvm-2, kvm-3 and 96 more: /dev/kvm ")
+    assert "kvm-4" not in text
+    names(text.splitlines()[-1], "/dev/kvm", "100")
 
 
 def test_a_resource_of_no_device_says_whether_anything_could_be_one() -> None:
     none = PciRule("x/none", (PciSelector(vendors=("8086",)),))
-    text = resources.text(told("x/none", Desired(Discovery(enabled=False), rules=(none,))))
-    assert "  nothing on this node is offered by this name, and nothing here could be" in text.splitlines()
+    found = told("x/none", Desired(Discovery(enabled=False), rules=(none,)))
+    impossible = resources.text(found)
+    possible = resources.text(replace(found, possibilities=(Possibility("an alias", "see aliases"),)))
+    assert "an alias: see aliases" in possible
+    assert impossible.count("\n") == possible.count("\n") - 1
 
 
 def test_the_data_say_the_same_as_the_text() -> None:

@@ -9,6 +9,7 @@ from nodeagent.model.desired import Desired, MdevRule, MdevSelector
 from nodeagent.model.host import Host, MdevType
 from nodeagent.policy.offer import fates, turn
 from nodeagent.render import scan
+from tests.facts import names
 from tests.policy.samples import GPU, UUID, WISH, function, host, mdev, snapshot, vgpu
 
 READY = function("0000:65:00.0", 2)
@@ -64,9 +65,9 @@ def test_what_is_not_shown_is_counted() -> None:
 
 def test_the_last_column_says_what_becomes_of_a_function() -> None:
     at = lines(host(READY, BLOCKED, BLOCKER))
-    column = at[0].index("WHAT")
-    assert at[1][column:].startswith(f"{GPU}: IOMMU group 1 is not viable")
-    assert at[2][column:] == "not offered: no rule, and discovery is off"
+    column = at[0].rindex("  ") + 2
+    names(at[1][column:], f"{GPU}: ", "IOMMU group 1")
+    assert at[2][column:].startswith("not offered: ")
     assert at[3][column:] == GPU
 
 
@@ -102,14 +103,10 @@ def test_an_mdev_says_what_becomes_of_it() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
     found = lines(host(mdev(driver=None)), desired=Desired(rules=(rule,)))
     (row,) = (line for line in found if line.startswith(UUID))
-    assert row.endswith("a.b/c: it has no driver any more: nobody can use this instance")
+    names(row, "a.b/c: ", "driver")
 
 
 def test_an_empty_host_is_told_as_such() -> None:
-    assert lines(Host()) == [
-        "no devices",
-        "",
-        "0 functions, 0 IOMMU groups, 0 mdevs",
-        "IOMMU: not active: no device can be given to a virtual machine",
-        "nodes: none",
-    ]
+    head, facts = "\n".join(lines(Host())).split("\n\n")
+    assert "\n" not in head
+    assert facts.startswith("0 functions, 0 IOMMU groups, 0 mdevs\nIOMMU: not active")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nodeagent.model import shares
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.remark import Remark, RemarkCode, note
 from nodeagent.model.status import (
@@ -17,7 +18,8 @@ from nodeagent.model.status import (
     StaleStatus,
     WaitingStatus,
 )
-from nodeagent.render import status
+from nodeagent.render import remarks, status
+from tests.facts import names
 from tests.render.statuses import KUBELET, ONE, WELL
 
 
@@ -25,34 +27,31 @@ def lines(**other: Any) -> list[str]:
     return status.text(WELL._replace(**other)).splitlines()
 
 
+WELL_END = lines()[-1]
+
+
 def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
     text = lines()
-    assert text[:4] == [
-        "nodeagent 0.1.0, pid 7, up 1 min 1 s",
-        "kubelet present at /k.sock",
-        "pod-resources: answers",
-        "host: 3 functions, 2 groups; events by netlink",
-    ]
+    names(text[0], "nodeagent 0.1.0", "pid 7", "1 min 1 s")
+    names(text[1], "kubelet", "/k.sock")
+    names(text[3], "3 functions", "2 groups", "netlink")
     assert text[5].split() == ["RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET"]
     assert text[6].split() == ["nvidia.com/gpu", "2", "1", "1", "0", "yes"]
-    assert text[-3:] == ["0000:65:00.0 held by ns/vm", "", "all is well"]
+    names(text[-3], "0000:65:00.0", "ns/vm")
+    assert not WELL_END.startswith(" ")
 
 
 def test_problems_are_listed_last() -> None:
-    assert lines(problems=("one", "two"))[-3:] == ["to look at:", "  one", "  two"]
+    text = lines(problems=("one", "two"))
+    assert text[-3:] == [remarks.PROBLEMS, "  one", "  two"]
+    assert WELL_END not in text
 
 
 def test_a_device_that_waits_for_a_pod_is_told_above_what_is_to_be_looked_at() -> None:
     (gpu,) = WELL.resources
     device = DeviceStatus(DeviceId("a"), False, None, "group-held", "held by ns/vm")
     text = lines(resources=(gpu._replace(devices=(device,)),))
-    assert text[-5:] == [
-        "",
-        "waiting, which needs nobody:",
-        "  nvidia.com/gpu: a: held by ns/vm",
-        "",
-        "all is well",
-    ]
+    assert text[-3:] == ["  nvidia.com/gpu: a: held by ns/vm", "", WELL_END]
 
 
 def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
@@ -68,14 +67,14 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
         configuration=ConfigurationStatus(error=error),
         http=http,
         problems=(
-            "the new configuration is not in force: config.yaml:2: weather: unknown key",
+            shares.not_in_force("config.yaml:2: weather: unknown key"),
             "no address",
             *(f"nvidia.com/gpu: {each} is Unhealthy: {each} has no driver" for each in "abc"),
             "one of which nothing more is known",
         ),
     )
-    assert found[found.index("to look at:") + 1 :] == [
-        "  the new configuration is not in force: config.yaml:2: weather: unknown key",
+    assert found[found.index(remarks.PROBLEMS) + 1 :] == [
+        f"  {shares.not_in_force('config.yaml:2: weather: unknown key')}",
         "    to do: known here: aliases",
         "    config.yaml:3: a",
         "    b",
@@ -98,12 +97,12 @@ def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what
         kubelet=KUBELET._replace(pod_resources="no answer in time"),
         changes=NO_CHANGES._replace(problems=("no card offers x",)),
         problems=(
-            "who holds what is not known: no answer in time",
+            shares.unasked("no answer in time"),
             "no card offers x",
-            "nvidia.com/gpu: not registered: the name is taken",
+            shares.unregistered(refused),
         ),
     )
-    told = found[found.index("to look at:") + 1 :]
+    told = found[found.index(remarks.PROBLEMS) + 1 :]
     assert [line.split(":")[0].strip() for line in told[1::2]] == ["to do"] * 3
     assert "podResources" in told[1]
     assert "nodeagent scan" in told[3]
@@ -113,18 +112,14 @@ def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what
 def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
     waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
     text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
-    assert text[-4:] == [
-        "waiting, which needs nobody:",
-        "  0000:3b:00.0: remove mdev x: held by ns/vm",
-        "",
-        "all is well",
-    ]
+    assert text[-3:] == ["  0000:3b:00.0: remove mdev x: held by ns/vm", "", WELL_END]
 
 
 def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
     text = lines(resources=(), holders={}, kubelet=KUBELET._replace(present=False))
     assert "no resources" in text
-    assert text[1] == "kubelet away at /k.sock"
+    names(text[1], "kubelet", "/k.sock")
+    assert text[1] != lines()[1]
 
 
 def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
@@ -134,15 +129,16 @@ def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
 
 def test_where_metrics_are_served_is_told_if_they_are() -> None:
     assert not any("metrics" in line for line in lines())
-    assert lines(http=HttpStatus("http://[::1]:9481/"))[4] == "metrics and health at http://[::1]:9481/"
+    names(lines(http=HttpStatus("http://[::1]:9481/"))[4], "metrics", "http://[::1]:9481/")
 
 
 def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> None:
     assert not any("cluster" in line for line in lines())
     heard = ClusterStatus(followed=True, answers=True, kubevirt="kubevirt/kubevirt")
-    line = "cluster: answers since 1970-01-01 00:00:00 UTC; in force: KubeVirt CR kubevirt/kubevirt"
-    assert lines(cluster=heard)[4] == line
-    assert lines(cluster=heard._replace(events_left_out=7))[4] == f"{line}; Events left out: 7"
+    line = lines(cluster=heard)[4]
+    names(line, "cluster", "1970-01-01 00:00:00 UTC", "KubeVirt CR kubevirt/kubevirt")
+    assert "Events" not in line
+    names(lines(cluster=heard._replace(events_left_out=7))[4], line, "Events", "7")
 
 
 def test_notes_are_told_and_are_no_problem() -> None:
@@ -150,19 +146,19 @@ def test_notes_are_told_and_are_no_problem() -> None:
     odd = note(RemarkCode.SETTINGS, "config.yml is not read")
     assert lines(remarks=(idle, odd))[-7:] == [
         "",
-        "notes:",
+        remarks.NOTES,
         "  it takes nothing",
         "    to do: change it",
         "  config.yml is not read",
         "",
-        "all is well",
+        WELL_END,
     ]
 
 
 def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
     wrong = Remark(RemarkCode.NO_IOMMU, "", "no IOMMU", "switch it on", True)
     assert lines(remarks=(wrong,), problems=("no IOMMU",))[-3:] == [
-        "to look at:",
+        remarks.PROBLEMS,
         "  no IOMMU",
         "    to do: switch it on",
     ]
@@ -171,7 +167,10 @@ def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
 def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
     stale = (StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still knows it"))
     text = lines(cluster=ClusterStatus(followed=True, answers=True, stale=stale))
-    told = "the Node counts it as 0, and nobody gives it any more"
-    assert f"a.b/old: {told}; cluster.staleResources: remove takes it away" in text
-    assert f"a.b/known: {told}; the kubelet still knows it" in text
-    assert text[-1] == "all is well"
+    old, known = (
+        next(line for line in text if line.startswith(f"{name}: ")) for name in ("a.b/old", "a.b/known")
+    )
+    names(old, "Node", "cluster.staleResources: remove")
+    names(known, "Node", "the kubelet still knows it")
+    assert "cluster.staleResources" not in known
+    assert text[-1] == WELL_END

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The golden pages: name of the page to the function that renders it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nodeagent.config import Value
+from nodeagent.model import shares
+from nodeagent.model.access import AccessReport, Check
+from nodeagent.model.allocation import Holder
+from nodeagent.model.bootfile import BootFile, BootFiles, FileFate
+from nodeagent.model.cdi import CdiFile
+from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.host import Hints, MdevType, PciFunction
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
+from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
+from nodeagent.model.names import NamesStatus, Rename
+from nodeagent.model.plan import Plan
+from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
+from nodeagent.model.remark import Remark, RemarkCode, note
+from nodeagent.model.request import Became, Result
+from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.model.status import (
+    ClusterStatus,
+    ConfigurationStatus,
+    DeviceStatus,
+    HttpStatus,
+    MdevsStatus,
+    StaleStatus,
+    Status,
+    WaitingStatus,
+)
+from nodeagent.policy.explaining import resources as explaining
+from nodeagent.policy.offer import explain as devices
+from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed, ResourceChange
+from nodeagent.policy.offer.turn import Decision
+from nodeagent.render import (
+    access,
+    byhand,
+    cards,
+    dryrun,
+    explain,
+    holding,
+    machine,
+    metrics,
+    plan,
+    readiness,
+    remarks,
+    resources,
+    rules,
+    scan,
+    status,
+)
+from nodeagent.render.dryrun import DryRun
+from nodeagent.render.resources import Registration
+from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot, vgpu
+from tests.render import test_cards, test_holding, test_machine, test_plan, test_rules
+from tests.render.statuses import ONE, TWO, WELL
+
+ADDRESS = PciAddress("0000:65:00.0")
+NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
+BROKEN = Reason(ReasonCode.NODE_MISSING, "/dev/vfio/2 is missing", "load vfio-pci")
+
+
+def path(name: str) -> Path:
+    """The file of a page."""
+    return Path(__file__).with_name(f"{name}.txt")
+
+
+def _sections(**texts: str) -> str:
+    """Several outputs of one command on one page, each below its title."""
+    return "\n".join(f"==== {title.replace('_', ' ')}\n{text}\n" for title, text in texts.items())
+
+
+def _status() -> str:
+    (gpu,) = WELL.resources
+    waiting = DeviceStatus(DeviceId("0000:67:00.0"), False, 0, "group-held", "held by ns/vm")
+    error = "config.yaml:2: weather: unknown key"
+    alias = Rename(ResourceName("a.b/before"), ResourceName("a.b/after"), "a.b/after: a.b/before")
+    wrong = Remark(RemarkCode.NO_IOMMU, "", "no IOMMU", "enable it", True)
+    found: Status = WELL._replace(
+        kubelet=WELL.kubelet._replace(present=False, pod_resources="no answer in time"),
+        resources=(
+            gpu._replace(devices=(*gpu.devices, waiting), registered=False, error="the name is taken"),
+        ),
+        changes=WELL.changes._replace(
+            waiting=(WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm"),),
+            problems=("no card supports x",),
+        ),
+        configuration=ConfigurationStatus(error=f"{error}\nvalid keys: aliases"),
+        http=HttpStatus("http://[::1]:9481/"),
+        cluster=ClusterStatus(
+            followed=True,
+            answers=True,
+            kubevirt="kubevirt/kubevirt",
+            events_left_out=7,
+            stale=(StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still lists it")),
+        ),
+        names=NamesStatus("2026-01-01", (), (alias,)),
+        remarks=(wrong, note(RemarkCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu")),
+    )
+    problems = (
+        shares.not_in_force(error),
+        shares.away(found.kubelet.socket),
+        shares.unasked(found.kubelet.pod_resources),
+        shares.unregistered(found.resources[0]),
+        shares.unhealthy(gpu.name, gpu.devices[1]),
+        "no card supports x",
+        "no IOMMU",
+        "a problem without a hint",
+    )
+    return _sections(
+        with_problems=status.text(found._replace(problems=problems), wide=True),
+        healthy=status.text(WELL),
+        without_resources=status.text(
+            WELL._replace(resources=(), holders={}, cluster=ClusterStatus(followed=True))
+        ),
+    )
+
+
+def _functions() -> tuple[PciFunction, ...]:
+    return (
+        function("0000:65:00.0", 2),
+        function("0000:66:00.0", 1),
+        function("0000:66:00.1", 1, driver="e1000e", vendor="8086", device="10d3", pci_class="020000"),
+        function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci_class=None, numa_node=None),
+        function("0000:03:00.0", None, vendor=None, driver=None, unreadable="no answer for 1 s"),
+        vgpu(vgpu_type=None, vgpu_types=(("1147", "NVIDIA A40-1B"),)),
+    )
+
+
+def _scan() -> str:
+    types = {"0000:65:00.0": (MdevType("nvidia-222", "GRID T4-1Q", 15), MdevType("nvidia-223"))}
+    cdi = {
+        "/etc/cdi/a.json": CdiFile("/etc/cdi/a.json", "nvidia.com/gpu"),
+        "/etc/cdi/b.json": CdiFile("/etc/cdi/b.json", fault="line 1: no JSON"),
+    }
+    here = host(*_functions(), mdev(), mdev_parents=types, cdi=cdi)
+    found = tuple(fates.fates(turn.first(snapshot(here, names=NAMES))))
+    told = (
+        Remark(RemarkCode.NO_VFIO, "", "vfio-pci is missing", "modprobe vfio-pci", True),
+        note(RemarkCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu"),
+    )
+    return _sections(
+        narrow="\n".join([scan.text(here, found[1:]), *remarks.text(told)]),
+        wide=scan.text(here, found, wide=True),
+        empty=scan.text(host(iommu=False, nodes=frozenset()), ()),
+    )
+
+
+def _device(*found: PciFunction, held: bool = False) -> str:
+    held_by = holders(ADDRESS) if held else {}
+    told = devices.explain(ADDRESS, turn.first(snapshot(host(*found), names=NAMES, holders=held_by)))
+    assert told is not None
+    return explain.text(told)
+
+
+def _mdev() -> str:
+    told = devices.explain(UUID, turn.first(snapshot(host(mdev()), Desired(), names=NAMES)))
+    assert told is not None
+    return explain.text(told)
+
+
+def _resource(name: str, decision: Decision) -> str:
+    told = explaining.explain(name, decision)
+    assert told is not None
+    return resources.text(told, Registration(False, "the name is taken"))
+
+
+def _explain() -> str:
+    hints = Hints(reset_methods=("flr", "bus"), aer_fatal=2)
+    blocker = function("0000:65:00.1", driver="snd_hda_intel", vendor="1022", pci_class="040300")
+    here = host(
+        function("0000:65:00.0"), function("0000:66:00.0", 2), function("0000:67:00.0", 3, driver=None)
+    )
+    several = Desired(
+        Discovery(enabled=False),
+        rules=(
+            PciRule(GPU, (PciSelector(vendors=("10de",)),)),
+            NodeRule("x/kvm", "/dev/kvm", 100),
+            PciRule("x/none", (PciSelector(vendors=("8086",)),)),
+        ),
+    )
+    decision = turn.first(snapshot(here, several, holders=holders("0000:65:00.0")))
+    unreadable = PciFunction(ADDRESS)._replace(unreadable="not readable: Input/output error")
+    return _sections(
+        healthy_device=_device(function(ADDRESS, enable=1, power_state="D0", hints=hints), held=True),
+        unhealthy_device=_device(function(ADDRESS), blocker),
+        device_without_driver=_device(function(ADDRESS, driver=None)),
+        device_that_a_count_says_is_open=_device(function(ADDRESS, enable=1, idle=1)),
+        unreadable_device=_device(unreadable),
+        mdev=_mdev(),
+        card=cards.text(test_cards.CARD),
+        group=holding.group(test_holding.group(1)),
+        pod=holding.pod(test_holding.POD),
+        resource=_resource(GPU, decision),
+        shared_node=_resource("x/kvm", decision),
+        resource_without_devices=_resource("x/none", decision),
+        rule=rules.text(test_rules.FOUND),
+    )
+
+
+def _machine() -> str:
+    return _sections(
+        pending=machine.text(test_machine.TOLD, UsedCR(KubeVirtCR("kubevirt", "kv"), "record")),
+        without_requests=machine.text(test_machine.NAMELESS),
+        refused=machine.text(test_machine.BROKEN),
+    )
+
+
+def _plan() -> str:
+    _, found = test_plan.changed()
+    problems = Plan(problems=("no card supports x",), remedies={"no card supports x": "change mdevs.types"})
+    return _sections(
+        cards=plan.text(found, True),
+        excluded=plan.text(test_plan.excluded(), True),
+        virtual_functions=plan.text(test_plan.VFS, False),
+        problems=plan.text(problems, True),
+    )
+
+
+def _dry_run() -> str:
+    settings = ((Value("http.listen", ":1", "config.yaml:1"), Value("http.listen", ":2", "new.yaml:1")),)
+    old, new = Listed(ResourceName("a.b/old"), None), Listed(ResourceName("a.b/new"), BROKEN)
+    holder = Holder("ns", "vm", ResourceName("a.b/old"))
+    differs = Comparison(
+        (
+            ResourceChange(ResourceName("a.b/old"), Counted(2, 2), None),
+            ResourceChange(ResourceName("a.b/new"), None, Counted(1, 0)),
+            ResourceChange(ResourceName("a.b/same"), Counted(1, 1), Counted(3, 2)),
+        ),
+        (
+            DeviceChange(ONE, old, new, holder),
+            DeviceChange(TWO, old, None, None),
+            *(
+                DeviceChange(DeviceId(f"mdev-{n}"), None, Listed(ResourceName("a.b/same"), None), None)
+                for n in range(6)
+            ),
+        ),
+    )
+    return _sections(
+        with_changes=dryrun.text(DryRun("new.yaml", settings, differs, Plan(), True)),
+        without_changes=dryrun.text(DryRun("new.yaml", (), Comparison((), ()), Plan(), False)),
+    )
+
+
+def _check() -> str:
+    lines = (
+        ReadinessLine("kernel", "IOMMU", Verdict.OK, "intel-iommu"),
+        ReadinessLine("kernel", "vfio-pci", Verdict.WRONG, "not loaded", "modprobe vfio-pci"),
+        ReadinessLine("kernel", "vfio", Verdict.WRONG, "not loaded", "modprobe vfio-pci"),
+        ReadinessLine("node", "huge pages", Verdict.NOTE, "none " * 15),
+        ReadinessLine("node", "kubelet", Verdict.UNSEEN, "/var/lib/kubelet"),
+    )
+    return _sections(
+        with_problems=readiness.text(Readiness(lines)), healthy=readiness.text(Readiness(lines[:1]))
+    )
+
+
+def _bind() -> str:
+    functions = ("0000:65:00.0", "0000:65:00.1")
+    results = (
+        Result(functions, Became.DONE, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
+        Result(functions, Became.PLANNED, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
+        Result((*functions, *functions, *functions), Became.NOTHING, "on vfio-pci"),
+        Result(functions, Became.REFUSED, "", {"0000:65:00.0: eth0, default route": "choose another"}),
+        Result(functions, Became.LATE, "unbind 0000:65:00.0 from nouveau"),
+    )
+    files = (
+        BootFile("/etc/modprobe.d/x.conf", FileFate.WRITTEN, "options x y=1\n"),
+        BootFile("/etc/udev/rules.d/x.rules", FileFate.REMOVED),
+    )
+    return _sections(
+        results=byhand.text(results, "see nodeagent status"),
+        files=byhand.files(BootFiles(files, "dracut --force"), dry_run=False),
+        dry_run=byhand.files(BootFiles(files), dry_run=True),
+    )
+
+
+def _cluster_check() -> str:
+    checks = (
+        Check("right", "list nodes", True),
+        Check("right", "watch nodes", False, "Forbidden", 'add {verbs: ["watch"]}'),
+        Check("right", "get virtualmachineinstances.kubevirt.io", False, "for explain vmi", required=False),
+    )
+    report = AccessReport("system:node:a", checks)
+    return _sections(
+        with_problems=access.text(report, "the kubeconfig /etc/kubeconfig"),
+        healthy=access.text(AccessReport(checks=checks[:1]), "the kubeconfig /etc/kubeconfig"),
+        off=access.nothing("false"),
+        without_credentials=access.nothing("auto"),
+    )
+
+
+def _metrics() -> str:
+    here = WELL.host._replace(mdev_states=(MdevsStatus("nvidia-222", "held", 7),))
+    return re.sub(r'python="[^"]*"', 'python="VERSION"', metrics.text(WELL._replace(host=here)))
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "status": _status,
+    "scan": _scan,
+    "explain": _explain,
+    "explain-vmi": _machine,
+    "plan": _plan,
+    "plan-config": _dry_run,
+    "check": _check,
+    "bind": _bind,
+    "cluster-check": _cluster_check,
+    "metrics": _metrics,
+}
