@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.packaging.building import Packages
 from tests.packaging.machine import Machine, until
 
@@ -14,11 +16,11 @@ DPKG = "dpkg --force-confold -i"  # as apt calls it without a terminal
 
 def test_an_installed_daemon_is_enabled_and_ready_and_tells_how_it_is(shared: Machine) -> None:
     assert shared.says("systemctl is-enabled nodeagent") == "enabled"
-    assert "ready: 0 resources" in shared.journal()
+    assert "0 resources" in shared.journal("NODEAGENT_EVENT=ready")
     told = shared.run("nodeagent status", check=False)
     assert told.returncode == 3, "there is no kubelet here, and status says so"
     assert f"pid {shared.show('MainPID')}" in told.stdout
-    assert "the kubelet is away" in told.stdout
+    assert not json.loads(shared.says("nodeagent status -o json"))["kubelet"]["present"]
 
 
 def test_all_modules_are_compiled_at_the_installation_and_none_ever_after(installed: Machine) -> None:
@@ -137,12 +139,10 @@ def test_a_reload_reads_the_configuration_and_a_wrong_one_changes_nothing(shared
 def test_the_demo_is_a_package_of_its_own(installed: Machine, packages: Packages) -> None:
     missing = installed.run("nodeagent demo", check=False)
     assert missing.returncode == 2
-    assert missing.stderr.splitlines() == [
-        "nodeagent: the demo is not installed",
-        "install the package nodeagent-demo",
-    ]
+    assert len(missing.stderr.splitlines()) == 2
+    assert "nodeagent-demo" in missing.stderr
     installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
-    assert "All of it happened" in installed.run("su nobody -s /bin/sh -c 'cd /tmp && nodeagent demo'").stdout
+    assert "\n13. " in installed.run("su nobody -s /bin/sh -c 'cd /tmp && nodeagent demo'").stdout
 
 
 def test_a_demo_of_another_build_is_refused(shared: Machine, newer: Packages) -> None:

@@ -25,7 +25,7 @@ CARD = f"{NODE}/sys/bus/pci/devices/0000:60:00.0"
 NUMBER = f"{CARD}/sriov_numvfs"
 RULE = 'sriov: [{match: [{vendors: ["8086"]}], numVFs: 2}]\n'
 FROZEN = "/srv/frozen"
-REGISTERED = "registered with the kubelet"
+REGISTERED = "NODEAGENT_EVENT=resource-registered"
 ADMIT, ADMITTED = "/srv/admit", "/srv/admitted"
 SCRIPT = f"""
 import anyio
@@ -97,7 +97,7 @@ def started(machine: Machine, configuration: str) -> str:
     machine.write(f"{NODE}/etc/nodeagent/config.yaml", configuration)
     machine.run("systemctl daemon-reload && systemctl restart nodeagent")
     machine.until_active()
-    until(lambda: REGISTERED in machine.journal(), "the kubelet knows it")
+    until(lambda: machine.journal("-q", REGISTERED), "the kubelet knows it")
     return machine.show("MainPID")
 
 
@@ -107,7 +107,7 @@ def killed(machine: Machine, first: str) -> None:
     until(lambda: machine.show("MainPID") not in (first, "0"), "another is started", 60)
     machine.until_active()
     assert "Z" in machine.says(f"ps -o stat= -p {first}"), "the first sleeps on"
-    until(lambda: machine.journal().count(REGISTERED) == 2, "the kubelet knows the new one")
+    until(lambda: len(machine.journal("-q", REGISTERED).splitlines()) == 2, "the kubelet knows the new one")
     assert f"pid {machine.show('MainPID')}" in machine.says(f"nodeagent --root {NODE} status")
     until(lambda: health_at(machine, "127.0.0.1:9481") == "200", "its health is served")
     machine.write(ADMIT, "")

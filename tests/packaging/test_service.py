@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.facts import names
 from tests.packaging.building import Packages
 from tests.packaging.machine import Machine, until
 
@@ -160,6 +161,8 @@ def test_the_sandbox_lets_through_what_the_daemon_needs_and_nothing_else(
 
 
 ASKED = "journalctl --sync; journalctl -q NODEAGENT_EVENT=request-accepted"
+REGISTERED = "NODEAGENT_EVENT=resource-registered"
+REFUSED, FAILED = "NODEAGENT_EVENT=http-refused", "NODEAGENT_EVENT=subsystem-failed"
 HEALTH = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9481/healthz\").status)'"
 
 
@@ -185,9 +188,9 @@ def test_an_address_that_the_sandbox_forbids_moves_health_only_when_the_drop_in_
 ) -> None:
     everywhere = "http: {listen: '0.0.0.0:9481'}\n"
     installed.write("/etc/nodeagent/conf.d/http.yaml", everywhere)
-    until(lambda: "http://127.0.0.1:9481/ is answered instead" in installed.journal(), "the journal says so")
+    until(lambda: "http://127.0.0.1:9481/" in installed.journal(REFUSED), "the journal says so")
     assert health_at(installed, "127.0.0.1:9481") == "200", "it goes on where it was"
-    assert "give nodeagent-http.socket the same ListenStream=" in installed.journal()
+    names(installed.journal(), "nodeagent-http.socket", "ListenStream=")
     (drop_in,) = INI.findall(METRICS.read_text())
     installed.write("/etc/systemd/system/nodeagent-http.socket.d/override.conf", drop_in)
     restart(installed)
@@ -216,11 +219,11 @@ def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_ano
 ) -> None:
     kubelet(node, PASSTHROUGH)
     restart(node)
-    assert "0000:d8:01.0 (e1000e) has a host driver" in node.journal()
+    assert "0000:d8:01.0 (e1000e)" in node.journal("NODEAGENT_EVENT=device-unhealthy")
     rule = 'resources: [{name: example.com/gpu, pci: [{vendors: ["10de"], devices: ["1f08"]}]}]\n'
     node.write(f"{NODE}/etc/nodeagent/config.yaml", rule)
     until(lambda: "example.com/gpu" in node.says(f"nodeagent --root {NODE} status"), "the resource is served")
-    until(lambda: "example.com/gpu: registered with the kubelet" in node.journal(), "the kubelet knows it")
+    until(lambda: "example.com/gpu" in node.journal(REGISTERED), "the kubelet knows it")
 
 
 def test_the_journal_has_fields_to_search_by_and_explains_what_it_says(node: Machine) -> None:
@@ -246,7 +249,7 @@ def test_a_sandboxed_daemon_binds_what_root_asks_for_by_hand_and_answers_nobody_
     verb = f"nodeagent --root {NODE} bind 3b:00.0"
     refused = node.run(f"setpriv --reuid=65534 --regid=65534 --clear-groups {verb}", check=False)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert f"only root may ask for that, at {socket}" in refused.stderr
+    names(refused.stderr, "root", socket)
     said = node.run(verb)
     assert "done: bind 0000:3b:00.0, 0000:3b:00.1 to vfio-pci" in said.stdout
     assert said.stderr == "", "the daemon has done it"
@@ -272,16 +275,16 @@ def test_the_executable_serves_a_host_without_python(empty: Machine, binary: Pat
     empty.run("ln -s /opt/nodeagent/nodeagent /usr/bin/nodeagent && rm /usr/bin/python3*")
     empty.run("systemctl daemon-reload && systemctl start nodeagent")
     empty.write("/etc/nodeagent/conf.d/vgpus.yaml", "mdevs: {manage: true, types: [nvidia-222]}\n")
-    until(lambda: "settings loaded again: mdevs" in empty.journal(), "the feature is wanted")
+    until(lambda: "mdevs" in empty.journal("NODEAGENT_EVENT=config-reloaded"), "the feature is wanted")
     assert "pid " + empty.show("MainPID") in empty.says("nodeagent status")
-    assert "failed, starting it again" not in empty.journal()
+    assert empty.journal("-q", FAILED) == ""
 
 
 def test_a_node_that_is_reset_is_served_again_without_a_restart(
     installed: Machine, packages: Packages
 ) -> None:
     def registrations() -> int:
-        return installed.journal().count("example.com/null: registered with the kubelet")
+        return installed.journal(REGISTERED).count("example.com/null")
 
     installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
     rule = "resources: [{name: example.com/null, node: {path: /dev/null, count: 3}}]\n"
@@ -307,10 +310,10 @@ def test_a_reload_in_the_middle_of_an_upgrade_never_mixes_two_versions(
     until(lambda: installed.show("NRestarts") == "1", "the old version has ended")
     installed.until_active()
     journal = installed.journal()
-    assert "nodeagent was upgraded while it ran, and needs code that is gone" in journal
+    assert "upgraded" in journal
     assert "nodeagent 99.0.0 started" in journal
     assert "Traceback" not in journal
-    assert "failed, starting it again" not in journal
+    assert installed.journal("-q", FAILED) == ""
     installed.run("dpkg --configure nodeagent")
     installed.until_active()
     assert "mdevs.manage" in installed.says("nodeagent config")
@@ -328,7 +331,7 @@ def test_the_drop_in_of_the_page_lets_the_daemon_follow_the_cluster(
     installed.write("/etc/nodeagent/conf.d/cluster.yaml", "kubeconfig: /etc/nodeagent/kubeconfig\n")
     error = until(lambda: told().get("error"), "the sandbox keeps it from the API server")
     assert "Address family not supported" in error
-    assert told()["hint"] == "let the service reach the API server: kubevirt.md has the drop-in for systemd"
+    names(told()["hint"], "API server", "kubevirt.md", "systemd")
     (drop_in,) = FOLLOWING.findall(KUBEVIRT.read_text())
     installed.write(f"{DROP_IN}/cluster.conf", drop_in)
     restart(installed)
@@ -354,7 +357,7 @@ def test_the_drop_in_of_the_page_lets_the_daemon_lend_usb_nodes(node: Machine) -
     node.write(f"{NODE}/etc/nodeagent/config.yaml", f"resources: [{rule}]\n")
     node.write(f"{DROP_IN}/try.conf", f"[Service]\nExecStartPost=-/usr/bin/chown 107:107 {here}\n")
     restart(node)
-    until(lambda: "gave 46f4:0001" in node.journal(), "a pod has one")
+    until(lambda: "46f4:0001" in node.journal("NODEAGENT_EVENT=allocated"), "a pod has one")
     assert (owners(usb), owners(here), may()) == (["0:0", "0:0"], ["0:0"], "wrong")
     (drop_in,) = INI.findall(USB.read_text())
     node.write(f"{DROP_IN}/usb.conf", drop_in)
