@@ -27,23 +27,10 @@ from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, TESLA, USB, Stage
 from nodeagent.render.table import Paint
 from tests import fetching
+from tests.facts import names
 
 REPOSITORY = Path(__file__).parents[2]
-STEPS = [
-    "1. The daemon starts on a node with four GeForce RTX 2060",
-    "2. A pod is given two GPUs, and the rest of their IOMMU groups waits",
-    "3. A Tesla T4 cannot be given: its IOMMU group is not viable",
-    "4. A driver is rebound by hand",
-    "5. A GPU falls off the bus while a pod has it",
-    "6. The kubelet restarts",
-    "7. A second node: three Tesla T4 are split into vGPUs",
-    "8. The list of types changes while a pod holds one vGPU",
-    "9. A card whose vGPUs cannot be made delays no other",
-    "10. A label of the node overrides the list",
-    "11. A third node follows its cluster: one edit of the KubeVirt CR",
-    "12. The API server goes away, and what it said stays in force",
-    "13. The daemon ends",
-]
+STEPS = 13
 NUMBERS = {GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}
 
 
@@ -68,7 +55,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProc
 
 def test_the_demo_plays_all_steps_and_ends_well(played: subprocess.CompletedProcess[str]) -> None:
     assert (played.returncode, played.stderr) == (0, "")
-    assert [line for line in played.stdout.splitlines() if re.match(r"\d+\.", line)] == STEPS
+    numbers = [line.partition(".")[0] for line in _titles(played.stdout)]
+    assert numbers == [str(number + 1) for number in range(STEPS)]
 
 
 def test_every_expectation_is_kept_and_timed(played: subprocess.CompletedProcess[str]) -> None:
@@ -86,10 +74,15 @@ def test_the_readme_shows_a_real_run(played: subprocess.CompletedProcess[str]) -
     block = re.search(r"```text\n(1\. .*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     assert block is not None
     shown = [line for line in _timeless(block[1]) if line.strip() not in ("", "[...]")]
-    assert [line for line in shown if re.match(r"\d+\.", line)] == STEPS
+    assert _titles("\n".join(shown)) == _titles(played.stdout)
     real = iter(_timeless(played.stdout))
     for line in shown:
         assert line in real, f"the demo does not show this at this place: {line}"
+
+
+def _titles(text: str) -> list[str]:
+    """The titles of the steps."""
+    return [line for line in text.splitlines() if re.match(r"\d+\.", line)]
 
 
 def _timeless(text: str) -> list[str]:
@@ -104,8 +97,7 @@ def test_what_does_not_happen_fails_loudly(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stdout.endswith(" NO\n")
-    assert "FAILED in step 1, expected: three resources are registered with the kubelet" in done.stderr
-    assert "it did not happen within 0 s" in done.stderr
+    names(done.stderr, "FAILED in step 1", "within 0 s")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,7 +105,7 @@ def test_what_does_not_happen_fails_loudly(tmp_path: Path) -> None:
 async def test_what_does_not_happen_on_another_node_is_the_same_failure(
     play: Callable[[Screen, float], Awaitable[None]],
 ) -> None:
-    with pytest.raises(DemoFailed, match="it did not happen within 0 s"):
+    with pytest.raises(DemoFailed, match="within 0 s"):
         await play(Screen(io.StringIO(), Paint(coloured=False)), 0.0)
 
 
@@ -179,7 +171,7 @@ def test_with_a_page_it_says_where_once_more_at_its_end_and_stays(tmp_path: Path
 
 def test_interrupted_on_its_way_it_leaves_nothing_behind(tmp_path: Path) -> None:
     with _playing(tmp_path) as process:
-        _read_until(process, STEPS[2])
+        _read_until(process, "3. ")
         (root,) = tmp_path.iterdir()
         pid = _daemon(root)
         process.send_signal(signal.SIGTERM)
@@ -212,7 +204,7 @@ async def _ready(directory: Path) -> AsyncIterator[Stage]:
 async def test_a_daemon_that_dies_is_told(tmp_path: Path) -> None:
     async with _ready(tmp_path) as opened:
         os.kill(await anyio.to_thread.run_sync(_daemon, tmp_path), signal.SIGKILL)
-        with pytest.raises(DemoFailed, match="the daemon has ended with code -9"):
+        with pytest.raises(DemoFailed, match="code -9"):
             await opened.until(lambda: False)
 
 
@@ -220,7 +212,7 @@ async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
     async with stage.opened(str(tmp_path), patience=20.0) as opened:
         opened.configure("nonsense: 1\n")
         await opened.daemon.start()
-        with pytest.raises(DemoFailed, match="the daemon has ended with code 2") as failure:
+        with pytest.raises(DemoFailed, match="code 2") as failure:
             await opened.until(lambda: False)
         assert "nonsense" in failure.value.hint
 
@@ -228,23 +220,23 @@ async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
 async def test_a_reason_that_is_not_given_is_a_failure(tmp_path: Path) -> None:
     async with _ready(tmp_path) as opened:
         opened.patience = 0.2
-        with pytest.raises(DemoFailed, match=r"0000:86:00\.0 is not said to be Unhealthy by group-held"):
+        with pytest.raises(DemoFailed, match=r"0000:86:00\.0.*group-held"):
             await opened.reason("0000:86:00.0", "group-held")
 
 
 async def test_a_cluster_that_is_not_followed_is_not_heard(tmp_path: Path) -> None:
     async with _ready(tmp_path) as opened:
         opened.patience = 0.2
-        with pytest.raises(DemoFailed, match="the cluster is not said to answer"):
+        with pytest.raises(DemoFailed, match="cluster"):
             await opened.hears(answers=True)
-        with pytest.raises(DemoFailed, match="the cluster is not said not to answer"):
+        with pytest.raises(DemoFailed, match="cluster"):
             await opened.hears(answers=False)
 
 
 async def test_only_a_refusal_counts_as_one(tmp_path: Path) -> None:
     async with _ready(tmp_path) as opened:
         assert await opened.refusal(GPU, "0000:86:00.0") == ""
-        assert "not a device of this node" in await opened.refusal(GPU, "0000:99:00.0")
+        assert "0000:99:00.0" in await opened.refusal(GPU, "0000:99:00.0")
 
 
 def test_on_a_terminal_verdicts_are_coloured() -> None:
