@@ -15,6 +15,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Given, Pods
 from tests.e2e.resources import FIRST, FOURTH, GPU, GPU_ENV, SECOND, THIRD, nodes_of, only, rule
+from tests.facts import names
 
 
 def addresses(given: Given) -> list[str]:
@@ -110,7 +111,7 @@ def test_the_text_of_a_refused_allocate_is_in_the_status_of_the_pod(
     daemon.send(signal.SIGCONT)
     status = pods.await_phase("refused", "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"
-    assert f"{name}: {FIRST}: its driver is nvidia, not a VFIO driver" in status["message"]
+    names(status["message"], name, FIRST, "nvidia", "VFIO")
     running.await_counts(name, 1, 0)
 
 

@@ -23,6 +23,7 @@ from tests.e2e import kubevirt, node
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import free_port
 from tests.e2e.resources import GPU
+from tests.facts import names
 from tests.image import containers, manifests
 
 IMAGE = "docker.io/library/nodeagent:0.1.0"  # what a short name means to the kubelet
@@ -176,8 +177,7 @@ def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedH
         (status,) = ended["status"]["containerStatuses"]
         assert status["state"]["terminated"]["exitCode"] == 1
         told = status["state"]["terminated"]["message"]
-        assert f"serves /var/lib/kubelet/device-plugins already: pod {os.uname().nodename};" in told
-        assert "exclude it from the DaemonSet" in told
+        names(told, "/var/lib/kubelet/device-plugins", f"pod {os.uname().nodename}", "DaemonSet")
         assert ready(running.api.get(f"{PODS}/first"))
 
 

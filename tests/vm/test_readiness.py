@@ -37,14 +37,14 @@ def test_what_is_said_of_interrupts_is_what_vfio_does(
     assert found["lines"]["IOMMU"]["verdict"] == "ok"
     line = found["lines"]["interrupt remapping"]
     assert line["verdict"] == interrupts
-    assert ("take intremap=off out" in line.get("toDo", "")) == (interrupts == "wrong")
+    assert ("intremap=off" in line.get("toDo", "")) == (interrupts == "wrong")
 
 
 @pytest.mark.parametrize(
     ("words", "iommu", "seen", "to_do"),
     [
-        ("intel_iommu=off", Setup.iommu, "intel_iommu=off", "take intel_iommu=off out"),
-        ("intel_iommu=on", "", "the firmware has no ", "virtual machine"),
+        ("intel_iommu=off", Setup.iommu, "intel_iommu=off", "intel_iommu=off"),
+        ("intel_iommu=on", "", "firmware", "virtual machine"),
     ],
     ids=["switched off", "absent"],
 )

@@ -90,7 +90,8 @@ async def _refused(node: Node, name: str) -> None:
     before = _states(both)
     assert [driver for driver, _ in before] == ["nvme", _HOST_DRIVER]
     said = await _says(_REFUSED, "bind", node.beside_disk)
-    assert f"in use by the host ({name}, mounted on {_MOUNTED})" in said
+    assert name in said
+    assert str(_MOUNTED) in said
     assert _states(both) == before
 
 

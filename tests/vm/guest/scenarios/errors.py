@@ -47,7 +47,7 @@ async def a_device_without_power_is_refused_at_allocate_until_it_is_bound_anew(n
         pod = await node.kubelet.admit(Pod("ns", "late", [{"example.com/net": 1}]))
         node.kubelet.delete(pod)
         assert pod.phase == "Failed"
-        assert "fallen off the bus" in pod.message
+        assert node.faulty in pod.message
         await node.until_reason(node.faulty, "fallen-off-the-bus")
     finally:
         pci.power(node.faulty, on=True)
