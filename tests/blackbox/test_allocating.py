@@ -27,7 +27,6 @@ from tests.blackbox.harness import (
     pod,
     until_health,
 )
-from tests.facts import names
 from tests.sim import fifos
 
 ENV = "PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4"
@@ -270,15 +269,6 @@ async def test_character_devices_are_given_when_the_rule_asks_and_they_exist(
         else:
             (answer,) = await allocate(kubelet, "example.com/g", [address])
             assert all("devices" not in device.host_path for device in answer.devices)
-
-
-async def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that(node: Node) -> None:
-    (address,) = node.add_gpus(1)
-    node.configure("resources: [{name: example.com/g, pci: [{vendors: ['10de']}], iommufd: only}]")
-    async with node.running(listed={"example.com/g": 1}) as (_, kubelet):
-        await until_health(kubelet, "example.com/g", address, "Unhealthy")
-        said = await node.command("explain", address)
-        names(said.stdout, "/dev/iommu", "iommufd: auto")
 
 
 async def test_several_devices_of_one_group_are_all_offered_by_address_and_have_cdi_names_of_their_own(

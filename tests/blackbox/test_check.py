@@ -250,14 +250,6 @@ async def test_what_would_wake_or_open_a_device_is_not_read(node: Node) -> None:
     assert lines["group 9"]["verdict"] == "ok"
 
 
-async def test_a_port_with_one_card_below_it_costs_nothing_and_is_not_told(node: Node) -> None:
-    prepare(node)
-    node.host.add_function("0000:00:10.0", vendor="8086", device="a1", pci_class="060400", port=None, group=9)
-    node.add_gpu("0000:65:00.0", 9)
-    node.add_sound("0000:65:00.1", 9)
-    assert "ACS above group 9" not in await checked(node, 3)
-
-
 async def test_what_the_host_lives_on_is_told_and_never_to_be_bound(node: Node) -> None:
     prepare(node)
     add_network(node)

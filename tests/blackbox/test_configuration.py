@@ -10,7 +10,6 @@ from asyncinotify import Inotify, Mask
 
 from nodeagent.base import threads
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.policy import naming
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
     PATIENCE,
@@ -273,29 +272,6 @@ async def test_two_device_ids_with_one_name_are_one_resource(node: Node) -> None
         assert set(health(kubelet, name)) == {"0000:10:00.0", "0000:11:00.0"}
         (answer,) = await allocate(kubelet, name, ["0000:11:00.0"])
         assert list(answer.envs.values()) == ["0000:11:00.0"]
-
-
-@pytest.mark.parametrize(
-    ("device", "text", "name"),
-    [
-        ("24fa", "GA104 [RTX A4500 Embedded GPU ]", "nvidia.com/GA104_RTX_A4500_EMBEDDED_GPU"),
-        ("25f9", "GA107 [RTX A1000 Embedded GPU ]", "nvidia.com/GA107_RTX_A1000_EMBEDDED_GPU"),
-        ("ffff", None, "nvidia.com/ffff"),
-    ],
-)
-def test_names_that_the_kubelet_would_refuse_are_repaired(device: str, text: str | None, name: str) -> None:
-    found = naming.discovered_name("name", "", "10de", device, "NVIDIA Corporation", text)
-    assert found == name
-    assert naming.fault(found) is None
-
-
-def test_a_name_that_is_too_long_is_cut_and_stays_unique() -> None:
-    text = "NF200 PCIe 2.0 switch for Quadro Plex S4 / Tesla S870 / Tesla S1070 / Tesla S2050"
-    found = naming.discovered_name("name", "", "10de", "05be", "NVIDIA Corporation", text)
-    other = naming.discovered_name("name", "", "10de", "05be", "NVIDIA Corporation", f"{text} B")
-    assert len(found.partition("/")[2]) == 63
-    assert naming.fault(found) is None
-    assert found != other
 
 
 async def test_the_hosts_own_pci_ids_name_what_the_bundled_copy_does_not_know(node: Node) -> None:

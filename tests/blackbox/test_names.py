@@ -180,12 +180,6 @@ async def test_a_vgpu_type_has_the_name_that_it_had_before(node: Node) -> None:
         await until_health(kubelet, NAMED, ONE, "Healthy")
 
 
-async def test_named_by_ids_a_vgpu_type_needs_no_name(node: Node) -> None:
-    with_vgpu(node, "1147")
-    async with node.running("--discovery-naming", "id", listed={"nvidia.com/nvidia-1147": 1}) as (_, kubelet):
-        await until_health(kubelet, "nvidia.com/nvidia-1147", ONE, "Healthy")
-
-
 async def test_the_date_of_the_bundled_copy_is_told(node: Node) -> None:
     data = Path(__file__).parents[2] / "nodeagent/data/pci.ids"
     (dated,) = (line for line in data.read_text().splitlines()[:20] if line.startswith("#\tDate:"))

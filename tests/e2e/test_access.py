@@ -54,10 +54,3 @@ def test_a_right_that_rbac_does_not_give_is_named_with_its_rule(running: Cluster
     assert '{apiGroups: [""], resources: ["nodes"], verbs: ["watch"]}' in told["by"]["watch nodes"]["hint"]
     kubevirt.delete(running.api)
     assert checked(running, 3)["by"]["a KubeVirt CR"]["why"] == "there is none"
-
-
-def test_settings_that_follow_no_cluster_need_no_right(running: Cluster, daemon: Daemon) -> None:
-    daemon.configure({})
-    done = check(running)
-    assert done.returncode == 0
-    assert "kubevirt.enabled is auto, and there are no credentials" in done.stdout
