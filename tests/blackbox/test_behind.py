@@ -75,7 +75,7 @@ async def given(node: Node, kubelet: Kubelet) -> None:
 
 async def waits(node: Node, drivers: SimulatedDrivers, address: str, driver: str) -> None:
     """The driver stays, and it is told why."""
-    await node.until_told(lambda told: "ns/one has" in str(told["changes"]))
+    await node.until_told(lambda told: "ns/one" in str(told["changes"]))
     await keeps(drivers, address, driver)
 
 
@@ -122,7 +122,7 @@ async def test_nobody_binds_the_controller_by_hand(node: Node) -> None:
         await given(node, kubelet)
         said = await node.command("bind", CONTROLLER)
         assert said.returncode != 0
-        assert "ns/one has 46f4:0001-A" in said.stdout + said.stderr
+        names(said.stdout + said.stderr, "ns/one", "46f4:0001-A")
         assert drivers.driver(CONTROLLER) == "xhci_hcd"
 
 
@@ -221,7 +221,7 @@ async def test_nobody_binds_it_by_hand_where_no_daemon_runs(node: Node, rules: s
             await node.until_told(lambda told: bool(told["holders"]))
         said = await node.command("bind", SERIAL)
         assert said.returncode != 0
-        assert "ns/one has" in said.stdout + said.stderr
+        assert "ns/one" in said.stdout + said.stderr
         assert drivers.driver(SERIAL) == "serial"
 
 

@@ -91,7 +91,7 @@ async def until_it_waits(node: Node, scene: Scene, rules: str) -> None:
     await node.until_told(lambda told: bool(told["holders"]))
     await stays(scene.kubelet, lambda: True, SINCE)
     node.configure(rules)
-    await node.until_told(lambda told: "ns/one has" in str(told["changes"]))
+    await node.until_told(lambda told: "ns/one" in str(told["changes"]))
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ async def test_the_group_is_bound_when_who_was_given_a_part_midway_has_ended(nod
         await stays(kubelet, lambda: True, SINCE)
         node.configure(bound(SERIAL, BESIDE))
         await given_midway(node, drivers, kubelet, one)
-        told = await node.until_told(lambda told: "ns/one has /dev/ttyX" in str(told["changes"]["waiting"]))
+        told = await node.until_told(lambda told: "/dev/ttyX" in str(told["changes"]["waiting"]))
         assert told["changes"]["failing"] == []  # it waits for the pod, not for a time
         kubelet.delete(one)
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)

@@ -91,7 +91,7 @@ async def test_a_group_is_bound_as_a_whole_and_offered_and_given_back_without_it
     ):
         await until_health(kubelet, CARDS, GPU, "Healthy")
         assert drivers_of(drivers) == BOUND
-        assert (await daemon.logged("action-done"))["action"] == f"bind {GPU}, {AUDIO} to vfio-pci"
+        names((await daemon.logged("action-done"))["action"], GPU, AUDIO, "vfio-pci")
         node.configure(RESOURCE)
         await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
         await daemon.logged("action-done", count=2)

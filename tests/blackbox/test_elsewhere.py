@@ -30,7 +30,7 @@ async def test_commands_are_for_the_host_that_is_looked_at(node: Node) -> None:
     async with node.running(listed={T4: 1}):
         await node.until_told(lambda told: bool(told["kubelet"]["holdersKnown"]))
         node.host.hold(opened)  # which has no event
-        await node.until_told(lambda told: "open, and no pod" in str(told["problems"]))
+        await node.until_told(lambda told: "held-outside-kubernetes" in str(told["resources"]))
         for verb in (("status",), ("explain", opened), ("explain", T4)):
             done = await node.command(*verb)
             assert "fuser -v /dev/vfio/*" in done.stdout

@@ -75,7 +75,7 @@ async def test_without_a_daemon_nothing_is_said_to_be_free(node: Node) -> None:
     node.add_gpus(1)
     done = await node.command("explain", T4)
     assert f"{T4}  capacity 1, allocatable 1, free not known" in done.stdout
-    assert "no daemon answers" in done.stderr
+    assert "status.sock" in done.stderr
 
 
 async def test_an_unknown_resource_gets_the_nearest_names_and_their_number(ruled: Node) -> None:

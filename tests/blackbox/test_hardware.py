@@ -84,8 +84,8 @@ async def test_a_vf_on_the_driver_of_nvidia_is_no_gpu_to_pass_through_and_a_vgpu
         files.write_unseen(str(current), "1147\n", str(node.root / "aside"))
         await within(3, until_health(kubelet, "example.com/gpu", VF, "Healthy"))
         assert len(kubelet.statistics.lists["example.com/gpu"]) == 2
-        done = await node.command("explain", VF)
-        assert f"{PF}  nvidia  may stay beside VFIO" in done.stdout
+        members = json.loads((await node.command("explain", VF, "-o", "json")).stdout)["members"]
+        assert {"address": PF, "driver": "nvidia", "role": "friendly"} in members
 
 
 async def test_vfs_of_a_pf_on_vfio_are_not_given_for_nobody_sends_their_token(node: Node) -> None:

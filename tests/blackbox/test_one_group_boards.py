@@ -72,7 +72,7 @@ async def test_the_other_gpu_of_a_board_is_unhealthy_at_once_and_not_given(
         vm = await kubelet.admit(pod("vm", {T4: 1}))
         (given,) = vm.result.ids[T4]
         (left,) = {board.first, board.second} - {given}
-        assert "group held by" in await refusal(kubelet, T4, left)
+        assert "IOMMU group" in await refusal(kubelet, T4, left)
         await until_health(kubelet, T4, left, "Unhealthy")
         assert kubelet.statistics.lists[T4][-1].when - kubelet.statistics.allocations[0].when < 0.2
         assert health(kubelet, T4)[given] == "Healthy"

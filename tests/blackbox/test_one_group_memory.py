@@ -109,7 +109,7 @@ async def test_an_mdev_that_was_made_anew_is_given_though_the_process_hangs_that
     process(node)
     async with mdevs_of_two_types(node) as kubelet:
         device = await left_open(node, kubelet)
-        assert "it is open" in (await kubelet.admit(pod("refused", {MDEVS: 1}))).message
+        assert "open" in (await kubelet.admit(pod("refused", {MDEVS: 1}))).message
         await until_health(kubelet, MDEVS, device, "Unhealthy")
         hangs_as_it_ends(node)
         wished(node, TYPES[1])

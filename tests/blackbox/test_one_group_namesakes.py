@@ -19,6 +19,7 @@ from tests.blackbox.test_one_group_alone import BY_NODE_ALONE, TTY, rules
 from tests.blackbox.test_one_group_lent import BY_USB, RULES, with_a_node
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, SHARED
+from tests.facts import names
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
@@ -54,7 +55,7 @@ async def test_a_node_that_a_pod_has_by_a_name_of_before_is_given_to_no_second_o
         node.configure(rules(BY_NODE_ALONE.replace(SHARED, OTHER)))
         await kubelet.until_listed(OTHER, 1)
         second = await kubelet.admit(pod("second", {OTHER: 1}))
-        assert f"{device}: held by ns/box" in second.message
+        names(second.message, device, "ns/box")
 
 
 def of_another_plugin() -> Pod:
@@ -94,7 +95,7 @@ async def test_a_node_that_a_pod_has_by_a_name_of_before_the_daemon_is_given_to_
     box = pod("box", {SHARED: 1})
     second = await second_by_a_new_name(node, rule, box)
     (device,) = box.result.ids[SHARED]
-    assert f"{device}: held by ns/box" in second.message
+    names(second.message, device, "ns/box")
 
 
 @pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
@@ -114,7 +115,7 @@ async def test_another_plugin_s_id_of_that_name_hides_nobody_from_the_next_daemo
     box, other = pod("box", {SHARED: 1}), of_another_plugin()
     second = await second_by_a_new_name(node, rule, *((box, other) if first == "ours" else (other, box)))
     (device,) = box.result.ids[SHARED]
-    assert f"{device}: held by ns/box" in second.message
+    names(second.message, device, "ns/box")
 
 
 @pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
@@ -143,7 +144,7 @@ async def test_another_plugin_s_id_of_that_name_hides_nobody_when_a_rule_gets_an
         await kubelet.until_listed(OTHER, 1)
         (device,) = health(kubelet, OTHER)
         await until_health(kubelet, SHARED, device, "Unhealthy")
-        assert f"{device}: held by ns/box" in (await kubelet.admit(pod("second", {OTHER: 1}))).message
+        names((await kubelet.admit(pod("second", {OTHER: 1}))).message, device, "ns/box")
         kubelet.delete(box)
         await node.until_told(lambda told: {each["name"] for each in told["resources"]} == {OTHER})
         running(await kubelet.admit(pod("third", {OTHER: 1})))

@@ -33,6 +33,7 @@ from tests.blackbox.boards import (
     usb_lists,
 )
 from tests.blackbox.harness import PATIENCE, Node, pod
+from tests.facts import names
 
 UNGROUPED = RULES.replace('["1ad9"]}]}', '["1ad9"]}], isolation: none}')
 FREE = "Requested: 1, Available: 0"
@@ -113,5 +114,5 @@ async def test_of_a_board_that_the_kubelet_has_forgotten_nothing_is_given_to_the
         vm = pod("vm", {GPU: 1})
         await admitted_and_forgotten(node, kubelet, board.gpu, vm, old, before)
         other = await kubelet.admit(pod("other", {GPU: 1}))
-        assert f"{board.gpu}: held by ns/vm" in other.message
+        names(other.message, board.gpu, "ns/vm")
         assert FREE in (await kubelet.admit(pod("third", {GPU: 1}))).message

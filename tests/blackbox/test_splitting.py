@@ -77,7 +77,7 @@ async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> N
         await eventually(lambda: [*made.types_on(FIRST), *made.types_on(SECOND)].count("nvidia-222") == 1)
         assert held in made.instances
         await node.until_told(
-            lambda told: ["held by ns/vm" in each["why"] for each in told["changes"]["waiting"]] == [True]
+            lambda told: ["ns/vm" in each["why"] for each in told["changes"]["waiting"]] == [True]
         )
         await daemon.logged("action-waiting")
         kubelet.delete(vm)

@@ -181,7 +181,7 @@ async def test_a_rule_of_the_daemon_is_named_with_its_place(node: Node) -> None:
     async with node.daemon():
         await until_asked(node)
         told = await answer(node, "explain", address)
-    assert told["rules"] == [{"rule": "rule example.com/gpu (config.yaml:2)", "says": "takes it"}]
+    assert [each["rule"] for each in told["rules"]] == ["rule example.com/gpu (config.yaml:2)"]
 
 
 async def test_costly_facts_are_read_beside_a_daemon_too(node: Node) -> None:

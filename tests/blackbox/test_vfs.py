@@ -64,16 +64,15 @@ async def test_nothing_is_written_to_a_function_that_left_its_vfs_behind(node: N
         node.host.bind(PF, "nvme")
         node.configure(RULES + WISH)
         said = await daemon.logged("plan-problem")
-        assert f"{PF}: its VFs {VF} were left behind" in said["text"]
+        names(said["text"], PF, VF)
         told = await node.until_told(lambda told: bool(told["changes"]["problems"]))
-        assert "reboot the node" in told["changes"]["remedies"][said["text"]]
+        assert "reboot" in told["changes"]["remedies"][said["text"]]
         assert said["text"] in told["problems"]
         assert (told["changes"]["writes"], asked_of(node)) == (0, "0")
         device = await node.command("explain", VF)
         assert "left it behind" in device.stdout
         plan = await node.command("plan")
-        assert f"problem: {said['text']}" in plan.stdout
-        assert "reboot the node" in plan.stdout
+        names(plan.stdout, f"problem: {said['text']}", "reboot")
 
 
 async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node: Node) -> None:
