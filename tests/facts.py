@@ -1,10 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assertions on the facts in a text: addresses, drivers, pods, keys, numbers; not on its wording."""
+"""Assert the facts in a text of the product (addresses, drivers, pods, numbers), not its wording."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 
-def names(text: str, *facts: str) -> None:
-    """Assert that the text has each of these facts in it."""
+
+def names(text: str | None, *facts: object) -> None:
+    """Assert that the text contains each fact as a whole word: 1 is not in "0000:01:00.0"."""
     for fact in facts:
-        assert fact in text, f"{fact!r} is not in: {text}"
+        assert contains(text, fact), f"{fact!s} is not named in: {text}"
+
+
+def each_names(texts: Iterable[str], *rows: tuple[object, ...]) -> None:
+    """Assert that there are as many texts as rows, and that each text contains the facts of its row."""
+    found = list(texts)
+    assert len(found) == len(rows), found
+    for text, row in zip(found, rows, strict=True):
+        names(text, *row)
+
+
+def contains(text: str | None, *facts: object) -> bool:
+    """Return whether the text contains each fact as a whole word."""
+    words = (re.escape(str(fact)) for fact in facts)
+    return all(re.search(rf"(?<![\w.:-]){word}(?![\w-]|[.:]\w)", text or "") for word in words)

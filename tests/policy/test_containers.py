@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.allocation import Allocations, Holder
+from nodeagent.model.allocation import UNNAMED, Allocations, Holder
 from nodeagent.model.cdi import CdiDevice, CdiFile
 from nodeagent.model.desired import CdiRule, Desired, NodePath, NodeRule
 from nodeagent.model.host import Host, PciFunction
@@ -16,6 +16,7 @@ from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Had, Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import containers
+from tests.facts import contains, names
 
 XHCI, CARD = PciAddress("0000:00:14.0"), PciAddress("0000:07:00.0")
 STICK = UsbDevice("46f4:0001-A", "1-1", path=f"{XHCI}-usb-0:1", bus=1, number=4)
@@ -45,38 +46,42 @@ LOANS = {DeviceId(STICK.id): tuple(Loan(each.id, each.node, each.place) for each
     ("snapshot", "xhci", "card"),
     [
         pytest.param(FREE, None, None, id="nobody"),
-        pytest.param(held(STICK.id), "ns/one has 46f4:0001-A", None, id="a USB device"),
+        pytest.param(held(STICK.id), ("ns/one", STICK.id), None, id="a USB device"),
         pytest.param(
             replace(held(STICK.id), loans=LOANS, host=replace(HOST, usb={KEY.id: KEY})),
-            "ns/one has 1234:5678-B",
+            ("ns/one", KEY.id),
             None,
             id="a part of a set",
         ),
-        pytest.param(replace(FREE, loans=LOANS), "a pod that the kubelet does not", None, id="a loan"),
-        pytest.param(held("ttyX-0", nodes=("/dev/kvm", TTY)), None, "ns/one has /dev/ttyX", id="a node"),
+        pytest.param(replace(FREE, loans=LOANS), (UNNAMED,), None, id="a loan"),
+        pytest.param(held("ttyX-0", nodes=("/dev/kvm", TTY)), None, ("ns/one", TTY), id="a node"),
         pytest.param(held("ttyY-0", nodes=("/dev/kvm", "/dev/ttyY")), None, None, id="a node of another"),
         pytest.param(
             held("gpu0", cdi=("vendor.example/gpu=0",)),
             None,
-            "ns/one has vendor.example/gpu=0",
+            ("ns/one", "vendor.example/gpu=0"),
             id="a CDI device",
         ),
         pytest.param(held("gpu1", cdi=("vendor.example/gpu=1",)), None, None, id="a CDI device of another"),
-        pytest.param(replace(FREE, behind=frozenset({CARD})), None, "a moment ago", id="given a moment ago"),
+        pytest.param(replace(FREE, behind=frozenset({CARD})), None, ("pod",), id="given a moment ago"),
     ],
 )
 def test_a_function_is_somebodys_by_what_is_behind_it(
-    snapshot: Snapshot, xhci: str | None, card: str | None
+    snapshot: Snapshot, xhci: tuple[str, ...] | None, card: tuple[str, ...] | None
 ) -> None:
-    for address, text in ((XHCI, xhci), (CARD, card)):
+    for address, facts in ((XHCI, xhci), (CARD, card)):
         found = containers.part_of(address, snapshot)
-        assert (text is None and found is None) or (text is not None and text in (found or ""))
+        assert (found is None) is (facts is None)
+        names(found, *(() if facts is None else (address, *facts)))
 
 
 def test_what_was_not_looked_for_yet_may_be_behind_any_function() -> None:
     known = held("ttyX-0", nodes=(TTY,))
-    assert "not known yet" in (containers.part_of(CARD, replace(known, looked_for=frozenset())) or "")
-    assert "ns/one" in (containers.part_of(CARD, replace(known, looked_for=frozenset({TTY}))) or "")
+    for address in (CARD, XHCI):
+        unknown = containers.part_of(address, replace(known, looked_for=frozenset()))
+        assert unknown is not None
+        assert not contains(unknown, "ns/one")
+    names(containers.part_of(CARD, replace(known, looked_for=frozenset({TTY}))), "ns/one", TTY, CARD)
 
 
 def test_only_those_nodes_are_looked_for_that_no_rule_names() -> None:
@@ -93,16 +98,15 @@ def test_all_functions_behind_a_node_are_its_holders() -> None:
     known = held("nvme0n1-0", nodes=("/dev/nvme0n1",))
     disk = DevNode("/dev/nvme0n1", function=CARD, others=(XHCI,))
     here = replace(known, host=replace(HOST, dev_nodes={disk.path: disk}))
-    assert [containers.part_of(each, here) for each in (CARD, XHCI)] == [
-        f"ns/one has /dev/nvme0n1, which is behind {each}" for each in (CARD, XHCI)
-    ]
+    for each in (CARD, XHCI):
+        names(containers.part_of(each, here), "ns/one", "/dev/nvme0n1", each)
 
 
 def test_what_is_in_no_file_yet_may_be_behind_any_function() -> None:
     """But for what is a device of this host itself."""
     known = Allocations({"port-0": ONE}, written=frozenset())
     found = containers.part_of(CARD, replace(FREE, allocations=known))
-    assert found == "what ns/one has as port-0 of example.com/tty is not known yet"
+    names(found, "ns/one", "port-0", NAME)
     itself = Allocations({STICK.id: ONE}, written=frozenset())
     assert containers.part_of(CARD, replace(FREE, allocations=itself)) is None
 
@@ -122,7 +126,8 @@ def test_what_a_given_node_was_seen_behind_stays_its_holders_while_that_is_away(
     known = replace(GIVEN, seen_behind={OTHER: frozenset(seen)})
     for snapshot in (known, replace(known, let_go={CARD: frozenset()})):
         text = containers.part_of(CARD, snapshot)
-        assert text == ("ns/one has /dev/ttyY, which is behind 0000:07:00.0" if waits else None)
+        assert contains(text, "ns/one", "/dev/ttyY", CARD) is waits
+        assert waits or text is None
 
 
 def test_nothing_is_behind_what_a_vfio_driver_has() -> None:
@@ -139,7 +144,7 @@ def test_a_given_node_that_nothing_was_seen_behind_may_have_gone_with_what_was_l
     given = replace(GIVEN, host=replace(HOST, dev_nodes=there))
     assert containers.part_of(CARD, given) is None, "it need not have been let go of"
     let_go = replace(given, let_go={CARD: frozenset()})
-    assert "/dev/ttyY, which a pod was given, may have gone" in (containers.part_of(CARD, let_go) or "")
+    names(containers.part_of(CARD, let_go), "/dev/ttyY", CARD)
     before = replace(given, let_go={CARD: frozenset({OTHER})})
     assert containers.part_of(CARD, before) is None, "it was so before as well"
     back = replace(HOST, dev_nodes={**there, OTHER: DevNode(OTHER)})
@@ -210,7 +215,7 @@ def test_the_nodes_of_a_cdi_device_are_given_with_it() -> None:
     known = held("gpu0", cdi=(GPU_0,))
     assert known.given_paths == (TTY,)
     away = replace(containers.remembering(known, Host(), {}), host=Host(cdi=HOST.cdi))
-    assert containers.part_of(CARD, away) == "ns/one has vendor.example/gpu=0, which is behind 0000:07:00.0"
+    names(containers.part_of(CARD, away), "ns/one", GPU_0, CARD)
 
 
 @pytest.mark.parametrize("nodes", [(), ("/dev/ttyY",)], ids=["the file is gone", "it names another node"])
@@ -219,7 +224,7 @@ def test_a_cdi_device_stands_for_what_it_stood_for_while_a_pod_has_it(nodes: tup
     for _ in range(2):
         known = replace(containers.remembering(known, now, {}), host=now)
         assert known.stood_for == {Had(GPU_0, ONE): (TTY, *nodes)}
-        assert containers.part_of(CARD, known) == f"ns/one has {GPU_0}, which is behind {CARD}"
+        names(containers.part_of(CARD, known), "ns/one", GPU_0, CARD)
     free = replace(known, allocations=Allocations())
     assert containers.remembering(free, now, {}).stood_for == {}
 
@@ -247,5 +252,6 @@ def test_a_cdi_device_that_no_file_has_may_be_behind_any_function_if_rules_offer
     rules = Desired(rules=(CdiRule(ResourceName("example.com/cuda"), kind),))
     known = replace(held("gpu0", cdi=(GPU_0,)), desired=rules, host=files())
     found = containers.part_of(CARD, known)
-    assert found == (f"ns/one has {GPU_0}, which is in no CDI file" if unknown else None)
+    assert contains(found, "ns/one", GPU_0, "CDI") is unknown
+    assert unknown or found is None
     assert (containers.part_of(CARD, replace(known, host=files(OTHER))) is None) is True

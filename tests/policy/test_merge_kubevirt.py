@@ -25,6 +25,7 @@ from nodeagent.model.desired import (
 from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
+from tests import facts
 from tests.cluster.crs import GUIDE, T4, VGPU, external, read
 
 NAME, VGPU_NAME = "nvidia.com/TU104GL_Tesla_T4", "nvidia.com/GRID_T4-1Q"
@@ -87,9 +88,9 @@ def test_the_operator_says_which_of_the_permitted_devices_are_served(
 
 
 def test_serving_what_is_virt_handlers_too_is_told_once() -> None:
-    assert told(read(GUIDE), "all") == [
-        ("kubevirt.serve", "virt-handler offers what nodeagent serves as well: intel.com/qat and 1 more")
-    ]
+    ((place, what),) = told(read(GUIDE), "all")
+    assert place == "kubevirt.serve"
+    facts.names(what, "virt-handler", "intel.com/qat", 1)
 
 
 def test_a_cr_does_not_count_where_the_operator_says_so_or_where_it_is_at_fault() -> None:
@@ -201,9 +202,9 @@ def test_usb_entries_of_virt_handler_are_left_to_it_with_each_device_of_a_bundle
     assert told(read({"usb": [theirs]})) == []
     assert list(merged(read({"usb": [theirs]})).foreign) == ["usb:46f4:0001"]
     both = read({"usb": [theirs, usb("a.b/y", "1234:5678", "46f4:0001")]})
-    assert told(both) == [
-        ("usb[1]", '"1234:5678, 46f4:0001" is given to virt-handler by another entry, and it keeps it')
-    ]
+    ((place, what),) = told(both)
+    assert place == "usb[1]"
+    facts.names(what, "1234:5678", "46f4:0001", "virt-handler")
     assert merged(both).rules == ()
 
 
@@ -215,7 +216,9 @@ def test_a_usb_entry_without_selectors_costs_nothing_but_itself() -> None:
 
 def test_one_name_for_usb_and_pci_is_refused() -> None:
     cr = read({"pciHostDevices": [pci("10de:1eb8", "a.b/x")], "usb": [usb("a.b/x", "46f4:0001")]})
-    assert told(cr) == [("usb[0]", '"a.b/x" is the name of PCI functions by an earlier entry')]
+    ((place, what),) = told(cr)
+    assert place == "usb[0]"
+    facts.names(what, "a.b/x", "PCI")
 
 
 def test_the_configuration_wins_where_both_name_one_resource() -> None:
@@ -236,9 +239,9 @@ def test_the_configuration_wins_where_both_name_one_resource() -> None:
 def test_a_rule_that_takes_from_virt_handler_stands_and_is_told(own: PciRule) -> None:
     cr = read({"pciHostDevices": [T4]})
     assert merged(cr, rules=(own,)).rules == (own,)
-    assert told(cr, rules=(own,)) == [
-        ("pciHostDevices[0]", f'virt-handler offers "{NAME}", and so does nodeagent by config.yaml:3')
-    ]
+    ((place, what),) = told(cr, rules=(own,))
+    assert place == "pciHostDevices[0]"
+    facts.names(what, "virt-handler", NAME, "config.yaml:3")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nodeagent.model.host import Kind
 from nodeagent.policy import naming
+from tests import facts
 
 NF200 = "NF200 PCIe 2.0 switch for Quadro Plex S4 / Tesla S870 / Tesla S1070 / Tesla S2050"
 
@@ -195,10 +196,11 @@ def test_a_text_of_any_length_is_named_in_no_time(text: str) -> None:
 def test_the_nearest_words_are_three_at_most_and_of_the_others_there_is_a_number() -> None:
     many = [f"nvidia.com/T{number}" for number in range(9)]
     assert naming.like("NVIDIA.com/t", many) == ("nvidia.com/T8", "nvidia.com/T7", "nvidia.com/T6")
-    told = 'did you mean "nvidia.com/T8" or "nvidia.com/T7" or "nvidia.com/T6"? (9 in all)'
-    assert naming.nearest("NVIDIA.com/t", many) == told
-    assert naming.nearest("zzz", many) == "known here: nvidia.com/T0, nvidia.com/T1, nvidia.com/T2 and 6 more"
-    assert naming.nearest("setle", ["settle"]) == 'did you mean "settle"?'
+    near, known = naming.nearest("NVIDIA.com/t", many), naming.nearest("zzz", many)
+    facts.names(near, "nvidia.com/T8", "nvidia.com/T7", "nvidia.com/T6", 9)
+    facts.names(known, "nvidia.com/T0", "nvidia.com/T1", "nvidia.com/T2", 6)
+    assert [text.count("nvidia.com/") for text in (near, known)] == [3, 3]
+    facts.names(naming.nearest("setle", ["settle"]), "settle")
 
 
 def test_a_word_that_only_begins_as_all_do_is_not_offered_beside_the_right_one() -> None:

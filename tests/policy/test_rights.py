@@ -7,6 +7,7 @@ import pytest
 
 from nodeagent.model.access import Uses
 from nodeagent.policy import rights
+from tests.facts import names
 
 FOLLOW = ["list kubevirts.kubevirt.io", "watch kubevirts.kubevirt.io", "list nodes", "watch nodes"]
 
@@ -34,7 +35,7 @@ def test_who_follows_nobody_needs_nothing() -> None:
 
 def test_a_right_says_what_it_is_for() -> None:
     (patch,) = (each for each in rights.needed(Uses("n", True, False, True, True)) if each.right.subresource)
-    assert patch.purpose == "for cluster.condition and cluster.staleResources: remove"
+    names(patch.purpose, "cluster.condition", "cluster.staleResources: remove")
 
 
 def test_the_node_is_asked_for_by_its_name() -> None:

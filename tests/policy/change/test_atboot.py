@@ -14,6 +14,7 @@ from nodeagent.model.request import Asking, Became, Request
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import atboot
 from nodeagent.policy.change.atboot import BootPlan
+from tests.facts import each_names, names
 from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
 from tests.policy.samples import function
 
@@ -45,7 +46,8 @@ def test_a_variant_driver_is_for_what_was_named() -> None:
 @pytest.mark.parametrize("kind", sorted(set(UseKind) - {UseKind.OPEN}))
 def test_what_the_host_uses_it_would_miss(kind: UseKind) -> None:
     plan = planned(here(gpu(), audio(uses=used(kind))), BIND, KNOWN_ONE)
-    assert f"{AUDIO} is not taken at boot: in use by the host (thing, somehow)" in plan.results[0].refusals
+    assert plan.results[0].became is Became.REFUSED
+    each_names(plan.results[0].refusals, (AUDIO, "thing", "somehow"))
     assert plan.entries == (KNOWN_ONE,)
 
 
@@ -55,7 +57,7 @@ def test_what_is_open_ends_with_the_boot() -> None:
 
 def test_without_an_iommu_nothing_is_taken() -> None:
     plan = planned(here(gpu(), audio(), iommu=False))
-    assert "no IOMMU separates it" in " ".join(plan.results[0].refusals)
+    names(" ".join(plan.results[0].refusals), "IOMMU")
 
 
 def test_a_release_takes_the_group_and_leaves_the_others_also_of_what_has_gone() -> None:

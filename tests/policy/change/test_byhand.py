@@ -17,7 +17,9 @@ from nodeagent.model.request import Asking, Became, Request
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import byhand
+from nodeagent.policy.change.bindings import HAND
 from nodeagent.policy.change.byhand import Judgement
+from tests.facts import names
 from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
 from tests.policy.samples import function, holders
 
@@ -64,13 +66,15 @@ def test_a_name_is_an_address_a_pattern_or_ids(name: str, selector: PciSelector)
 
 @pytest.mark.parametrize("name", ["", "gpu", "3b:00", "10de:1eb8:", "vfio*", "vendor=10de"])
 def test_what_is_neither_is_a_mistake(name: str) -> None:
-    with pytest.raises(ConfigError, match="names no functions"):
+    with pytest.raises(ConfigError) as error:
         byhand.selector(name)
+    assert name in str(error.value)
 
 
 def test_a_name_that_fits_nothing_is_told() -> None:
-    with pytest.raises(NodeagentError, match="no function of this host is 99:\\*"):
+    with pytest.raises(NodeagentError) as error:
         byhand.picked(["99:*"], FREE)
+    names(str(error.value), "99:*")
 
 
 def test_a_binding_is_asked_for_and_its_whole_group_moves() -> None:
@@ -78,7 +82,7 @@ def test_a_binding_is_asked_for_and_its_whole_group_moves() -> None:
     assert judgement.result.became is Became.PLANNED
     assert judgement.result.functions == (GPU, AUDIO)
     assert judgement.asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
-    assert "asked for by hand (nodeagent bind)" in judgement.steps[0].why
+    names(judgement.steps[0].why, HAND)
 
 
 def test_what_is_bound_already_is_not_asked_for() -> None:
@@ -89,20 +93,22 @@ def test_what_is_bound_already_is_not_asked_for() -> None:
 
 def test_what_is_about_to_go_back_is_kept_when_it_is_asked_for() -> None:
     judgement = judged(BIND, BOUND, ledger=OURS)
-    assert (judgement.result.became, judgement.result.what) == (Became.PLANNED, "stays bound")
+    assert judgement.result.became is Became.PLANNED
     assert (judgement.steps, set(judgement.asked)) == ((), {GPU})
 
 
 def test_another_driver_than_that_of_a_rule_or_of_another_hand_is_refused() -> None:
     other = BIND._replace(driver="mlx5_vfio_pci")
-    assert "a rule wants it (config.yaml:4) on vfio-pci" in refusals(judged(other, FREE, RULE))
-    assert "vfio-pci has it, which nodeagent has not bound" in refusals(judged(other, BOUND))
+    names(refusals(judged(other, FREE, RULE)), GPU, "mlx5_vfio_pci", "config.yaml:4", "vfio-pci")
+    by_another = refusals(judged(other, BOUND))
+    names(by_another, GPU, "mlx5_vfio_pci", "vfio-pci")
+    assert "config.yaml" not in by_another
 
 
 def test_what_would_have_to_wait_is_refused_with_the_ids_that_it_waits_for() -> None:
     held = replace(KNOWN, allocations=Allocations(holders(GPU), Knowledge.COMPLETE))
     judgement = judged(RELEASE, BOUND, ledger=BY_HAND, known=held)
-    assert f"{GPU} is held by" in refusals(judgement)
+    names(refusals(judgement), GPU, "ns/vm")
     assert judgement.held == {GPU, AUDIO}
 
 
@@ -117,15 +123,16 @@ def test_a_release_forgets_what_was_asked_of_the_group_by_whichever_function_it_
 
 
 def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> None:
-    assert "a rule wants it (config.yaml:4)" in refusals(judged(RELEASE, BOUND, RULE, ledger=OURS))
+    names(refusals(judged(RELEASE, BOUND, RULE, ledger=OURS)), GPU, "config.yaml:4")
     alone = replace(RULE, group=Extent.MATCHED)
     asked = OURS._replace(asked={AUDIO: Asked(VFIO_PCI, audio().vendor, audio().device)})
     judgement = judged(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked)
-    assert judgement.result.what == f"give back {AUDIO} to snd_hda_intel"
+    assert judgement.result.became is Became.PLANNED
+    names(judgement.result.what, AUDIO, "snd_hda_intel")
 
 
 def test_what_was_bound_elsewhere_is_not_released_but_what_a_boot_has_bound_stays_without_a_word() -> None:
-    assert "nodeagent has not bound it to vfio-pci" in refusals(judged(RELEASE, BOUND))
+    names(refusals(judged(RELEASE, BOUND)), GPU, "nodeagent", "vfio-pci")
     of_boot = RELEASE._replace(at_boot=(GPU,))
     assert judged(of_boot, BOUND).result.became is Became.NOTHING
     assert judged(RELEASE, FREE).result.became is Became.NOTHING

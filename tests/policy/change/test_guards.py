@@ -14,6 +14,7 @@ from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import guards
+from tests.facts import names
 
 CARD, BESIDE = PciAddress("0000:07:00.0"), PciAddress("0000:07:00.1")
 TTY = "/dev/ttyX"
@@ -31,32 +32,35 @@ def given(allocations: Allocations, now: str | None = "serial") -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("allocations", "text"),
+    ("allocations", "facts"),
     [
         pytest.param(Allocations({}, Knowledge.COMPLETE), None, id="nobody"),
         pytest.param(Allocations({}, Knowledge.UNKNOWN), None, id="no kubelet"),
-        pytest.param(Allocations({}, Knowledge.SILENT), "not known", id="a silent kubelet"),
-        pytest.param(Allocations({CARD: ONE}), f"{CARD} is held by ns/one", id="the function"),
+        pytest.param(Allocations({}, Knowledge.SILENT), (guards.UNKNOWN,), id="a silent kubelet"),
+        pytest.param(Allocations({CARD: ONE}), (CARD, "ns/one"), id="the function"),
         pytest.param(
             Allocations({"port-0": ONE}, nodes={NAME: {"port-0": (TTY,)}}),
-            f"ns/one has {TTY}, which is behind {CARD}",
+            (CARD, "ns/one", TTY),
             id="a node that has gone with its driver",
         ),
         pytest.param(
             Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/kvm",)}}), None, id="a node of others"
         ),
-        pytest.param(Allocations({"port-0": ONE}, written=frozenset()), "not known yet", id="in no file yet"),
+        pytest.param(
+            Allocations({"port-0": ONE}, written=frozenset()), ("ns/one", "port-0", NAME), id="in no file yet"
+        ),
     ],
 )
 def test_a_function_or_what_was_behind_it_may_have_been_given_since(
-    allocations: Allocations, text: str | None
+    allocations: Allocations, facts: tuple[str, ...] | None
 ) -> None:
     found = given(allocations)
-    assert (text is None and found is None) or (text is not None and text in (found or ""))
+    assert (found is None) is (facts is None)
+    names(found, *(facts or ()))
 
 
 @pytest.mark.parametrize("now", [None, "vfio-pci"], ids=["no driver", "VFIO"])
 def test_nothing_is_behind_a_function_on(now: str | None) -> None:
     unwritten = Allocations({"port-0": ONE}, written=frozenset())
     assert given(unwritten, now) is None
-    assert "is held by ns/one" in (given(Allocations({CARD: ONE}), now) or "")
+    names(given(Allocations({CARD: ONE}), now), CARD, "ns/one")

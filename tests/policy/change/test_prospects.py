@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.model.action import BindDrivers, Move
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import Host, PciFunction
@@ -17,6 +18,7 @@ from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
 from nodeagent.policy.change import bindings, prospects, sriov
+from tests.facts import names
 from tests.policy.samples import function, host
 
 PF = PciAddress("0000:3b:00.1")
@@ -141,9 +143,7 @@ def test_a_switch_that_was_refused_is_tried_again_later() -> None:
     known = Snapshot(ledger=Ledger(unprobed=frozenset((PF,))), host=host(physical()))
     plan = sriov.plan(replace(known, failures={RestoreAutoprobe(PF).attempt: "the kernel said EIO"}))
     assert plan.steps == ()
-    assert plan.waiting[0].why == (
-        "its VFs are not kept for VFIO any more; the kernel said EIO; it is tried again later"
-    )
+    names(plan.waiting[0].why, "VFs", "the kernel said EIO")
 
 
 def test_the_vfs_of_a_rule_with_a_driver_are_bound_to_it_unless_another_rule_picks_them() -> None:
@@ -156,5 +156,5 @@ def test_the_vfs_of_a_rule_with_a_driver_are_bound_to_it_unless_another_rule_pic
     for passthrough, driver in ((), "mlx5_vfio_pci"), (rules(addresses=(VF,)), "vfio-pci"):
         desired = Desired(sriov=(wish,), passthrough=passthrough)
         (step,) = bindings.plan(replace(known, desired=desired)).steps
-        assert step.action.describe() == f"bind {VF} to {driver}"
+        assert step.action == BindDrivers(VF, (Move(VF, None, driver, None),), (), ())
     assert bindings.plan(replace(known, desired=Desired(sriov=(replace(wish, driver=None),)))) == Plan()

@@ -8,6 +8,7 @@ from nodeagent.model.host import HostDevice
 from nodeagent.policy.explaining import rules
 from nodeagent.policy.explaining.rules import RuleExplanation
 from nodeagent.policy.offer import turn
+from tests.facts import each_names
 from tests.policy.samples import UUID, function, host, mdev, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
@@ -23,7 +24,8 @@ def test_devices_that_differ_in_the_same_key_count_together_and_bridges_do_not()
     bridge = function("0000:00:01.0", 4, pci_class="060400")
     found = told("config.yaml:3", Desired(rules=(T4S,)), function(A), *others, bridge)
     assert found is not None
-    assert (found.takes, found.refuses) == ((A,), {"devices: not 1eb8": 2})
+    assert (found.takes, [*found.refuses.values()]) == ((A,), [2])
+    each_names(found.refuses, ("devices", "1eb8"))
 
 
 def test_each_selector_has_its_say_and_a_rule_without_any_says_that() -> None:
@@ -31,19 +33,20 @@ def test_each_selector_has_its_say_and_a_rule_without_any_says_that() -> None:
     none = PciRule("x/none", place="a.yaml:2")
     wish = Desired(rules=(two, none))
     for place, why in (
-        ("a.yaml:1", "vendors: not 8086; or classes: not 02"),
-        ("a.yaml:2", "has no selectors"),
+        ("a.yaml:1", ("vendors", "8086", "classes", "02")),
+        ("a.yaml:2", ("selectors",)),
     ):
         found = told(place, wish, function(A))
         assert found is not None
-        assert [each.startswith(why) for each in found.refuses] == [True]
+        each_names(found.refuses, why)
 
 
 def test_who_was_asked_before_and_took_it_is_named() -> None:
     wish = Desired(rules=(T4S, PciRule("x/rest", (PciSelector(vendors=("10de",)),), place="config.yaml:9")))
     found = told("/etc/nodeagent/config.yaml:9", wish, function(A))
     assert found is not None
-    assert found.refuses == {"rule x/t4 (config.yaml:3) takes it before": 1}
+    assert [*found.refuses.values()] == [1]
+    each_names(found.refuses, ("x/t4", "config.yaml:3"))
 
 
 def test_a_rule_is_asked_for_devices_of_its_kind_alone() -> None:
@@ -60,7 +63,8 @@ def test_a_rule_of_the_cr_says_why_it_leaves_alone_what_it_names() -> None:
     wish = Desired(rules=(rule,), permits={"10de:1eb8": rule})
     found = told("CR: 0", wish, function(A, driver="nouveau"))
     assert found is not None
-    assert found.refuses == {"its driver is nouveau, not a VFIO driver": 1}
+    assert [*found.refuses.values()] == [1]
+    each_names(found.refuses, ("nouveau", "VFIO driver"))
 
 
 def test_a_rule_of_a_node_has_its_path_and_where_no_rule_begins_there_is_none() -> None:

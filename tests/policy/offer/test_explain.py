@@ -18,9 +18,12 @@ from nodeagent.model.desired import (
 )
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
+from nodeagent.policy import classes
 from nodeagent.policy.offer import explain, turn
+from nodeagent.policy.offer.checks import devices
 from nodeagent.policy.offer.explain import Explanation
+from tests.facts import each_names, names
 from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, function, holders, host, mdev, snapshot, vgpu
 
 A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
@@ -32,10 +35,15 @@ def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A)
     return found
 
 
+def asked(found: Explanation) -> list[str]:
+    """Each rule with what it says."""
+    return [f"{rule}: {why}" for rule, why in found.rules]
+
+
 def test_a_healthy_device_says_what_a_pod_would_get() -> None:
     found = told(function())
-    assert found.verdict == f"offered as {GPU}, Healthy"
-    assert found.rules == ((f"rule {GPU}", "takes it"),)
+    names(found.verdict, GPU, "Healthy")
+    each_names([rule for rule, _ in found.rules], (GPU,))
     assert found.env == f"PCI_RESOURCE_NVIDIA_COM_GPU={A}"
     assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
     assert (found.viable, found.holder, found.reason) == (True, None, None)
@@ -57,7 +65,9 @@ def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all(
 
 def test_an_unhealthy_device_says_why_in_its_verdict() -> None:
     found = told(function(), function(B, driver="e1000e", vendor="8086"))
-    assert found.verdict.startswith(f"offered as {GPU}, Unhealthy: IOMMU group 1 is not viable")
+    assert found.reason is not None
+    assert found.reason.code is ReasonCode.GROUP_NOT_VIABLE
+    names(found.verdict, GPU, "Unhealthy", found.reason.what)
     assert not found.viable
     assert [member.role for member in found.members] == ["vfio", "blocks"]
 
@@ -70,47 +80,41 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
         PciRule("a.b/two"),
         NodeRule("a.b/kvm", "/dev/kvm"),
     )
-    found = told(function(driver="nvidia"), wish=Desired(rules=rules))
-    assert found.verdict == (
-        "not offered: no rule takes it, and discovery does not: its driver is nvidia, not a VFIO driver"
-    )
-    assert found.to_do == (
-        f"if this host can do without {A} (a display controller), bind it to vfio-pci; "
-        "otherwise leave it as it is"
-    )
-    assert found.rules == (
-        (
-            "rule a.b/one (f.yaml:3)",
-            "vendors: it has 10de, the rule wants 8086; or devices: it has 1eb8, the rule wants ffff",
-        ),
-        ("rule a.b/two", "has no selectors, so it takes nothing"),
-        ("discovery", "its driver is nvidia, not a VFIO driver"),
+    card = function(driver="nvidia")
+    found = told(card, wish=Desired(rules=rules))
+    names(found.verdict, "discovery", "nvidia", "VFIO driver")
+    assert found.to_do == classes.bind(card)
+    each_names(
+        asked(found),
+        ("a.b/one", "f.yaml:3", "vendors", "10de", "8086", "devices", "1eb8", "ffff"),
+        ("a.b/two", "selectors"),
+        ("discovery", "nvidia", "VFIO driver"),
     )
     assert (found.env, found.nodes) == (None, ())
 
 
 def test_asking_ends_with_the_rule_that_takes_it() -> None:
     wish = Desired(rules=(PciRule("a.b/one", (PciSelector(vendors=("8086",)),)), RULE, PciRule("a.b/last")))
-    assert [rule for rule, _ in told(function(), wish=wish).rules] == ["rule a.b/one", f"rule {GPU}"]
+    each_names([rule for rule, _ in told(function(), wish=wish).rules], ("a.b/one",), (GPU,))
 
 
 def test_discovery_is_asked_last() -> None:
     found = told(function(), wish=Desired(Discovery()))
-    assert found.rules == (("discovery", "takes it"),)
-    assert found.verdict.startswith("offered as ")
+    assert [rule for rule, _ in found.rules] == ["discovery"]
+    names(found.verdict, "Healthy")
 
 
 def test_a_bridge_is_never_given_away() -> None:
     found = told(function(pci_class="060400", driver="pcieport"))
-    assert found.rules == (("all rules", "it is a PCI bridge; bridges are never given away"),)
-    assert found.verdict == "not offered: it is a PCI bridge; bridges are never given away"
+    each_names([found.verdict, *(why for _, why in found.rules)], ("PCI bridge",), ("PCI bridge",))
+    assert found.resource is None
     assert not found.to_do
 
 
 def test_a_bridge_of_the_class_of_an_nvswitch_is_for_a_rule_to_name() -> None:
     found = told(function(pci_class="068000", vendor="8086", driver=None), wish=Desired())
-    assert "it is a bridge (class 0680), which it leaves alone" in found.verdict
-    assert found.to_do.startswith("name it in a rule")
+    names(found.verdict, "bridge", "0680")
+    names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]')
 
 
 def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
@@ -125,14 +129,15 @@ def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
 
 def test_a_vf_of_a_pf_on_vfio_is_not_to_be_bound_but_its_pf_is_to_be_looked_at() -> None:
     found = told(function(driver=None, physfn=B, pf_driver="vfio-pci"), wish=Desired())
-    assert found.to_do.startswith(f"give the PF {B} to virtual machines as a whole; or, when nobody uses it")
+    names(found.to_do, "PF", B)
+    assert A not in found.to_do
 
 
 @pytest.mark.parametrize("pf_driver", ["vfio-pci", "nvme"])
 def test_a_vf_that_was_left_behind_comes_with_the_warning_whoever_takes_it(pf_driver: str) -> None:
     found = told(function(driver=None, physfn=B, pf_driver=pf_driver, left_behind=True), wish=Desired())
     assert found.to_do == told(function(physfn=B, left_behind=True)).to_do
-    assert found.to_do.startswith("reboot the node when it is drained, and write no number of VFs")
+    names(found.to_do, "reboot", B)
 
 
 def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
@@ -141,53 +146,47 @@ def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
     leaving = replace(leaving, groups={number: group._replace(node=True)})
     found = explain.explain(A, turn.first(snapshot(leaving, Desired())))
     assert found is not None
-    assert found.to_do == "stop the virtual machine that has it; the removal then completes"
+    assert found.to_do == devices.WAITS_HINT
 
 
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
-    found = told(function(pci_class="010802", driver="nvme"), wish=Desired())
-    assert found.verdict == (
-        "not offered: no rule takes it, and discovery does not: "
-        "it is an NVMe controller (class 0108), which it leaves alone"
-    )
-    assert found.to_do.startswith(
-        f'name it in a rule: pci: [{{addresses: ["{A}"]}}]; and if this host can do'
-    )
+    disk = function(pci_class="010802", driver="nvme")
+    found = told(disk, wish=Desired())
+    names(found.verdict, "discovery", "NVMe controller", "0108")
+    names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.bind(disk))
 
 
 def test_the_audio_function_of_a_card_goes_with_it_and_needs_no_rule() -> None:
     audio = function(B, device="10f8", pci_class="040300")
     found = told(function(), audio, wish=Desired(), address=B)
-    assert found.verdict == f"not offered: it is an audio device that goes with its card {A}"
+    names(found.verdict, "audio device", A)
     assert found.to_do == ""
 
 
 def test_the_audio_function_that_blocks_its_card_is_to_be_bound_as_well() -> None:
     audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
     found = told(function(), audio, wish=Desired(), address=B)
-    assert found.to_do == f"bind {B} to vfio-pci as well as {A}"
+    names(found.to_do, B, "vfio-pci", A)
 
 
 def test_the_audio_function_of_a_card_that_the_host_uses_sends_to_its_card() -> None:
     audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
     found = told(function(driver="i915"), audio, wish=Desired(), address=B)
-    assert found.to_do == f"ask for its card: nodeagent explain {A}"
+    names(found.to_do, f"nodeagent explain {A}")
 
 
 @pytest.mark.parametrize("other", [function("0000:66:00.0"), function(A, 2), function(A, pci_class="0c0330")])
 def test_an_audio_function_that_goes_with_no_card_is_named_in_a_rule(other: PciFunction) -> None:
     found = told(function(B, pci_class="040300"), other, wish=Desired(), address=B)
-    assert found.to_do.startswith("name it in a rule")
+    names(found.to_do, "rule", f'pci: [{{addresses: ["{B}"]}}]')
 
 
 def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     here = host(function(driver="nvidia"), mdev(), mdev("53764d0e-85a0-42b4-af5c-2046b460b1dd", group=51))
     found = explain.explain(A, turn.first(snapshot(here, Desired())))
     assert found is not None
-    assert found.verdict == "not offered: it carries 2 mdevs, each of which is a device of its own"
-    assert found.to_do == (
-        f"remove its 2 mdevs first, once nobody uses them: binding {A} to vfio-pci takes them away"
-    )
+    names(found.verdict, "2 mdevs")
+    names(found.to_do, "2 mdevs", A, "vfio-pci")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_the_holder_is_named() -> None:
     found = explain.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
     assert found.holder == "ns/vm"
-    assert found.verdict == f"offered as {GPU}, Healthy, held by ns/vm"
+    names(found.verdict, GPU, "Healthy", "ns/vm")
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
@@ -226,26 +225,19 @@ def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
     found = explain.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
     assert found is not None
-    assert found.verdict == "not offered: no rule takes it, and discovery is switched off"
-    assert found.to_do == "name its type in a rule"
-    assert found.rules == (
-        (
-            "rule a.b/two",
-            "; or ".join(
-                (
-                    "types: it has nvidia-222, the rule wants nvidia-223",
-                    "names: it has GRID T4-1Q, the rule wants GRID T4-2Q",
-                )
-            ),
-        ),
-        ("rule a.b/none", "has no selectors, so it takes nothing"),
-        ("discovery", "discovery is switched off"),
+    names(found.verdict, "discovery", "off")
+    names(found.to_do, "type", "rule")
+    each_names(
+        asked(found),
+        ("a.b/two", "types", "nvidia-222", "nvidia-223", "names", "GRID T4-1Q", "GRID T4-2Q"),
+        ("a.b/none", "selectors"),
+        ("discovery", "off"),
     )
 
 
 def test_a_vf_without_a_vgpu_type_says_so() -> None:
     found = told(vgpu(A, vgpu_type=None), wish=Desired())
-    assert found.rules == (("discovery", "it is a VF without a vGPU type"),)
+    each_names(asked(found), ("discovery", "VF", "vGPU type"))
 
 
 def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
@@ -253,6 +245,5 @@ def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
     now = turn.following(before, snapshot(host(function(vendor="8086"))))
     found = explain.explain(A, now)
     assert found is not None
-    assert found.verdict == f"offered as {GPU}, Healthy"
-    assert [rule for rule, _ in found.rules] == [f"rule {GPU}", "discovery", "memory"]
-    assert found.rules[-1][1] == "keeps it: what was offered stays listed while it exists"
+    names(found.verdict, GPU, "Healthy")
+    each_names([rule for rule, _ in found.rules], (GPU,), ("discovery",), ("memory",))

@@ -15,6 +15,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
+from tests.facts import names
 from tests.policy.samples import NODES, UUID, function, holders, host, mdev, snapshot, vgpu
 
 OTHER = UUID[:-1] + "d"
@@ -147,7 +148,7 @@ def test_an_mdev_whose_new_type_nobody_offers_stays_listed_with_the_reason() -> 
     found = reason(now)
     assert found is not None
     assert found.code is ReasonCode.MDEV_TYPE_CHANGED
-    assert found.what == "its type was nvidia-222 and is nvidia-223 now"
+    names(found.what, "nvidia-222", "nvidia-223")
     assert reason(after(now, host(mdev()))) is None
 
 

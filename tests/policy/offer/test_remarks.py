@@ -11,6 +11,7 @@ from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.remark import Remark, RemarkCode
 from nodeagent.policy.offer import remarks, turn
+from tests.facts import names
 from tests.policy.samples import function, host, mdev, snapshot, vgpu
 
 GPU = function("0000:65:00.0", driver="nouveau")
@@ -80,9 +81,10 @@ def test_functions_on_a_host_driver_are_counted_by_driver() -> None:
     other = function("0000:70:00.0", 20, driver="amdgpu", vendor="1002")
     first, second = made(*gpus, other, NET)
     assert (first.code, first.about, first.wrong) == (RemarkCode.HOST_DRIVER, "nouveau", False)
-    assert first.what.startswith("4 functions of discovered classes are on the host driver nouveau")
-    assert first.what.endswith("0000:65:00.0, 0000:66:00.0, 0000:67:00.0 and 1 more")
-    assert second.what.startswith("1 function of a discovered class is on the host driver amdgpu")
+    names(first.what, 4, "nouveau", "0000:65:00.0", "0000:66:00.0", "0000:67:00.0", 1)
+    assert gpus[3].address not in first.what
+    assert (second.code, second.about) == (RemarkCode.HOST_DRIVER, "amdgpu")
+    names(second.what, 1, "amdgpu", other.address)
 
 
 @pytest.mark.parametrize(

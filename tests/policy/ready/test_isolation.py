@@ -14,6 +14,7 @@ from nodeagent.model.ids import GroupNumber
 from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.ready import isolation
+from tests.facts import contains, names
 from tests.policy.ready.asking import by_check, facts, short
 from tests.policy.samples import function, host
 
@@ -60,9 +61,10 @@ def test_what_is_on_host_drivers_as_a_whole_is_a_note() -> None:
 
 def test_what_the_host_uses_is_left_to_it() -> None:
     told = lines(host(function(driver="nouveau"), nic(uses=USED)))
-    assert told["group 1"].to_do == "leave it to the host"
-    assert "in use by the host (eth0, default route)" in told["group 1"].seen
-    assert told["used by the host"].seen == f"{OTHER} (eth0, default route)"
+    assert "vfio-pci" not in told["group 1"].to_do
+    assert "nodeagent explain" not in told["group 1"].to_do
+    names(told["group 1"].seen, "eth0", "default route")
+    names(told["used by the host"].seen, OTHER, "eth0", "default route")
 
 
 def firmware(found: Host) -> Host:
@@ -83,19 +85,24 @@ def test_what_the_kernel_gives_to_nobody_or_unsafely_is_wrong(
 
 
 @pytest.mark.parametrize(
-    ("express", "why"),
-    [
-        (None, "has no ACS, or leads to conventional PCI"),
-        ({GPU, OTHER}, "has no ACS"),
-        ({"0000:01:00.0"}, "leads to conventional PCI, which has no ACS"),
-    ],
+    ("express", "conventional"), [(None, True), ({GPU, OTHER}, False), ({"0000:01:00.0"}, True)]
 )
-def test_the_bridge_that_keeps_cards_together_is_named(express: set[str] | None, why: str) -> None:
-    found = host(function(ports=LINK), function(OTHER, ports=LINK), port())
-    told = lines(found, express=None if express is None else frozenset(express))
-    acs = told["ACS above group 1"]
-    assert (acs.verdict, acs.seen) == (Verdict.NOTE, f"{PORT} {why}, so the group has {GPU}, {OTHER}")
+def test_the_bridge_that_keeps_cards_together_is_named(express: set[str] | None, conventional: bool) -> None:
+    acs = above(express)
+    assert acs.verdict is Verdict.NOTE
+    names(acs.seen, PORT, "ACS", GPU, OTHER)
+    assert contains(acs.seen, "conventional PCI") is conventional
     assert short(acs.to_do)
+
+
+def test_a_bridge_to_conventional_pci_is_no_guess_where_the_functions_are_known() -> None:
+    assert above(None).seen != above({"0000:01:00.0"}).seen
+
+
+def above(express: set[str] | None) -> ReadinessLine:
+    """The line on the bridge above two cards, where these functions are known to be PCI Express."""
+    found = host(function(ports=LINK), function(OTHER, ports=LINK), port())
+    return lines(found, express=None if express is None else frozenset(express))["ACS above group 1"]
 
 
 def test_of_bridges_below_each_other_the_topmost_is_to_blame() -> None:
