@@ -36,7 +36,7 @@ from nodeagent.model.desired import (
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import contradictions, merge
 from nodeagent.policy.offer import shares
-from tests.facts import each_names, names
+from tests.facts import contains, each_names, names
 
 GPU = PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),), place="config.yaml:3")
 
@@ -74,9 +74,9 @@ def test_two_device_nodes_cannot_share_a_name() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [("a.b/c", "a.b/C"), ("x.y/a.b", "x.y/a_b")])
 def test_names_that_share_a_variable_are_refused(one: str, other: str) -> None:
-    assert "would share the variable" in told([PciRule(one), PciRule(other)])[0]
-    assert "would share the variable" in told([PciRule(one)], Alias("d.e/f", other))[0]
-    assert "would share the variable" in told([MdevRule(one), MdevRule(other)])[0]
+    names(told([PciRule(one), PciRule(other)])[0], one, other, "variable")
+    names(told([PciRule(one)], Alias("d.e/f", other))[0], one, other, "variable")
+    names(told([MdevRule(one), MdevRule(other)])[0], one, other, "variable")
     assert told([PciRule(one), MdevRule(other)]) == []
 
 
@@ -85,9 +85,9 @@ def test_an_alias_may_be_of_either_kind_and_shares_the_variable_of_neither(
     kind: type[PciRule | MdevRule],
 ) -> None:
     (what,) = told([kind("a.b/C")], Alias("nvidia.com/GRID_T4-1Q", "a.b/c"))
-    assert "would share the variable" in what
+    names(what, "a.b/C", "a.b/c", "variable")
     (what,) = told([], Alias("nvidia.com/GRID_T4-1Q", "a.b/c"), Alias("nvidia.com/GRID_T4-2Q", "a.b/C"))
-    assert "would share the variable" in what
+    names(what, "a.b/C", "a.b/c", "variable")
 
 
 def test_an_alias_that_leads_to_a_rule_is_of_its_kind() -> None:
@@ -101,11 +101,12 @@ def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     assert most > 100_000
     assert told([NodeRule("example.com/tun", path, most)]) == []
     (finding,) = merge.findings(Configuration(rules=(NodeRule("example.com/tun", path, most + 1),)))
-    assert f"at most {most}" in finding.hint
+    names(finding.hint, most)
 
 
 def test_a_path_that_makes_ids_too_long_is_refused() -> None:
-    assert "device ids of" in told([NodeRule("example.com/n", f"/dev/{'x' * 62}")])[0]
+    (what,) = told([NodeRule("example.com/n", f"/dev/{'x' * 62}")])
+    names(what, "device ids")
 
 
 def test_a_chain_of_aliases_ends_at_its_last_name() -> None:
@@ -125,9 +126,9 @@ def test_a_chain_of_aliases_ends_at_its_last_name() -> None:
     ids=["itself", "two", "a way into a circle"],
 )
 def test_aliases_in_a_circle_are_refused_and_still_end(aliases: list[Alias]) -> None:
-    assert [what for what in told([], *aliases) if "circle" in what] == [
-        f'the alias "{alias.name}" leads in a circle' for alias in aliases
-    ]
+    findings = told([], *aliases)
+    for alias in aliases:
+        assert any(contains(what, alias.name) for what in findings)
     assert merge.merge(Configuration(aliases=tuple(aliases))).aliases
 
 
@@ -243,7 +244,9 @@ def test_only_the_fault_of_the_configuration_that_is_chosen_counts() -> None:
 
 def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
     (finding,) = merge.findings(vgpu("default", "mixd"))
-    assert finding == ("vgpu.yaml", 'it has no configuration "mixd"', 'did you mean "mixed"? (3 in all)')
+    assert finding.place == "vgpu.yaml"
+    names(finding.what, "mixd")
+    names(finding.hint, "mixed", 3)
 
 
 def test_the_fault_of_a_whole_file_counts_as_soon_as_anything_of_it_is_chosen() -> None:
@@ -275,7 +278,7 @@ def test_a_type_that_is_wanted_anywhere_and_excluded_is_refused_however_it_is_sp
 
 
 def test_an_alias_of_a_rule_is_refused_because_it_renames_nothing() -> None:
-    assert "renames nothing" in told([GPU], Alias(GPU.name, "a.b/c"))[0]
+    names(told([GPU], Alias(GPU.name, "a.b/c"))[0], "alias", GPU.name)
 
 
 def test_an_alias_may_lead_to_a_plain_rule_but_not_to_one_with_options_or_of_another_kind() -> None:

@@ -13,6 +13,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
+from tests.facts import names
 from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, reserved, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
@@ -74,7 +75,7 @@ def test_a_device_that_goes_before_the_kubelet_has_named_its_pod_stays_as_well()
     assert listed(decision) == {A: ReasonCode.GONE}
     (told,) = decision.resources[ResourceName(GPU)].devices
     assert told.reason is not None
-    assert told.reason.hint.startswith("stop that pod; ")
+    names(told.reason.hint, "pod")
     decision = turn.following(decision, snapshot(host(), holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.GONE}
     assert listed(turn.following(decision, snapshot(host()))) == {}

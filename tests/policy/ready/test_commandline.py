@@ -7,6 +7,7 @@ import pytest
 
 from nodeagent.model.surroundings import Loader
 from nodeagent.policy.ready import commandline
+from tests.facts import names
 from tests.policy.ready.asking import short
 
 
@@ -40,5 +41,5 @@ def test_every_loader_adds_and_takes_a_word_and_asks_for_a_drained_node(loader: 
         commandline.take("intel_iommu=off", loader),
     ):
         assert "intel_iommu=o" in told
-        assert told.endswith("drain the node and reboot")
+        names(told, "drain", "reboot")
         assert short(told)
