@@ -22,6 +22,7 @@ from nodeagent.model.resource import ReasonCode
 from nodeagent.sim.kubelet.state import Pod
 from tests.agent.wired import GPU, GPUS, KVM, KVMS, NEIGHBOUR, ONE, TWO, Agent, agent_in
 from tests.conftest import Said
+from tests.facts import names
 from tests.sim import fifos
 
 
@@ -96,7 +97,7 @@ async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, sai
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
     (event,) = said(log.DEVICE_UNHEALTHY)
     assert (event["device"], event["reason"]) == (ONE, ReasonCode.DRIVER_CHANGED.value)
-    assert str(event["hint"]).startswith(f"if this host can do without {ONE}")
+    names(str(event["hint"]), ONE, "vfio-pci")
     assert [each["device"] for each in said(log.DEVICE_HEALTHY)] == [ONE]
     assert {each["pci_address"] for each in (event, *said(log.DEVICE_HEALTHY))} == {ONE}
 
@@ -134,8 +135,7 @@ async def test_a_device_that_changed_unseen_is_refused_and_shown_before_the_refu
         agent.host.bind(address, "nouveau")
     pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
     assert pod.phase == "Failed"
-    assert "its driver is nouveau" in pod.message
-    assert "bind it to vfio-pci" in pod.message
+    names(pod.message, "nouveau", "vfio-pci")
     (asked,) = agent.kubelet.statistics.allocations
     last = agent.kubelet.statistics.lists[GPU][-1]
     assert last.health[asked.ids[0]] == "Unhealthy"
@@ -175,7 +175,7 @@ async def test_the_list_knows_of_a_refusal_as_soon_as_it_is_raised(agent: Agent)
 
 @pytest.mark.parametrize("device_id", ["0000:ff:1f.7", "nonsense"])
 async def test_an_unknown_device_is_refused(agent: Agent, device_id: str) -> None:
-    with pytest.raises(Refused, match=f"{device_id} is not a device of this node"):
+    with pytest.raises(Refused, match=device_id):
         await agent.answers().allocate([device_id])
 
 

@@ -21,6 +21,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim.host import SimulatedHost
+from tests import facts
 from tests.conftest import Said
 
 PCI_IDS = "/usr/share/hwdata/pci.ids"
@@ -112,7 +113,7 @@ async def test_the_name_of_the_life_before_counts_until_holders_are_known(
     (line,) = said(log.NAME_CHANGED)
     assert (line["resource"], line["name"]) == ("nvidia.com/ONE", "nvidia.com/RENAMED")
     (problem,) = life.keeper.status().problems
-    assert "nvidia.com/ONE is called nvidia.com/RENAMED now" in problem
+    facts.names(problem, "nvidia.com/ONE", "nvidia.com/RENAMED")
 
 
 async def one_life(host: SimulatedHost, *texts: str) -> None:

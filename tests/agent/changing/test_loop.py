@@ -29,6 +29,7 @@ from tests.agent.changing.changing import (
     uuid,
 )
 from tests.conftest import Said
+from tests.facts import names
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
@@ -135,7 +136,7 @@ async def test_what_a_pod_holds_waits_and_is_replaced_when_it_is_released(tmp_pa
         await changing.until_at_rest()
         assert list(changing.cards.instances) == [held]
         (waiting,) = changing.plan.waiting
-        assert "held by ns/vm" in waiting.why
+        names(waiting.why, "ns/vm")
         (line,) = (line for line in said(log.ACTION_WAITING) if held in str(line["action"]))
         assert (line["device"], line["pod"], line["type"]) == ((held,), ("ns/vm",), "nvidia-223")
         changing.hold()

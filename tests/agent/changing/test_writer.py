@@ -24,6 +24,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import settings
+from tests.facts import names
 
 A, B = "0000:01:00.0", "0000:01:00.1"
 BIND = BindDrivers(A, tuple(Move(each, "nvme", "vfio-pci", "nvme") for each in (A, B)))
@@ -107,7 +108,7 @@ async def test_the_kubelet_is_asked_before_each_function_and_after_the_last(idle
 async def test_what_was_given_by_any_of_these_answers_is_as_it_was(idle: Writing, number: int) -> None:
     idle.asking(Kubelet(idle.snapshots, number))
     async with answering(idle):
-        assert f"{B} is held by ns/one" in await idle.refusal()
+        names(await idle.refusal(), B, "ns/one")
     assert idle.bound == ["nvme", "nvme"]
 
 

@@ -78,7 +78,7 @@ async def test_what_cannot_be_written_is_said_until_something_could_be(kept: Kep
     aside.mkdir()
     async with kept.living():
         kept.keeper.keep(None, NEW)
-        await kept.until(lambda: "is not kept for a reboot" in kept.keeper.unsaved)
+        await kept.until(lambda: bool(kept.keeper.unsaved))
         aside.rmdir()
         kept.keeper.keep(None, NEXT)
         await kept.until(lambda: not kept.keeper.unsaved)

@@ -11,6 +11,7 @@ from nodeagent.agent.cluster import notices, reasons
 from nodeagent.agent.cluster.notices import FEW, SETTLED, Notices
 from nodeagent.agent.cluster.reasons import Notice
 from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
 from tests.agent.cluster.statuses import (
@@ -25,6 +26,7 @@ from tests.agent.cluster.statuses import (
     group,
     status,
 )
+from tests.facts import each_names, names
 
 HELD = bad(code=ReasonCode.GROUP_HELD)
 CONFLICT = bad(code=ReasonCode.GROUP_NOT_VIABLE)
@@ -39,26 +41,31 @@ GONE = "there is no deployed KubeVirt CR any more: what it said last stays in fo
 PAGE = Path(__file__).parents[3] / "docs/events.md"
 
 
-def told(before: Status, now: Status) -> list[tuple[str, str, str]]:
-    """Reason, pod and words."""
-    return [(each.reason.name, each.pod, each.message) for each in notices.notices(before, now)]
+def broken(code: str) -> tuple[str, ...]:
+    """What is said of the GPU that has this code."""
+    return (GPU, GPU_AT, f"it is {code}", f"mend {GPU_AT}")
 
 
-CASES = {
+CHANGED = broken("driver-changed")
+
+Told = tuple[str, str, tuple[str, ...]]
+"""Reason, pod, and the facts that the message names."""
+
+CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     "a stale resource is removed": (
         status()._replace(cluster=ClusterStatus(stale_removed=("a.b/older",))),
         status()._replace(cluster=ClusterStatus(stale_removed=("a.b/older", "a.b/old"))),
-        [("StaleResourceRemoved", "", "a.b/old: the Node counted it as 0, and nobody gave it")],
+        [("StaleResourceRemoved", "", ("a.b/old",))],
     ),
     "a device breaks": (
         status(good()),
         status(bad()),
-        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}")],
+        [("DeviceUnhealthy", "", CHANGED)],
     ),
     "and says something else": (
         status(bad()),
         status(bad(code=ReasonCode.GONE)),
-        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is fallen-off-the-bus; mend {GPU_AT}")],
+        [("DeviceUnhealthy", "", broken("fallen-off-the-bus"))],
     ),
     "and there is other advice on it": (
         status(bad()),
@@ -68,12 +75,12 @@ CASES = {
     "it is whole again": (
         status(bad()),
         status(good()),
-        [("DeviceHealthy", "", f"{GPU}: {GPU_AT} is Healthy")],
+        [("DeviceHealthy", "", (GPU, GPU_AT, "Healthy"))],
     ),
     "it is whole again and held": (
         status(bad()),
         status(HELD),
-        [("DeviceHealthy", "", f"{GPU}: {GPU_AT} can be given again later: it is group-held")],
+        [("DeviceHealthy", "", (GPU, GPU_AT, "it is group-held"))],
     ),
     "it waits for a pod": (status(good()), status(HELD), []),
     "it waited for a pod": (status(HELD), status(good()), []),
@@ -81,43 +88,43 @@ CASES = {
     "it is new, and broken": (
         status(),
         status(bad()),
-        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}")],
+        [("DeviceUnhealthy", "", CHANGED)],
     ),
-    "it goes": (status(good()), status(), [("DeviceGone", "", f"{GPU}: {GPU_AT} is no longer listed")]),
+    "it goes": (status(good()), status(), [("DeviceGone", "", (GPU, GPU_AT))]),
     "an mdev goes": (status(good(UUID)), status(), []),
     "a pod has the broken one": (
         status(good(), held={GPU_AT: "ns/vm"}),
         status(bad(), held={GPU_AT: "ns/vm"}),
         [
-            ("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}"),
-            ("DeviceUnhealthy", "ns/vm", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}"),
+            ("DeviceUnhealthy", "", CHANGED),
+            ("DeviceUnhealthy", "ns/vm", CHANGED),
         ],
     ),
     "and a pod without a name": (
         status(good()),
-        status(bad(), held={GPU_AT: "a pod that the kubelet does not name yet"}),
-        [("DeviceUnhealthy", "", f"{GPU}: {GPU_AT}: it is driver-changed; mend {GPU_AT}")],
+        status(bad(), held={GPU_AT: UNNAMED}),
+        [("DeviceUnhealthy", "", CHANGED)],
     ),
     "the pod lets the broken one go": (status(bad(), held={GPU_AT: "ns/vm"}), status(bad()), []),
     "the pod's device is whole again": (
         status(bad(), held={GPU_AT: "ns/vm"}),
         status(good(), held={GPU_AT: "ns/vm"}),
         [
-            ("DeviceHealthy", "", f"{GPU}: {GPU_AT} is Healthy"),
-            ("DeviceHealthy", "ns/vm", f"{GPU}: {GPU_AT} is Healthy"),
+            ("DeviceHealthy", "", (GPU, GPU_AT, "Healthy")),
+            ("DeviceHealthy", "ns/vm", (GPU, GPU_AT, "Healthy")),
         ],
     ),
     "a host driver takes a part of the group": (
         status(good()),
         status(CONFLICT),
-        [("GroupConflict", "", f"{GPU}: {GPU_AT}: it is group-not-viable; mend {GPU_AT}")],
+        [("GroupConflict", "", broken("group-not-viable"))],
     ),
     "two pods have parts of a group": (
         status(good()),
         status(HELD, held={GPU_AT: "ns/one", SOUND_AT: "ns/two"}, groups=[group(GPU_AT, SOUND_AT)]),
         [
-            ("GroupConflict", "", f"{GPU}: {GPU_AT}: it is group-held; mend {GPU_AT}"),
-            ("GroupConflict", "ns/one", f"{GPU}: {GPU_AT}: it is group-held; mend {GPU_AT}"),
+            ("GroupConflict", "", broken("group-held")),
+            ("GroupConflict", "ns/one", broken("group-held")),
         ],
     ),
     "one pod has two parts of a group": (
@@ -128,12 +135,12 @@ CASES = {
     "a change waits": (
         status(),
         status(changes=NO_CHANGES._replace(waiting=(WAITING,))),
-        [("ChangeWaiting", "", "0000:3b:00.0: waiting to remove mdev x: held by ns/vm")],
+        [("ChangeWaiting", "", ("0000:3b:00.0", WAITING.action, WAITING.why))],
     ),
     "a change is refused": (
         status(),
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
-        [("ApplyFailed", "", "0000:3b:00.0: Input/output error; look at dmesg")],
+        [("ApplyFailed", "", ("0000:3b:00.0", FAILING.what, FAILING.hint))],
     ),
     "a change that was refused waits for its next try": (
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
@@ -148,38 +155,40 @@ CASES = {
     "the kernel does not answer": (
         status(),
         status(changes=NO_CHANGES._replace(late=("create mdev x",))),
-        [("ApplyFailed", "", "the kernel does not answer: create mdev x")],
+        [("ApplyFailed", "", ("kernel", "create mdev x"))],
     ),
     "a wish cannot be met": (
         status(),
         status(changes=NO_CHANGES._replace(problems=("no card has the type x",))),
-        [("WishUnmet", "", "no card has the type x")],
+        [("WishUnmet", "", ("no card has the type x",))],
     ),
     "virt-handler makes mdevs, too": (
         status(),
         status(changes=NO_CHANGES._replace(problems=(OBSTACLE,)), refused=(OBSTACLE,)),
-        [("VirtHandlerConflict", "", OBSTACLE)],
+        [("VirtHandlerConflict", "", (OBSTACLE,))],
     ),
     "the configuration is wrong": (
         status(),
         status(error="config.yaml:3: x\nwrite y\nand z"),
-        [("ConfigurationRefused", "", "config.yaml:3: x; write y")],
+        [("ConfigurationRefused", "", ("config.yaml:3", "x", "write y"))],
     ),
     "the configuration is right again": (
         status(error="config.yaml:3: x\nwrite y"),
         status(),
-        [("ConfigurationAccepted", "", "the configuration is right again")],
+        [("ConfigurationAccepted", "", ("configuration",))],
     ),
-    "the CR is gone": (status(), status(doubts=(GONE,)), [("CRNotInForce", "", GONE)]),
+    "the CR is gone": (status(), status(doubts=(GONE,)), [("CRNotInForce", "", (GONE,))]),
     "another doubt": (status(), status(doubts=("the cluster has no Node of the name x",)), []),
-    "an entry is refused": (status(), status(refused=(ENTRY,)), [("CREntryRefused", "", ENTRY)]),
+    "an entry is refused": (status(), status(refused=(ENTRY,)), [("CREntryRefused", "", (ENTRY,))]),
     "nothing is new": (status(bad(), refused=(ENTRY,)), status(bad(), refused=(ENTRY,)), []),
 }
 
 
 @pytest.mark.parametrize(("before", "now", "expected"), CASES.values(), ids=CASES)
-def test_what_is_new_is_told(before: Status, now: Status, expected: list[tuple[str, str, str]]) -> None:
-    assert told(before, now) == expected
+def test_what_is_new_is_told(before: Status, now: Status, expected: list[Told]) -> None:
+    found = notices.notices(before, now)
+    assert [(each.reason.name, each.pod) for each in found] == [(reason, pod) for reason, pod, _ in expected]
+    each_names([each.message for each in found], *(facts for _, _, facts in expected))
 
 
 def test_every_reason_is_given_and_its_name_is_one_word() -> None:
@@ -209,8 +218,9 @@ def made(instances: int, number: int, removed: int = 0) -> list[Notice]:
 
 
 def test_what_was_made_on_a_card_and_removed_is_told_by_its_number() -> None:
-    assert [each.message for each in made(4, 4)] == ["0000:3b:00.0: 4 x nvidia-222 made"]
-    assert [each.message for each in made(0, 0, removed=4)] == ["0000:3b:00.0: 4 x nvidia-222 removed"]
+    for found, reason in ((made(4, 4), reasons.MDEV_CREATED), (made(0, 0, removed=4), reasons.MDEV_REMOVED)):
+        assert [each.reason for each in found] == [reason]
+        each_names([each.message for each in found], ("0000:3b:00.0", 4, "nvidia-222"))
     assert made(4, 0) == [], "others have made them"
 
 
@@ -219,7 +229,8 @@ def test_while_a_card_is_worked_on_nothing_is_told_of_it() -> None:
     assert memory.of(status(changes=cards(0)), 0.0) == []
     assert memory.of(status(changes=cards(2, made=2, busy=True)), 1.0) == []
     (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
-    assert only.message == "0000:3b:00.0: 16 x nvidia-222 made"
+    assert only.reason is reasons.MDEV_CREATED
+    names(only.message, "0000:3b:00.0", 16, "nvidia-222")
     assert memory.of(status(changes=cards(16, made=16)), 3.0) == []
 
 
@@ -228,7 +239,8 @@ def test_what_no_card_shows_yet_is_told_when_one_does() -> None:
     assert memory.of(status(changes=cards(0)), 0.0) == []
     assert memory.of(status(changes=cards(0, made=16)), 1.0) == []
     (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
-    assert only.message == "0000:3b:00.0: 16 x nvidia-222 made"
+    assert only.reason is reasons.MDEV_CREATED
+    names(only.message, "0000:3b:00.0", 16, "nvidia-222")
 
 
 def test_what_stood_at_the_first_look_is_told_when_it_still_stands_after_a_moment() -> None:
@@ -254,6 +266,7 @@ def test_many_of_one_reason_are_one() -> None:
     of_pod = several[0]._replace(pod="ns/vm")
     assert notices.folded([*several[:FEW], other, of_pod]) == [*several[:FEW], other, of_pod]
     first, *rest = notices.folded([*several, other, of_pod, other])
-    assert first.what == "device 0; device 1; device 2; and 12 more"
-    assert "nodeagent status" in first.do
+    names(first.what, *(f"device {number}" for number in range(FEW)), 15 - FEW)
+    assert f"device {FEW}" not in first.what
+    names(first.do, "nodeagent status")
     assert rest == [other, of_pod]

@@ -15,6 +15,7 @@ from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.store import EVENTS
 from tests.agent.cluster.statuses import GPU, GPU_AT, OTHER_AT, bad, good, status
 from tests.agent.cluster.telling import Telling, telling
+from tests.facts import names
 
 HELD = {GPU_AT: "ns/vm"}
 ENDS = "events is forbidden: unable to create new content in namespace ns because it is being terminated"
@@ -82,7 +83,7 @@ async def test_without_a_right_on_pods_the_node_is_told_all_the_same(tmp_path: P
         it.now(status(good(), good(OTHER_AT), held=HELD))
         await it.server.until(lambda: len(it.written) == 2)
         (line,) = it.status.unwritten
-        assert line.startswith("Events about pods cannot be written: POST /api/v1/namespaces/ns/events: 403")
+        names(line, "pods", "POST /api/v1/namespaces/ns/events", 403)
         assert [each.path for each in it.server.statistics.requests if "/ns/" in each.path] == [
             "/api/v1/namespaces/ns/events"
         ]

@@ -15,6 +15,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from tests.conftest import Said
+from tests.facts import names
 
 GPU = ResourceName("example.com/gpu")
 CARD, SOUND = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
@@ -112,10 +113,10 @@ BOARD = ResourceName("example.com/board")
 CARDS = PciRule(BOARD, (PciSelector(addresses=("0000:01:00.0",)),))
 
 
-def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI) -> object:
+def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI) -> str:
     """What is said of a device that its resource lists no more."""
     devices.changes(Resource(GPU, kind, (healthy(gone),)), Resource(GPU, kind, ()), now)
-    return said(log.DEVICE_GONE)[-1]["why"]
+    return str(said(log.DEVICE_GONE)[-1]["why"])
 
 
 def decided(*rules: PciRule) -> Decision:
@@ -125,13 +126,13 @@ def decided(*rules: PciRule) -> Decision:
 
 
 def test_only_what_the_host_has_no_more_is_said_to_have_left(said: Said) -> None:
-    assert why_gone(said, decided(), SOUND) == "it has left the machine"
-    assert why_gone(said, decided(CARDS)) == f"it is offered as {BOARD} now"
-    assert why_gone(said, decided()) == "no rule takes it now, nor does discovery"
-    assert why_gone(said, decided(), "kvm-2", Kind.NODE) == "the rule makes fewer shares of its node now"
+    assert why_gone(said, decided(), SOUND) == devices.LEFT
+    names(why_gone(said, decided(CARDS)), BOARD)
+    names(why_gone(said, decided()), "rule", "discovery")
+    assert why_gone(said, decided(), "kvm-2", Kind.NODE) == devices.FEWER
 
 
 def test_a_resource_that_ends_names_those_that_have_its_devices_now() -> None:
     ending = resource(healthy())
-    assert devices.successors(ending, decided(CARDS)) == f"its devices are offered as {BOARD} now"
-    assert devices.successors(ending, decided()) == "nothing is to be offered under this name any more"
+    names(devices.successors(ending, decided(CARDS)), BOARD)
+    assert BOARD not in devices.successors(ending, decided())

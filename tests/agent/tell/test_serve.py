@@ -41,6 +41,6 @@ async def test_a_socket_that_cannot_be_had_names_its_setting(tmp_path: Path) -> 
         ("s.sock", status.serve_status(path, lambda: WELL)),
         ("s.sock.snapshot", status.serve_snapshot(path, lambda: BASIS)),
     ):
-        with pytest.raises(KernelRefused, match=f"{name} cannot be served") as caught:
+        with pytest.raises(KernelRefused, match=name) as caught:
             await serving
         assert "--status-socket" in caught.value.hint
