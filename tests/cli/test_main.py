@@ -24,6 +24,7 @@ from nodeagent.model import plain
 from nodeagent.render import status
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.facts import contains, names
 from tests.render.statuses import WELL
 
 ONE = nodes.address(0)
@@ -65,12 +66,10 @@ def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]
         task.cancel()
 
 
-def notice(host: SimulatedHost) -> str:
-    """The line that says whose settings count."""
-    return (
-        f"nodeagent: no daemon answers at {host.path('/run/nodeagent/status.sock')} "
-        "(No such file or directory): this is what one with the settings of this shell would do\n"
-    )
+def is_notice(line: str, host: SimulatedHost) -> bool:
+    """True for the line that says that no daemon was asked."""
+    socket = host.path("/run/nodeagent/status.sock")
+    return line.startswith("nodeagent: ") and contains(line, socket, "No such file or directory")
 
 
 def test_where_no_daemon_could_start_status_says_what_is_wrong_with_the_configuration(
@@ -79,13 +78,14 @@ def test_where_no_daemon_could_start_status_says_what_is_wrong_with_the_configur
     host.write_file("/etc/nodeagent/config.yaml", "discovry: {}\n")
     code, _, err = run("status")
     assert code == 1
-    assert "mend the configuration first" in err.splitlines()[1]
-    assert 'did you mean "discovery"?' in err.splitlines()[1]
+    names(err.splitlines()[1], "configuration", '"discovery"')
 
 
 def test_scan_shows_all_devices(run: Run, host: SimulatedHost) -> None:
     code, out, err = run("scan")
-    assert (code, err) == (0, notice(host))
+    assert code == 0
+    (line,) = err.splitlines()
+    assert is_notice(line, host)
     assert all(nodes.address(number) in out for number in (0, 1))
 
 
@@ -125,12 +125,12 @@ def test_explain_tells_the_same_to_people_and_programs(run: Run, host: Simulated
 @pytest.mark.parametrize(
     ("arguments", "code", "what", "hint"),
     [
-        (("explain", "banana"), 2, "banana is no PCI address, UUID, ", "known here: "),
-        (("explain", "0000:ff:1f.7"), 1, "there is no device 0000:ff:1f.7", "nodeagent scan lists all"),
-        (("explain", ONE, "--host", "/no/such.json"), 2, "/no/such.json: ", "nodeagent scan -o json"),
-        (("status",), 1, "no daemon answers at ", "start one for that host with: nodeagent run --root /"),
+        (("explain", "banana"), 2, "banana", "nvidia.com/"),
+        (("explain", "0000:ff:1f.7"), 1, "0000:ff:1f.7", "nodeagent scan"),
+        (("explain", ONE, "--host", "/no/such.json"), 2, "/no/such.json", "nodeagent scan -o json"),
+        (("status",), 1, "/run/nodeagent/status.sock", "nodeagent run --root /"),
         (("scan", "--timing-settle", "soon"), 2, "timing.settle", ""),
-        (("config", "--check", "/no/such.yaml"), 2, "/no/such.yaml: no such file", "give the path"),
+        (("config", "--check", "/no/such.yaml"), 2, "/no/such.yaml", "path"),
     ],
     ids=["no address", "no device", "no saved host", "no daemon", "bad flag", "no file"],
 )
@@ -149,7 +149,7 @@ def test_a_saved_host_that_is_none_is_a_mistake(run: Run, tmp_path: Path) -> Non
     (tmp_path / "x.json").write_text("{}")
     code, _, err = run("explain", ONE, "--host", str(tmp_path / "x.json"))
     assert code == 2
-    assert "this is no saved host" in err
+    names(err.splitlines()[0], "kind", "Host")
 
 
 def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
@@ -166,7 +166,7 @@ def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHos
     with daemon(host, plain.dump(WELL._replace(problems=("a/b: something is wrong",)))):
         code, text, _ = run("status")
     assert code == 3
-    assert text.endswith("to look at:\n  a/b: something is wrong\n")
+    assert text.endswith(":\n  a/b: something is wrong\n")
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {**plain.dump(WELL), "pid": "seven"}], ids=str)
@@ -175,8 +175,8 @@ def test_a_status_of_another_make_costs_two_lines(run: Run, host: SimulatedHost,
         code, out, err = run("status")
     assert (code, out) == (1, "")
     first, second = err.splitlines()
-    assert "cannot be read" in first
-    assert "another version" in second
+    assert first.startswith("nodeagent: ")
+    names(second, "version")
 
 
 @pytest.mark.parametrize("document", [None, [], {}], ids=str)
@@ -208,8 +208,8 @@ def test_an_answer_that_cannot_be_read_is_none_and_says_why(
         code, out, err = run("scan")
     assert (code, ONE in out) == (0, True)
     (line,) = err.splitlines()
-    assert line.startswith("nodeagent: no daemon answers at ")
-    assert "its answer" in line or "no saved host" in line
+    names(line, host.path("/run/nodeagent/status.sock"))
+    assert not is_notice(line, host)
 
 
 def test_config_shows_values_and_where_they_come_from(run: Run, host: SimulatedHost) -> None:
@@ -243,7 +243,9 @@ def test_warnings_go_to_stderr(run: Run, host: SimulatedHost, monkeypatch: pytes
     monkeypatch.setenv("NODEAGENT_TIMING_SETLE", "3s")
     code, out, err = run("config", "-o", "json")
     assert code == 0
-    assert err.startswith(f"{notice(host)}nodeagent: env NODEAGENT_TIMING_SETLE is not a setting")
+    first, second, *_ = err.splitlines()
+    assert is_notice(first, host)
+    names(second, "NODEAGENT_TIMING_SETLE")
     assert json.loads(out)["warnings"]
 
 
@@ -251,32 +253,47 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--version"])
     assert ended.value.code == 0
-    version, names = capsys.readouterr().out.splitlines()
+    version, pci_ids = capsys.readouterr().out.splitlines()
     assert version == f"nodeagent {__version__}"
-    assert names == f"bundled pci.ids of {pciids.bundled_date()}"
+    assert contains(pci_ids, "pci.ids", pciids.bundled_date())
+
+
+def plain_help(capsys: pytest.CaptureFixture[str], verb: str) -> str:
+    """The help of a verb."""
+    with pytest.raises(SystemExit):
+        main.main([verb, "--help"])
+    return capsys.readouterr().out
 
 
 def test_the_help_of_a_verb_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main.main(["plan", "--help"])
-    usage, about, *_ = capsys.readouterr().out.split("\n\n")
+    usage, about, *_ = plain_help(capsys, "plan").split("\n\n")
     assert " ".join(usage.split()) == (
         "usage: nodeagent plan [-h] [--config FILE] [--host FILE] [--machine-id ID] [-o FORM]"
         " [--SETTING VALUE ...]"
     )
-    assert about.splitlines()[0] == "Show what would be done to devices, and why; change nothing."
+    assert about.strip()
+    assert about not in plain_help(capsys, "scan")
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["dance"], ["scan", "--no-such-flag"], ["scan", "-o", "xml"]], ids=str
+    ("arguments", "advice"),
+    [
+        ([], "nodeagent --help"),
+        (["dance"], "plan"),
+        (["scan", "--no-such-flag"], "nodeagent --help"),
+        (["scan", "-o", "xml"], "wide"),
+    ],
+    ids=str,
 )
-def test_wrong_usage_is_exit_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_exit_code_two(
+    arguments: list[str], advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(arguments)
     assert ended.value.code == 2
     what, hint = capsys.readouterr().err.splitlines()
     assert what.startswith("nodeagent: ")
-    assert hint.startswith(("nodeagent --help shows", "known here: "))
+    names(hint, advice)
 
 
 def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
@@ -284,7 +301,9 @@ def test_a_terminal_without_our_signs_gets_escapes(host: SimulatedHost) -> None:
     command = [sys.executable, "-m", "nodeagent", "--root", host.directory, "config"]
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, notice(host))
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert is_notice(line, host)
     assert "T4\\xe9" in done.stdout
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from nodeagent.cli import main, parser
 from nodeagent.sim import nodes
+from tests.facts import each_names, names
 
 VERBS = [verb.name for verb in parser.VERBS]
 LONG = {"run", "config"}  # which show the settings
@@ -70,7 +71,9 @@ def test_every_verb_tells_examples_that_parse_and_its_exit_codes(
         words = shlex.split(line.partition(" > ")[0])[1:]
         assert verb in words
         assert callable(parser.parser().parse_args(words).run)
-    assert "Exit codes: 0 fine, 1 failed, 2 usage or configuration" in text
+    (codes,) = re.findall(r"^Exit codes: (.*(?:\n.+)*)", text, re.MULTILINE)
+    for code in (0, 1, 2):
+        names(codes, code)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -98,9 +101,7 @@ def test_the_root_may_stand_before_and_after_the_verb(
 
 
 @pytest.mark.parametrize(
-    ("root", "what"),
-    [("", "it is empty"), ("no", "no such directory"), (".", "there is no sys/ in it")],
-    ids=["empty", "absent", "no host"],
+    ("root", "what"), [("", "empty"), ("no", "directory"), (".", "sys/")], ids=["empty", "absent", "no host"]
 )
 def test_a_root_without_a_host_is_a_mistake(
     root: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -109,8 +110,9 @@ def test_a_root_without_a_host_is_a_mistake(
     assert main.main(["--root", root, "scan"]) == 2
     out, err = capsys.readouterr()
     first, second = err.splitlines()
-    assert (out, first) == ("", f'nodeagent: --root "{root}": {what}')
-    assert second == "give the directory that holds sys/ and dev/"
+    assert out == ""
+    names(first, f'--root "{root}"', what)
+    names(second, "sys/", "dev/")
 
 
 def test_a_configuration_is_checked_from_standard_input() -> None:
@@ -118,10 +120,7 @@ def test_a_configuration_is_checked_from_standard_input() -> None:
     assert (fine.returncode, fine.stdout, fine.stderr) == (0, "-: fine\n", "")
     wrong = nodeagent("config", "--check", "-", given="\ndiscovry: 1\n")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.splitlines() == [
-        "nodeagent: -:2: discovry: unknown key",
-        'did you mean "discovery"? (17 in all)',
-    ]
+    each_names(wrong.stderr.splitlines(), ("-:2", "discovry"), ('"discovery"',))
     assert nodeagent("config", "--check", "-").returncode == 0, "an empty file is fine"
 
 
@@ -149,17 +148,15 @@ def test_a_full_disk_is_a_sentence() -> None:
     with open("/dev/full", "w") as full:
         done = nodeagent("config", "--schema", stdout=full.fileno())
     assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "nodeagent: the answer cannot be written to standard output: No space left on device",
-        "make room on that file system (df shows how much, df -i how many files)",
-    ]
+    each_names(done.stderr.splitlines(), ("standard output", "No space left on device"), ("df", "df -i"))
 
 
 def test_a_closed_standard_output_is_a_sentence() -> None:
     command = f"{shlex.quote(sys.executable)} -m nodeagent config --schema >&-"
     done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("nodeagent: standard output is closed\n")
+    assert done.stderr.startswith("nodeagent: ")
+    names(done.stderr.splitlines()[0], "standard output")
 
 
 def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:

@@ -20,6 +20,7 @@ from nodeagent.sim import files
 from nodeagent.sim.cards import SimulatedCards, add_card
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.facts import contains, each_names, names
 from tests.policy.change.splitting import MACHINE, settle, t4, wanted
 from tests.sim.vfs import vf_addresses
 
@@ -54,8 +55,8 @@ def test_a_plan_for_a_saved_host_is_shown(root: Path, run: Run) -> None:
     path = saved(root, MdevKernel([t4(1), t4(2)]))
     code, out, err = run("plan", "--host", path, "--machine-id", MACHINE)
     assert (code, err) == (0, "")
-    assert "0000:02:00.0  is for nvidia-228, has nothing" in out
-    assert out.splitlines()[-1] == "to do: 18, waiting: 0"
+    assert any(contains(line, "0000:02:00.0", "nvidia-228") for line in out.splitlines())
+    names(out.splitlines()[-1], 18, 0)
 
 
 def test_the_machine_id_tells_what_is_ours(root: Path, run: Run) -> None:
@@ -85,10 +86,7 @@ def test_a_machine_id_may_be_spelled_as_other_programs_do(root: Path, run: Run, 
 def test_what_is_no_machine_id_is_refused(root: Path, run: Run, text: str) -> None:
     code, out, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", text)
     assert (code, out) == (2, "")
-    assert err.splitlines() == [
-        f'nodeagent: --machine-id: "{text}" is no machine id',
-        "give the 32 hexadecimal digits that stand in /etc/machine-id of that host",
-    ]
+    each_names(err.splitlines(), ("--machine-id", f'"{text}"'), (32, "/etc/machine-id"))
 
 
 def test_virtual_functions_are_planned_without_a_machine_id(root: Path, run: Run) -> None:
@@ -98,8 +96,9 @@ def test_virtual_functions_are_planned_without_a_machine_id(root: Path, run: Run
     vfs = "sriov: [{match: [{vendors: ['10de']}], numVFs: 4}]\n"
     (root / "etc/nodeagent/config.yaml").write_text(vfs)
     code, out, err = run("plan")
-    assert (code, out.splitlines()[-1]) == (0, "to do: 0, waiting: 1")
-    assert "which mdevs are ours cannot be told" in err
+    assert code == 0
+    names(out.splitlines()[-1], 0, 1)
+    names(err, "mdevs")
     (root / "etc/nodeagent/config.yaml").write_text(MANAGE + vfs)
     code, _, err = run("plan")
     assert (code, "--machine-id" in err) == (2, True)
@@ -119,11 +118,9 @@ def test_a_node_without_a_wish_is_told_so(root: Path, run: Run) -> None:
         (root / path).mkdir(parents=True)
     code, out, _ = run("plan")
     assert code == 0
-    assert out.splitlines() == [
-        "mdevs are not managed: no mdev or vGPU is made or removed",
-        "",
-        "nothing to do",
-    ]
+    first, gap, last = out.splitlines()
+    names(first, "mdevs", "vGPU")
+    assert (gap, contains(last, "waiting")) == ("", False)
 
 
 def test_a_definition_that_is_not_used_is_named(root: Path, run: Run) -> None:
@@ -132,7 +129,8 @@ def test_a_definition_that_is_not_used_is_named(root: Path, run: Run) -> None:
     (root / "etc/mdevctl.d/mtty/x").write_text("{}")
     _, _, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", MACHINE)
     assert err.startswith("nodeagent: ")
-    assert "etc/mdevctl.d/mtty/x is not used: its name is no UUID" in err
+    assert "etc/mdevctl.d/mtty/x" in err
+    names(err, "UUID")
 
 
 def full_vgpu_card(root: Path) -> list[str]:

@@ -16,6 +16,7 @@ import yaml
 from nodeagent import config
 from nodeagent.cli import main
 from tests.cluster import crs
+from tests.facts import names
 
 MDEVS = {
     "mediatedDeviceTypes": ["nvidia-222", "GRID T4-2B"],
@@ -108,7 +109,7 @@ def test_a_usb_entry_becomes_a_rule_for_sets(translate: Translate) -> None:
     told = translate({"usb": [{"resourceName": "a.b/set", "selectors": pairs}]})
     picked = [{"vendors": ["46f4"], "products": ["0001"]}, {"vendors": ["1234"], "products": ["5678"]}]
     assert told.resources == [{"name": "a.b/set", "usb": picked, "bundle": True}]
-    assert "virt-handler offers them too: a.b/set" in told.err
+    names(told.err, "virt-handler", "a.b/set")
 
 
 def test_wanted_mdevs_come_without_the_leave_to_make_them(translate: Translate) -> None:
@@ -183,7 +184,7 @@ def test_a_config_map_is_looked_into(translate: Translate) -> None:
 def test_a_file_of_neither_is_refused(translate: Translate, text: str) -> None:
     told = translate(text)
     assert (told.code, told.out) == (2, "")
-    assert "neither of KubeVirt nor of a device plugin that is known here" in told.err
+    names(told.err, "KubeVirt", "device plugin")
 
 
 def test_a_file_of_the_generic_device_plugin_becomes_rules_for_nodes(translate: Translate) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from nodeagent.cli import main
 from nodeagent.sim import nodes
+from tests.facts import contains, names
 
 MACHINE = "0123456789abcdef" * 2
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -68,16 +69,16 @@ def test_the_text_says_the_same_and_shortens_what_is_alike(tried: Try) -> None:
     _, out, _ = tried("resources:\n" + kvm + "status: {socket: /run/x}\n")
     lines = out.splitlines()
     assert "  + devices.example.com/kvm: 110 devices, 110 Healthy" in lines
-    assert "  kvm-3  comes as devices.example.com/kvm" in lines
-    assert "  ... and 106 more like it" in lines
-    assert "  status.socket (read at the start only)" in lines
-    assert lines[-1] == "nothing to do"
+    assert any(contains(line, "kvm-3", "devices.example.com/kvm") for line in lines)
+    assert not any(contains(line, "kvm-4") for line in lines)
+    assert any(contains(line, 106) for line in lines)
+    assert any(contains(line, "status.socket", "start") for line in lines)
 
 
 def test_a_file_that_says_the_same_changes_nothing(tried: Try) -> None:
     told = document(tried, "# as before\n\ntiming: {settle: 2s}\n")
     assert (told["settings"], told["resources"], told["devices"]) == ([], [], [])
-    assert "nothing changes for the kubelet" in tried("timing: {settle: 2s}\n")[1]
+    names(tried("timing: {settle: 2s}\n")[1], "kubelet")
 
 
 def test_parts_and_flags_go_over_the_file_as_over_the_old_one(tried: Try, root: Path) -> None:
@@ -95,7 +96,7 @@ def test_a_device_that_turns_unhealthy_says_why(tried: Try, root: Path) -> None:
     (disk,) = document(tried, rule)["devices"]
     assert (disk["before"], disk["after"]["resource"]) == (None, "a.b/disk")
     assert disk["after"]["reason"]["code"] == "driver-changed"
-    assert "comes as a.b/disk; Unhealthy: " in tried(rule)[1]
+    names(tried(rule)[1], "a.b/disk", "Unhealthy", disk["after"]["reason"]["what"])
 
 
 def test_mdevs_and_vfs_are_planned_with_the_new_file(tried: Try) -> None:
@@ -114,13 +115,13 @@ def test_a_saved_host_is_compared_without_a_daemon(
     assert [each["id"] for each in told["devices"]] == GPUS
     kvm = "resources: [{name: a.b/kvm, node: {path: /dev/kvm}}]\n"
     _, _, err = tried(kvm, "--host", str(tmp_path / "host.json"))
-    assert "does not tell whether there is /dev/kvm" in err
+    names(err, "/dev/kvm")
 
 
 def test_a_file_that_cannot_be_used_is_an_error_in_full(tried: Try) -> None:
     code, out, err = tried("discovry: 1\ntimng: 2\n")
     assert (code, out) == (2, "")
-    assert err.count("unknown key") == 2
+    names(err, "discovry", "timng")
 
 
 def test_a_file_that_is_not_there_is_an_error(
