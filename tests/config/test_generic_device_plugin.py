@@ -61,9 +61,9 @@ def test_a_group_is_a_rule_that_the_daemon_takes(group: Any, node: Any) -> None:
 @pytest.mark.parametrize(
     ("group", "note"),
     [
-        ({"usb": [{"vendor": "1"}]}, "of USB devices is left out"),
-        ({"paths": [{"path": "/etc/x", "type": "Mount"}]}, "/etc/x is no device node below /dev"),
-        ({"paths": [{}]}, "a path without path"),
+        ({"usb": [{"vendor": "1"}]}, "USB"),
+        ({"paths": [{"path": "/etc/x", "type": "Mount"}]}, "/etc/x"),
+        ({"paths": [{}]}, "path without path"),
         ({}, "without paths"),
         (7, "without paths"),
     ],

@@ -16,6 +16,7 @@ from nodeagent.model.configuration import Alias, Configuration, Node
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import merge
+from tests.facts import each_names, names
 
 UNSAID = Configuration(node=Node(platform.node().lower()))
 
@@ -94,8 +95,8 @@ def test_what_is_written_to_the_cluster_is_set_and_a_condition_without_a_cluster
     assert loaded.cluster == Cluster(events=False, condition=True, stale_resources="remove")
     assert loaded.warnings == ()
     first, second = etc.load({"kubevirt.enabled": "false"}).warnings
-    assert first.startswith("cluster.condition is true, but the cluster is not followed")
-    assert second.startswith("cluster.staleResources is remove, but the cluster is not followed")
+    names(first, "cluster.condition", "true")
+    names(second, "cluster.staleResources", "remove")
 
 
 def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:
@@ -163,7 +164,7 @@ def test_foreign_variables_are_never_settings_and_misspelt_ones_are_told(etc: Et
     environ = {"LISTEN": "x", "DOMAIN": "y", "NODEAGENT_PORT": "tcp://1", "NODEAGENT_SERVICE_HOST": "z"}
     assert etc.load(environ=environ) == config.load(config.Sources(str(etc.root), {}, {}))
     (warning,) = etc.load(environ={"NODEAGENT_TIMING_SETLE": "1s"}).warnings
-    assert 'did you mean "NODEAGENT_TIMING_SETTLE"?' in warning
+    names(warning, "NODEAGENT_TIMING_SETLE", "NODEAGENT_TIMING_SETTLE")
 
 
 def test_dotfiles_are_passed_over_and_other_endings_are_told(etc: Etc) -> None:
@@ -171,101 +172,98 @@ def test_dotfiles_are_passed_over_and_other_endings_are_told(etc: Etc) -> None:
     etc.write("conf.d/x.yml", "nonsense")
     etc.write("conf.d/README", "nonsense")
     (warning,) = etc.load().warnings
-    assert "x.yml is not read" in warning
+    assert "conf.d/x.yml" in warning
 
 
 def test_a_rule_without_selectors_takes_nothing_and_says_so(etc: Etc) -> None:
     etc.write("config.yaml", "resources:\n- {name: a.b/c}\n- {name: a.b/d, pci: []}\n")
     loaded = etc.load()
     assert [rule.name for rule in loaded.configuration.rules] == ["a.b/c", "a.b/d"]
-    assert [warning.partition(": ")[2] for warning in loaded.warnings] == [
-        '"a.b/c" has no selector and takes no device',
-        '"a.b/d" has no selector and takes no device',
-    ]
+    each_names(loaded.warnings, ("a.b/c", "selector"), ("a.b/d", "selector"))
 
 
 MISTAKES = [
-    ("resourcez: []", "config.yaml:1: resourcez: unknown key", 'did you mean "resources"?'),
-    ("\ntiming: {setle: 1s}", "config.yaml:2: timing.setle: unknown key", 'did you mean "settle"?'),
+    ("resourcez: []", "config.yaml:1: resourcez:", '"resources"'),
+    ("\ntiming: {setle: 1s}", "config.yaml:2: timing.setle:", '"settle"'),
     (
         "resources:\n- name: a.b/c\n  pci:\n  - vendor: [10de]",
-        "config.yaml:4: resources[0].pci[0].vendor: unknown key",
-        'did you mean "vendors"?',
+        "config.yaml:4: resources[0].pci[0].vendor:",
+        '"vendors"',
     ),
-    ("x1: x", "config.yaml:1: x1: unknown key", "apiVersion"),
+    ("x1: x", "config.yaml:1: x1:", "apiVersion"),
     ("apiVersion: v2", "config.yaml:1: apiVersion:", "nodeagent/v1"),
     ("discovery: {enabled: yes}", "discovery.enabled:", "true or false"),
     ("discovery: {enabled: 'true'}", "discovery.enabled:", "without quotes"),
     ("discovery: {naming: nvidia}", "discovery.naming:", "name"),
-    ("discovery: {prefix: Example.com}", "discovery.prefix: the kubelet refuses", "example.com"),
-    ("discovery: {classes: 0300}", "discovery.classes: expected a list", "[a, b]"),
+    ("discovery: {prefix: Example.com}", "discovery.prefix:", "example.com"),
+    ("discovery: {classes: 0300}", "discovery.classes:", "[a, b]"),
     ("discovery: {classes: ['03000']}", "discovery.classes[0]:", '"0300"'),
-    ("discovery: []", "discovery: expected a table of keys", "enabled"),
+    ("discovery: []", "discovery:", "enabled"),
     ("timing: {settle: 1}", "timing.settle:", "250ms"),
     ("timing: {settle:}", "timing.settle: has no value", "write one"),
-    ("timing: {settle: [1s]}", "timing.settle: expected a duration, found a list", "single"),
+    ("timing: {settle: [1s]}", "timing.settle: expected a duration", "single"),
     ("timing: {resync: 0s}", "timing.resync:", "from 1s"),
-    ("aliases: {a.b/c: d}", 'aliases.a.b/c: the kubelet refuses the name "d"', "<domain>/<name>"),
-    ("aliases: [a]", "aliases: expected a map", "key: value"),
-    ("aliases: {a.b/1: a.b/2, a.b/2: a.b/1}", 'config.yaml:1: the alias "a.b/1" leads in a circle', "end"),
-    ("resources: {name: a.b/c}", "resources: expected a list", "'- a'"),
-    ("resources: [a.b/c]", "resources[0]: expected a resource", "key: value"),
+    ("aliases: {a.b/c: d}", "aliases.a.b/c:", "<domain>/<name>"),
+    ("aliases: [a]", "aliases:", "key: value"),
+    ("aliases: {a.b/1: a.b/2, a.b/2: a.b/1}", 'config.yaml:1: the alias "a.b/1"', "end"),
+    ("resources: {name: a.b/c}", "resources:", "'- a'"),
+    ("resources: [a.b/c]", "resources[0]:", "key: value"),
     ("resources: [{pci: []}]", "resources[0].name: is missing", "write it"),
-    ("resources: [{name: GRID_T4-1Q, mdev: [{types: [x]}]}]", "[0].name: the kubelet refuses", "<domain>"),
-    ("resources: [{name: 'GeForce RTX'}]", "resources[0].name: the kubelet refuses", "<domain>"),
-    ("resources: [{name: a.b/c, pci: [{}]}]", "resources[0].pci[0]: an empty selector", '["*"]'),
-    ("resources: [{name: a.b/c, pci: [{vendors: []}]}]", "an empty selector", '["*"]'),
-    ("resources: [{name: a.b/c, mdev: [{types: []}]}]", "an empty selector would take every mdev", "types"),
+    ("resources: [{name: GRID_T4-1Q, mdev: [{types: [x]}]}]", "resources[0].name:", "<domain>"),
+    ("resources: [{name: 'GeForce RTX'}]", "resources[0].name:", "<domain>"),
+    ("resources: [{name: a.b/c, pci: [{}]}]", "resources[0].pci[0]:", '["*"]'),
+    ("resources: [{name: a.b/c, pci: [{vendors: []}]}]", "resources[0].pci[0]:", '["*"]'),
+    ("resources: [{name: a.b/c, mdev: [{types: []}]}]", "resources[0].mdev[0]:", "types"),
     ("resources: [{name: a.b/c, pci: [{vendors: [0x10de]}]}]", "pci[0].vendors[0]:", '"10de"'),
     ("resources: [{name: a.b/c, pci: [{vendors: [nvidia]}]}]", "pci[0].vendors[0]:", '"10de"'),
     ("resources: [{name: a.b/c, pci: [{devices: ['1eb']}]}]", "pci[0].devices[0]:", '"1eb8"'),
     ("resources: [{name: a.b/c, pci: [{subsystems: ['10de:']}]}]", "subsystems[0]:", "10de:12a2"),
     ("resources: [{name: a.b/c, pci: [{drivers: ['a/b']}]}]", "drivers[0]:", "vfio-pci"),
     ("resources: [{name: a.b/c, pci: [{addresses: ['86:00.*']}]}]", "addresses[0]:", "domain in front"),
-    ("resources: [{name: a.b/c, pci: [{addresses: ['0000:86:00.8']}]}]", "cannot match", "0000:86:00.0"),
-    ("resources: [{name: a.b/c, pci: [{numaNodes: [-1]}]}]", "numaNodes[0]: -1 is out", "from 0"),
+    ("resources: [{name: a.b/c, pci: [{addresses: ['0000:86:00.8']}]}]", "0000:86:00.8", "0000:86:00.0"),
+    ("resources: [{name: a.b/c, pci: [{numaNodes: [-1]}]}]", "numaNodes[0]: -1", "from 0"),
     ("resources: [{name: a.b/c, pci: [{iommuGroups: ['12']}]}]", "iommuGroups[0]:", "without quotes"),
-    ("resources: [{name: a.b/c, pci: [{acpiIndexes: [1]}]}]", "acpiIndexes: unknown key", "migrating.md"),
+    ("resources: [{name: a.b/c, pci: [{acpiIndexes: [1]}]}]", "acpiIndexes:", "migrating.md"),
     (
         "resources: [{name: a.b/c, pci: [{vendors: [10de]}], node: {path: /dev/kvm}}]",
-        "pci and node in one resource",
+        "pci and node",
         "two resources",
     ),
-    ("resources: [{name: a.b/c, node: {path: /dev/kvm}, cdi: true}]", "cdi means nothing", "remove"),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm}, cdi: true}]", "cdi", "remove"),
     ("resources: [{name: a.b/c, node: {path: kvm}}]", "node.path:", "/dev/kvm"),
     ("resources: [{name: a.b/c, node: {path: /dev/../etc/x}}]", "node.path:", "/dev/kvm"),
     ("resources: [{name: a.b/c, node: {path: /dev}}]", "node.path:", "/dev/kvm"),
-    ("resources: [{name: a.b/c, node: {path: /dev/kvm, count: 0}}]", "node.count: 0 is out", "from 1"),
-    ("resources: [{name: a.b/c, node: {path: /dev/kvm, count: 900000}}]", "do not fit", "at most"),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm, count: 0}}]", "node.count: 0", "from 1"),
+    ("resources: [{name: a.b/c, node: {path: /dev/kvm, count: 900000}}]", '"a.b/c": 900000', "at most"),
     ("resources: [{name: a.b/c, node: {path: /dev/kvm, permissions: rx}}]", "permissions:", "rw"),
     (
         "resources:\n- {name: a.b/c}\n- {name: a.b/c, cdi: true}",
-        'config.yaml:3: "a.b/c" is the name of two rules',
+        'config.yaml:3: "a.b/c"',
         "alike",
     ),
-    ("resources: [{name: a.b/c}, {name: a.b/C}]", "would share the variable PCI_RESOURCE_A_B_C", "differ"),
-    ("kubelet: {devicePluginDir: plugins}", "is not an absolute path", "'/'"),
-    ("kubelet: {podResources: /a/../b}", "is not an absolute path", "'..'"),
-    (f"status: {{socket: /{'x' * 107}}}", "status.socket: the path has 108 bytes", "107"),
+    ("resources: [{name: a.b/c}, {name: a.b/C}]", "PCI_RESOURCE_A_B_C", "differ"),
+    ("kubelet: {devicePluginDir: plugins}", "kubelet.devicePluginDir:", "'/'"),
+    ("kubelet: {podResources: /a/../b}", "kubelet.podResources:", "'..'"),
+    (f"status: {{socket: /{'x' * 107}}}", "108 bytes", "107"),
     ("node: {name: 'My Node'}", "node.name:", "kubectl"),
     ("node: {labels: {a: 'b c'}}", "node.labels.a:", "63"),
     ("log: {level: verbose}", "log.level:", "info"),
-    ("mdevs: {types: [{type: x, count: 0}]}", "mdevs.types[0].count: 0 is out", "from 1"),
-    ("mdevs: {types: ['']}", "mdevs.types[0]: an empty text", "leave the entry out"),
-    ("mdevs: {types: [{type: x, count: 1٢}]}", 'count: "1٢" is not a number', "digits"),
-    ("timing: {settle: 1٢s}", "is not a duration", "250ms"),
-    ('mdevs: {types: ["GRID\u00a0T4-1B"]}', "types[0]: 'GRID\\xa0T4-1B' holds NO-BREAK SPACE", "a blank"),
-    ('mdevs: {types: ["GRID T4-1B\\n"]}', "types[0]: 'GRID T4-1B\\n' holds U+000A", "a blank"),
-    ('mdevs: {exclude: ["\u00a0"]}', "exclude[0]: an empty text", "leave the entry out"),
-    ('"": {resources: []}', 'config.yaml:1: "": unknown key', "known here: apiVersion"),
+    ("mdevs: {types: [{type: x, count: 0}]}", "mdevs.types[0].count: 0", "from 1"),
+    ("mdevs: {types: ['']}", "mdevs.types[0]:", "entry"),
+    ("mdevs: {types: [{type: x, count: 1٢}]}", 'count: "1٢"', "digits"),
+    ("timing: {settle: 1٢s}", "timing.settle:", "250ms"),
+    ('mdevs: {types: ["GRID\u00a0T4-1B"]}', "types[0]: 'GRID\\xa0T4-1B'", "a blank"),
+    ('mdevs: {types: ["GRID T4-1B\\n"]}', "types[0]: 'GRID T4-1B\\n'", "a blank"),
+    ('mdevs: {exclude: ["\u00a0"]}', "mdevs.exclude[0]:", "entry"),
+    ('"": {resources: []}', 'config.yaml:1: "":', "apiVersion"),
     ("mdevs: {types: [{count: 4}]}", "mdevs.types[0].type: is missing", "write it"),
-    ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type: unknown key", "types"),
+    ("mdevs: {nodes: [{nodeSelector: {a: b}, type: [x]}]}", "mdevs.nodes[0].type:", "types"),
     ("mdevs: {vgpuConfigFile: vgpu.yaml}", "mdevs.vgpuConfigFile:", "'/'"),
     ("passthrough: [{driver: vfio-pci}]", "passthrough[0].match: is missing", "write it"),
-    ("passthrough: [{match: [], driver: nvidia}]", '"nvidia" is no VFIO driver', "mlx5_vfio_pci"),
-    ("passthrough: [{match: [], group: part}]", '"part" is not one of', "matched"),
-    ('passthrough: [{match: [], force: ["0000:3b:*"]}]', '"0000:3b:*" is no PCI address', "in full"),
-    ("kubevirt: {serve: internal}", 'kubevirt.serve: "internal" is not one of', "external"),
+    ("passthrough: [{match: [], driver: nvidia}]", 'passthrough[0].driver: "nvidia"', "mlx5_vfio_pci"),
+    ("passthrough: [{match: [], group: part}]", 'passthrough[0].group: "part"', "matched"),
+    ('passthrough: [{match: [], force: ["0000:3b:*"]}]', 'passthrough[0].force[0]: "0000:3b:*"', "in full"),
+    ("kubevirt: {serve: internal}", 'kubevirt.serve: "internal"', "external"),
 ]
 
 
@@ -277,28 +275,29 @@ def test_a_mistake_gives_two_lines_with_place_and_hint(etc: Etc, text: str, what
     assert hint in lines[1]
 
 
-CONTRADICTION = 'mdevs.exclude: "nvidia-1" is both wanted and excluded'
+CONTRADICTION = ("mdevs.exclude", "nvidia-1")
 
 
 def test_what_contradicts_itself_over_several_sources_is_told_with_its_place(etc: Etc) -> None:
     etc.write("conf.d/a.yaml", "mdevs: {types: [nvidia-1]}\n")
     lines = etc.lines("\nmdevs: {exclude: [nvidia-1]}")
-    assert lines[0] == f"config.yaml:2: {CONTRADICTION}"
+    names(lines[0], "config.yaml:2", *CONTRADICTION)
     etc.write("config.yaml", "")
     with pytest.raises(ConfigError) as caught:
         etc.load(environ={"NODEAGENT_MDEVS_EXCLUDE": "nvidia-1"})
-    assert caught.value.what == f"env NODEAGENT_MDEVS_EXCLUDE: {CONTRADICTION}"
+    names(caught.value.what, "NODEAGENT_MDEVS_EXCLUDE", *CONTRADICTION)
     with pytest.raises(ConfigError) as caught:
         etc.load({"mdevs.exclude": "nvidia-1"})
-    assert caught.value.what == f"flag --mdevs-exclude: {CONTRADICTION}"
+    names(caught.value.what, "--mdevs-exclude", *CONTRADICTION)
 
 
 def test_a_key_that_a_flag_or_a_variable_names_twice_is_refused_as_in_files(etc: Etc) -> None:
     with pytest.raises(ConfigError) as caught:
         etc.load({"node.labels": "a=1, b=2, a=2"})
-    assert caught.value.what == 'flag --node-labels: node.labels: the key "a" is here a second time'
-    with pytest.raises(ConfigError, match="env NODEAGENT_ALIASES: aliases: the key "):
+    names(caught.value.what, "--node-labels", "node.labels", '"a"')
+    with pytest.raises(ConfigError) as caught:
         etc.load(environ={"NODEAGENT_ALIASES": "a.b/c=a.b/d,a.b/c=a.b/d"})
+    names(caught.value.what, "NODEAGENT_ALIASES", "aliases", '"a.b/c"')
 
 
 def test_all_mistakes_of_all_sources_are_told_at_once(etc: Etc) -> None:
