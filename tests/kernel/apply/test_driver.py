@@ -15,6 +15,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, BindDrivers, Move
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
+from tests.facts import names
 from tests.kernel.apply.given import nobody
 
 A, B = "0000:01:00.0", "0000:01:00.1"
@@ -69,16 +70,18 @@ async def test_what_the_second_function_is_refused_the_first_one_gives_back(
     drivers: SimulatedDrivers,
 ) -> None:
     drivers.faults.set(f"probe:{A}", "lost")
-    with pytest.raises(KernelRefused, match=f"vfio-pci has not taken {A}"):
+    with pytest.raises(KernelRefused) as caught:
         await change(drivers, BIND, 0.2)
+    names(caught.value.what, "vfio-pci", A)
     assert state(drivers) == [("nvme", "")] * 2
 
 
 async def test_what_cannot_be_taken_back_is_named(drivers: SimulatedDrivers) -> None:
     drivers.faults.set(f"probe:{A}", "lost")
     drivers.faults.set(f"reprobe:{B}", "lost")
-    with pytest.raises(KernelRefused, match=f"cannot be taken back: {B}"):
+    with pytest.raises(KernelRefused) as caught:
         await change(drivers, BIND, 0.2)
+    names(caught.value.what, A, B)
     assert state(drivers) == [("nvme", ""), (None, "")]
 
 
@@ -92,8 +95,9 @@ async def test_what_the_host_has_taken_into_use_meanwhile_is_not_touched(drivers
 
 async def test_an_override_of_somebody_else_is_not_lost(drivers: SimulatedDrivers) -> None:
     drivers.host.write(A, "driver_override", "nvme")
-    with pytest.raises(KernelRefused, match="its driver_override says nvme") as caught:
+    with pytest.raises(KernelRefused) as caught:
         await change(drivers, BIND)
+    names(caught.value.what, "driver_override", "nvme")
     assert "driverctl" in caught.value.hint
     assert drivers.driver(B) == "nvme"
 
@@ -102,7 +106,7 @@ async def test_a_driver_that_is_not_loaded_is_named_before_anything_is_written(
     drivers: SimulatedDrivers,
 ) -> None:
     moves = tuple(move._replace(to="mlx5_vfio_pci") for move in FORTH)
-    with pytest.raises(KernelRefused, match="mlx5_vfio_pci is not loaded") as caught:
+    with pytest.raises(KernelRefused, match="mlx5_vfio_pci") as caught:
         await change(drivers, BindDrivers(A, moves))
     assert "modprobe mlx5_vfio_pci" in caught.value.hint
     assert drivers.writes == []
@@ -112,8 +116,9 @@ async def test_a_function_on_another_driver_than_was_planned_for_is_left_alone(
     drivers: SimulatedDrivers,
 ) -> None:
     drivers.host.bind(B, None)
-    with pytest.raises(KernelRefused, match="was on nvme a moment ago, and is on no driver"):
+    with pytest.raises(KernelRefused) as caught:
         await change(drivers, BIND)
+    names(caught.value.what, B, "nvme", "no driver")
     assert drivers.writes == []
 
 

@@ -12,13 +12,14 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import uses
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.uses import HostUses
+from nodeagent.model.uses import HostUses, UseKind
+from tests.facts import each_names
 from tests.machines.capture import materialise
 
 BUSY = Path(__file__).parents[2] / "machines/hosts/6.12-busy-host.json"
 NIC, IDLE, DISK, EMPTY = map(PciAddress, ("0000:01:00.0", "0000:03:00.0", "0000:06:00.0", "0000:02:00.0"))
 DEVICE_MAPPER = "sys/devices/virtual/block/dm-0"
-NEWS = "addresses and routes of eth0: /proc/1/net is not that of its network namespace"
+NEWS = ("addresses", "routes", "eth0", "/proc/1/net")
 
 
 @pytest.fixture
@@ -35,6 +36,12 @@ def found(at: Path, address: PciAddress, *, closely: bool = False) -> list[str]:
     seen = look(at, address, closely=closely)
     assert seen.unseen == ()
     return [str(use) for use in seen.found]
+
+
+def unseen(at: Path, address: PciAddress) -> tuple[str, ...]:
+    seen = look(at, address)
+    assert seen.found == ()
+    return seen.unseen
 
 
 def class_entry(at: Path, kind: str, name: str, *above: str) -> Path:
@@ -139,17 +146,16 @@ def test_the_interface_of_a_virtio_function_is_found_below_it(at: Path) -> None:
 def test_addresses_of_another_namespace_are_not_taken_for_those_of_the_host(at: Path) -> None:
     with (at / "proc/1/net/dev").open("a") as dev:
         dev.write("  cni0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
-    assert look(at, NIC) == HostUses((), (NEWS,))
+    each_names(unseen(at, NIC), NEWS)
     shutil.rmtree(at / "proc/1")
-    assert look(at, NIC) == HostUses((), (NEWS,))
+    each_names(unseen(at, NIC), NEWS)
 
 
 def test_an_interface_in_another_namespace_than_this_sysfs_is_not_seen(at: Path) -> None:
     real = net(at, "eth0")
     shutil.rmtree(real)
     (at / "sys/class/net/eth0").unlink()
-    (unseen,) = look(at, NIC).unseen
-    assert unseen == "its network interface: it is in another network namespace"
+    each_names(unseen(at, NIC), ("network interface", "network namespace"))
 
 
 def test_an_ipv4_address_that_no_route_explains_may_be_on_any_interface_that_is_up(at: Path) -> None:
@@ -157,7 +163,7 @@ def test_an_ipv4_address_that_no_route_explains_may_be_on_any_interface_that_is_
     route.write_text(route.read_text().splitlines()[0] + "\n")
     (at / "proc/1/net/if_inet6").write_text("")
     (at / "proc/1/net/ipv6_route").write_text("")
-    assert look(at, NIC) == HostUses((), ("which interface has the address 192.0.2.10",))
+    each_names(unseen(at, NIC), ("interface", "192.0.2.10"))
     assert look(at, IDLE) == HostUses()
 
 
@@ -198,8 +204,7 @@ def test_a_disk_reached_by_paths_of_its_own_is_the_one_that_is_mounted(at: Path)
 
 def test_without_the_mounts_of_the_host_a_disk_is_not_known_to_be_free(at: Path) -> None:
     (at / "proc/1/mountinfo").unlink()
-    (unseen,) = look(at, EMPTY).unseen
-    assert unseen == "what is mounted: /proc/1/mountinfo is not that of the host, or cannot be read"
+    each_names(unseen(at, EMPTY), ("mounted", "/proc/1/mountinfo"))
     assert look(at, NIC).unseen == ()
 
 
@@ -224,6 +229,7 @@ def test_a_process_that_has_the_disk_open_is_named_on_demand(at: Path) -> None:
 
 def test_the_display_that_the_firmware_chose_is_in_use(at: Path) -> None:
     (at / f"sys/bus/pci/devices/{EMPTY}/boot_vga").write_text("1\n")
-    assert found(at, EMPTY) == ["boot display, its firmware and console show there"]
+    (use,) = look(at, EMPTY).found
+    assert (use.kind, use.what) == (UseKind.DISPLAY, "boot display")
     (at / f"sys/bus/pci/devices/{EMPTY}/boot_vga").write_text("0\n")
     assert found(at, EMPTY) == []
