@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 
 from nodeagent.cli import main
 from nodeagent.kernel.root import Root
+from tests.facts import contains, each_names, names
 from tests.looking import Looks
 from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
-NOTICE = (
-    "nodeagent: no daemon answers at {root}/run/nodeagent/status.sock (No such file or directory): "
-    "this is what one with the settings of this shell would do\n"
-)
 NAMES = sorted(path.stem for path in HOSTS.glob("*.json"))
+
+
+def is_notice(text: str, root: Path) -> bool:
+    """True for the one line that says that no daemon was asked."""
+    facts = (f"{root}/run/nodeagent/status.sock", "No such file or directory")
+    return text.startswith("nodeagent: ") and text.count("\n") == 1 and contains(text, *facts)
 
 
 class Said(NamedTuple):
@@ -52,10 +55,10 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def test_scan_and_explain_answer_on_every_captured_host(name: str, tmp_path: Path, command: Command) -> None:
     materialise(HOSTS / f"{name}.json", tmp_path)
     said = command("--root", tmp_path, "scan")
-    assert (said.code, said.err) == (0, NOTICE.format(root=tmp_path))
+    assert (said.code, is_notice(said.err, tmp_path)) == (0, True)
     assert "0000:01:00.0" in said.out
     told = command("--root", tmp_path, "explain", "01:00.0")
-    assert (told.code, told.err) == (0, NOTICE.format(root=tmp_path))
+    assert (told.code, is_notice(told.err, tmp_path)) == (0, True)
     assert told.out.startswith("0000:01:00.0  ")
 
 
@@ -100,10 +103,7 @@ def test_this_machine_can_be_scanned(command: Command) -> None:
 def test_a_device_that_is_not_there_costs_two_lines_and_exit_code_1(command: Command) -> None:
     said = command("explain", "ffff:ff:1f.7")
     assert (said.code, said.out) == (1, "")
-    assert said.err.splitlines() == [
-        "nodeagent: there is no device ffff:ff:1f.7 on this host",
-        "nodeagent scan lists all devices",
-    ]
+    each_names(said.err.splitlines(), ("nodeagent", "ffff:ff:1f.7"), ("nodeagent scan",))
 
 
 def test_what_is_no_address_costs_two_lines_and_exit_code_2(command: Command) -> None:
@@ -175,7 +175,7 @@ def plant(root: Path, tree: dict[str, Any]) -> None:
 def test_a_foreign_tree_is_told_as_it_is(tree: dict[str, Any], tmp_path: Path, command: Command) -> None:
     plant(tmp_path, tree)
     said = command("--root", tmp_path, "scan")
-    assert (said.code, said.err) == (0, NOTICE.format(root=tmp_path))
+    assert (said.code, is_notice(said.err, tmp_path)) == (0, True)
     assert "IOMMU groups" in said.out
     told = command("--root", tmp_path, "explain", "01:00.0")
     assert told.code == (0 if "0000:01:00.0" in said.out else 1)
@@ -219,7 +219,7 @@ def test_any_content_at_the_places_that_are_read_is_survived(tree: dict[str, Any
 
 def test_a_device_that_cannot_be_read_is_told_as_such(tmp_path: Path, command: Command) -> None:
     plant(tmp_path, {FUNCTION: "→0000:01:00.0"})
-    assert "not readable: Too many levels of symbolic links" in command("--root", tmp_path, "scan").out
+    names(command("--root", tmp_path, "scan").out, "0000:01:00.0", "Too many levels of symbolic links")
 
 
 def test_a_file_in_the_place_of_the_configuration_directory_is_refused_in_plain_words(

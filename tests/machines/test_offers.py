@@ -25,6 +25,7 @@ from nodeagent.policy.offer import explain, fates, turn
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.render import explain as shown
 from nodeagent.render import scan as scan_shown
+from tests.facts import names
 from tests.looking import Looks
 from tests.machines.capture import materialise
 
@@ -70,7 +71,7 @@ def test_of_five_devices_on_vfio_only_the_one_beside_a_host_driver_is_unhealthy(
     }
     told = explain.explain(PciAddress("0000:03:00.0"), decision)
     assert told is not None
-    assert "0000:03:00.1 (e1000e) has a host driver" in told.verdict
+    names(told.verdict, "0000:03:00.1", "e1000e")
     assert [(member.address, member.role) for member in told.members] == [
         ("0000:03:00.0", "vfio"),
         ("0000:03:00.1", "blocks"),
