@@ -12,6 +12,7 @@ import pytest
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kubelet import cdi
+from tests.facts import names
 
 
 def test_a_file_is_written_for_all_to_read_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -37,10 +38,10 @@ def test_names_that_differ_in_one_character_have_two_files() -> None:
 
 def test_what_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
-    with pytest.raises(KernelRefused, match="cannot be written") as caught:
+    with pytest.raises(KernelRefused) as caught:
         cdi.write(str(tmp_path / "cdi"), "example.com/a", {})
     assert caught.value.path.endswith(cdi.file_name("example.com/a"))
-    assert caught.value.hint.endswith("or set cdi: false on the resource")
+    names(caught.value.hint, "cdi: false")
 
 
 def test_only_our_files_of_unwanted_resources_are_removed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_the_codec_sends_ready_bytes_as_they_are() -> None:
 
 
 def test_the_codec_refuses_a_message_of_another_type() -> None:
-    with pytest.raises(TypeError, match="cannot send Empty as Device"):
+    with pytest.raises(TypeError, match=r"\bEmpty\b.*\bDevice\b"):
         wire.Codec().encode(v1beta1.Empty(), v1beta1.Device)
 
 
@@ -41,7 +41,7 @@ def test_the_codec_reads_what_it_wrote() -> None:
     ],
 )
 def test_bytes_that_are_no_message_of_the_type_are_one_kind_of_error(data: bytes) -> None:
-    with pytest.raises(wire.Unreadable, match="a ListAndWatchResponse that cannot be read"):
+    with pytest.raises(wire.Unreadable, match="ListAndWatchResponse"):
         wire.Codec().decode(data, v1beta1.ListAndWatchResponse)
 
 
