@@ -21,6 +21,7 @@ from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from tests import virtual
 from tests.cluster.following import PATH, cr, served, session
 from tests.e2e.certificates import Certificates
+from tests.facts import names
 
 ONE = f"{PATH[:-10]}/namespaces/kubevirt/kubevirts/kubevirt"
 
@@ -61,7 +62,7 @@ async def test_what_is_created_comes_back_with_its_uid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "says", "hint"),
     [
-        (401, "401 Unauthorized", "renew the credentials"),
+        (401, "401 Unauthorized", "credentials"),
         (403, "403 Forbidden", "ClusterRole"),
         (404, "404 Not Found", "install"),
         (409, "409 Conflict", ""),
@@ -76,7 +77,7 @@ async def test_a_refusal_says_what_was_asked_and_what_to_do(
         with pytest.raises(ClusterUnavailable) as caught:
             await api.get(ONE)
         assert caught.value.status == code
-        assert caught.value.what == f"GET {ONE}: {says}"
+        names(caught.value.what, f"GET {ONE}", says)
         assert hint in caught.value.hint
 
 
