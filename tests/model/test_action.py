@@ -17,6 +17,7 @@ from nodeagent.model.action import (
     SetVgpuType,
 )
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
+from tests.facts import names
 
 CARD, VF, PF = "0000:3b:00.0", "0000:86:00.4", "0000:af:00.0"
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
@@ -25,31 +26,33 @@ REMOVE = RemoveMdev(CARD, VF, "t-1", UUID)
 SET = SetVgpuType(CARD, VF, "557")
 CLEAR = ClearVgpuType(CARD, VF, "557")
 
+ACTIONS: list[tuple[Action, set[str], str, tuple[object, ...]]] = [
+    (CREATE, {UUID}, VF, ("mdev", UUID, "t-1", VF)),
+    (REMOVE, {UUID}, VF, ("mdev", UUID, "t-1", VF)),
+    (SET, {VF}, VF, ("vGPU type", VF, 557)),
+    (CLEAR, {VF}, VF, ("vGPU type", VF)),
+    (SetNumVfs(PF, 2), {PF}, "sriov_numvfs", ("VFs", PF, 2)),
+    (SetNumVfs(PF, 2, unprobed=True), {PF}, "sriov_numvfs", ("VFs", PF, 2, "sriov_drivers_autoprobe")),
+    (RestoreAutoprobe(PF), {PF}, "sriov_numvfs", ("sriov_drivers_autoprobe", PF)),
+    (RunSriovManage(PF, 2), {PF}, "sriov_numvfs", ("sriov-manage", PF, 2)),
+    (RunSriovManage(PF, 0, (VF,)), {PF, VF}, "sriov_numvfs", ("sriov-manage", PF)),
+]
+
 
 @pytest.mark.parametrize(
-    ("action", "targets", "device", "words"),
-    [
-        (CREATE, {UUID}, VF, f"create mdev {UUID} of type t-1 on {VF}"),
-        (REMOVE, {UUID}, VF, f"remove mdev {UUID} of type t-1 from {VF}"),
-        (SET, {VF}, VF, f"set the vGPU type of {VF} to 557"),
-        (CLEAR, {VF}, VF, f"clear the vGPU type of {VF}"),
-        (SetNumVfs(PF, 2), {PF}, "sriov_numvfs", f"set the number of VFs of {PF} to 2"),
-        (
-            SetNumVfs(PF, 2, unprobed=True),
-            {PF},
-            "sriov_numvfs",
-            f"set the number of VFs of {PF} to 2, with sriov_drivers_autoprobe off",
-        ),
-        (RestoreAutoprobe(PF), {PF}, "sriov_numvfs", f"switch sriov_drivers_autoprobe of {PF} on again"),
-        (RunSriovManage(PF, 2), {PF}, "sriov_numvfs", f"have sriov-manage make the 2 VFs of {PF}"),
-        (RunSriovManage(PF, 0, (VF,)), {PF, VF}, "sriov_numvfs", f"have sriov-manage remove the VFs of {PF}"),
-    ],
+    ("action", "targets", "device", "facts"),
+    ACTIONS,
     ids=["create", "remove", "set", "clear", "split", "split bare", "switch", "make all", "remove all"],
 )
 def test_an_action_says_what_to_look_at_again_what_it_excludes_and_what_it_does(
-    action: Action, targets: set[str], device: str, words: str
+    action: Action, targets: set[str], device: str, facts: tuple[object, ...]
 ) -> None:
-    assert (set(action.targets), action.device, action.describe()) == (targets, device, words)
+    assert (set(action.targets), action.device) == (targets, device)
+    names(action.describe(), *facts)
+
+
+def test_no_two_actions_are_described_alike() -> None:
+    assert len({action.describe() for action, *_ in ACTIONS}) == len(ACTIONS)
 
 
 @pytest.mark.parametrize(
@@ -105,5 +108,7 @@ def test_removed_vfs_come_back_as_many_and_which_will_be_made_nobody_knows_befor
 
 def test_what_has_its_driver_already_is_not_said_to_be_given_back() -> None:
     at_home, bound = Move(PF, "ice", "ice", "ice"), Move(VF, "vfio-pci", None, "vfio-pci")
-    assert RestoreDrivers(PF, (at_home,)).describe() == f"see that no driver_override of ours is left on {PF}"
-    assert RestoreDrivers(PF, (at_home, bound)).describe() == f"give back {VF} to no driver"
+    names(RestoreDrivers(PF, (at_home,)).describe(), "driver_override", PF)
+    text = RestoreDrivers(PF, (at_home, bound)).describe()
+    names(text, VF, "no driver")
+    assert PF not in text

@@ -28,6 +28,7 @@ from nodeagent.model.status import (
     Status,
     WaitingStatus,
 )
+from tests.facts import each_names
 
 GPU, OTHER = ResourceName("example.com/gpu"), ResourceName("example.com/other")
 ONE, TWO = DeviceId("0000:01:00.0"), DeviceId("0000:02:00.0")
@@ -37,10 +38,7 @@ RESOURCE = Resource(
     (Device(ONE, numa=0), Device(TWO, Reason(ReasonCode.NODE_MISSING, "no node", "look"))),
 )
 FAILING = FailingStatus(ONE, "nvidia-222", "create mdev x", "no room", "wait", 2, 1.5)
-UNWATCHED = (
-    "changes are seen late, or not at all, in a, b, c, d, e and others: "
-    "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
-)
+
 TIMES = Durations().and_one(0.5)
 ALL = shares.Shares(
     shares.ProcessShare("0.1.0", 7, 61.4, "/", ProcessStatus(9.5, 1.5, 4096, 7, 1024, 3)),
@@ -157,20 +155,21 @@ def test_numbers_of_the_process_and_of_what_happened_are_told() -> None:
 
 
 def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None:
-    assert shares.joined(ALL).problems == (
-        "inotify: no instance",
-        "the new configuration is not in force: config.yaml:1: bad",
-        "who holds what is not known: no answer in time",
-        UNWATCHED,
-        "the address a:1 cannot be served: busy",
-        "trouble",
-        "cannot be meant",
-        "the kernel does not answer: set the number of VFs",
-        f"{ONE}: no room",
-        f"{ONE}: other",
-        "the kubelet is away: nobody is at /k.sock",
-        f"{GPU}: not registered: the name is taken",
-        f"{GPU}: {TWO} is Unhealthy: no node",
+    each_names(
+        shares.joined(ALL).problems,
+        ("inotify", "no instance"),
+        ("configuration", "config.yaml:1", "bad"),
+        ("no answer in time",),
+        ("a", "b", "c", "d", "e", "fs.inotify.max_user_watches"),
+        ("the address a:1 cannot be served: busy",),
+        ("trouble",),
+        ("cannot be meant",),
+        ("kernel", "set the number of VFs"),
+        (ONE, "no room"),
+        (ONE, "other"),
+        ("kubelet", "/k.sock"),
+        (GPU, "the name is taken"),
+        (GPU, TWO, "Unhealthy", "no node"),
     )
 
 
