@@ -20,6 +20,7 @@ import pytest
 
 from nodeagent.base import log, lograte, logsinks
 from nodeagent.base.errors import InvariantBroken
+from tests.facts import names
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +144,7 @@ def test_journald_gets_native_fields(peer: Peer) -> None:
     assert fields["PRIORITY"] == "4"
     assert fields["NODEAGENT_PCI_ADDRESS"] == "0000:86:00.0"
     assert fields["NODEAGENT_RESOURCE"] == "example.com/gpu"
-    assert fields["MESSAGE"] == "example.com/gpu: 0000:86:00.0 is Unhealthy: its group is held; wait"
+    names(fields["MESSAGE"], "example.com/gpu", "0000:86:00.0", "its group is held", "wait")
 
 
 def test_a_value_with_lines_cannot_forge_a_field(peer: Peer) -> None:
@@ -169,7 +170,7 @@ def test_a_value_for_each_of_several_devices_can_be_searched_for(peer: Peer) -> 
     log.event(log.ALLOCATED, resource="example.com/gpu", device=("a", "b"), group=("7",), pod=())
     record = peer.record()
     assert [value for key, value in record if key == "NODEAGENT_DEVICE"] == ["a", "b"]
-    assert ("MESSAGE", "example.com/gpu: gave a,b") in record
+    names(dict(record)["MESSAGE"], "example.com/gpu", "a,b")
     assert "NODEAGENT_POD" not in dict(record)
 
 
@@ -177,7 +178,7 @@ def test_a_missing_journald_costs_nothing_and_stderr_gets_the_line() -> None:
     stream = io.StringIO()
     setup("journald", stream)
     say()
-    assert stream.getvalue().endswith("info: example.com/gpu: registered with the kubelet, 3 devices\n")
+    names(stream.getvalue().splitlines()[-1], "info", "example.com/gpu", 3)
 
 
 def test_a_full_journald_never_blocks_and_the_rest_goes_to_stderr(peer: Peer) -> None:
@@ -220,7 +221,7 @@ def test_stderr_that_is_the_journal_gets_priorities_when_the_socket_is_away(tmp_
         logsinks.setup("auto", "info", environ, stream, str(tmp_path / "absent"))
         log.event(log.HOLDERS_UNKNOWN, error="x")
         stream.seek(0)
-        assert stream.read().startswith("<4>cannot ask")
+        assert stream.read().startswith("<4>")
 
 
 def test_a_journal_stream_of_somebody_else_is_not_ours(tmp_path: Path) -> None:
