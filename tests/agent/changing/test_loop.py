@@ -13,7 +13,7 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.base import log
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, PciSelector, SriovRule, WantedType
+from nodeagent.model.desired import PciSelector, SriovRule
 from nodeagent.model.ledger import Ledger
 from nodeagent.sim import refusals
 from nodeagent.sim.mdev_kernel import Card, Type
@@ -21,7 +21,6 @@ from tests.agent.changing.changing import (
     FIRST,
     SECOND,
     SLOW,
-    T4_TYPES,
     THIRD,
     Changing,
     node,
@@ -206,22 +205,6 @@ async def test_a_card_that_comes_back_does_not_wait_for_what_it_was_refused_befo
             await changing.until_counts((FIRST, "nvidia-228", 2))
 
 
-async def test_a_type_without_room_passes_the_card_on_and_room_is_topped_up(tmp_path: Path) -> None:
-    mixed = [Card(FIRST, T4_TYPES, mixed=True)]
-    async with node(tmp_path, mixed, "nvidia-222", "nvidia-228") as changing:
-        changing.cards.switch_off(FIRST, "nvidia-222")
-        changing.cards.create(FIRST, "nvidia-223", FOREIGN)
-        async with changing.run():
-            await changing.until_at_rest()
-            assert changing.counts() == [(FIRST, "nvidia-223", 1)], "nothing is made beside what is foreign"
-            changing.cards.kernel.remove(FOREIGN)
-            changing.cards.show()
-            await changing.until_counts((FIRST, "nvidia-228", 2))
-            changing.cards.kernel.remove(uuid(FIRST, "nvidia-228", 1))
-            changing.cards.show()
-            await changing.until_counts((FIRST, "nvidia-228", 2))
-
-
 async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST, SECOND), "nvidia-228") as changing:
         path = create_file(changing, FIRST, "nvidia-228")
@@ -253,16 +236,6 @@ async def test_without_a_machine_id_nothing_is_made_and_that_is_said(tmp_path: P
             assert "/etc/machine-id" in str(line["text"])
 
 
-async def test_labels_of_the_node_choose_its_types(tmp_path: Path) -> None:
-    override = NodeTypes((("zone", "b"),), (WantedType("nvidia-228"),))
-    async with node(tmp_path, t4(FIRST)) as changing, changing.run():
-        types = (WantedType("GRID T4-2B"),)
-        changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=types, nodes=(override,))))
-        await changing.until_counts((FIRST, "nvidia-223", 8))
-        changing.publish(desired=changing.now.desired._replace(labels=(("zone", "b"),)))
-        await changing.until_counts((FIRST, "nvidia-228", 2))
-
-
 async def test_vfs_that_share_the_room_of_a_card_cause_no_failure(tmp_path: Path, said: Said) -> None:
     card = Card(FIRST, (Type("nvidia-500", 2, "NVIDIA A2-8Q"),), vfs=vf_addresses(FIRST, 6))
     async with node(tmp_path, [card], "nvidia-500") as changing, changing.run():
@@ -290,16 +263,6 @@ async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_pat
             await changing.until_counts((FIRST, "2", 2))
 
 
-async def test_a_vgpu_type_that_somebody_else_has_set_stays(tmp_path: Path) -> None:
-    vfs = vf_addresses(FIRST, 4)
-    async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "1") as changing:
-        changing.cards.kernel.set_vgpu_type(vfs[0], "2")
-        changing.cards.show()
-        async with changing.run():
-            await changing.until_at_rest()
-            assert changing.counts() == [(FIRST, "2", 1)]
-
-
 async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
     vfs = vf_addresses(FIRST, 4)
     card = Card(FIRST, VGPUS, vfs=vfs, vgpu=True)
@@ -322,21 +285,6 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         await changing.until_counts((FIRST, "1", 4))
         await changing.until_at_rest()
         assert changing.plan.waiting == ()
-
-
-async def test_vfs_stay_where_more_are_wanted_than_the_function_can_have(tmp_path: Path) -> None:
-    async with node(tmp_path, [Card(FIRST, ())]) as changing, changing.run():
-        changing.cards.host.write(FIRST, "sriov_numvfs", "0")
-        changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
-        changing.cards.host.bind(FIRST, "ice")
-        changing.eyes.wakes.wake(FIRST)
-        vfs = SimulatedVfs(changing.cards.host, FIRST, changing.eyes.watcher, group=50)
-        for number in (4, 8):
-            changing.want(sriov=(SriovRule((PciSelector(addresses=(FIRST,)),), number),))
-            await changing.until(lambda: len(vfs.made) == 4 and not changing.loop.working)
-        await changing.until(lambda: bool(changing.plan.waiting))
-        assert "can have 4" in changing.plan.waiting[0].why
-        assert changing.status.writes == 1
 
 
 async def test_a_newer_snapshot_is_owed_a_plan(tmp_path: Path) -> None:
