@@ -118,6 +118,6 @@ async def test_a_verdict_that_cannot_be_put_on_disk_counts_all_the_same(host: Si
     host.write_file("/run/nodeagent", "no directory")
     wakes = Wakes()
     wakes.recovery(ONE, Recovery.FAILED)
-    with pytest.raises(KernelRefused, match="cannot be written"):
+    with pytest.raises(KernelRefused, match="/run/nodeagent/"):
         await Recoveries(Root(host.directory), wakes).run()
     assert wakes.recoveries == {ONE: Recovery.FAILED}

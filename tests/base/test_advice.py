@@ -13,14 +13,14 @@ from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 
 HELPS = {  # errno → a word of what helps
-    errno.ENOENT: ("path", "make the directory", "install"),
+    errno.ENOENT: ("path", "directory", "install"),
     errno.ENOTDIR: ("director",),
     errno.EISDIR: ("directory",),
-    errno.EROFS: ("mount it writable",),
-    errno.ENOSPC: ("make room",),
-    errno.EDQUOT: ("make room",),
-    errno.EMFILE: ("raise its limit",),
-    errno.ENFILE: ("all processes of this machine",),
+    errno.EROFS: ("writable",),
+    errno.ENOSPC: ("room",),
+    errno.EDQUOT: ("room",),
+    errno.EMFILE: ("its limit",),
+    errno.ENFILE: ("all processes",),
     errno.ENOMEM: ("memory",),
     errno.ENODEV: ("driver",),
     errno.EBUSY: ("fuser",),

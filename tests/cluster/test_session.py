@@ -161,9 +161,9 @@ async def test_what_was_asked_and_read_is_counted(tmp_path: Path) -> None:
 
 
 CASES = [
-    pytest.param("", "there is no usable service account", id="no service account"),
-    pytest.param("absent", "the kubeconfig .*absent cannot be used", id="no file"),
-    pytest.param("words", "the kubeconfig .*words cannot be used", id="not a kubeconfig"),
+    pytest.param("", "service account", id="no service account"),
+    pytest.param("absent", "kubeconfig .*absent", id="no file"),
+    pytest.param("words", "kubeconfig .*words", id="not a kubeconfig"),
 ]
 
 

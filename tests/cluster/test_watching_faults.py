@@ -167,7 +167,7 @@ async def test_who_may_not_look_asks_rarely_and_says_once_what_to_do(tmp_path: P
             assert len(server.statistics.requests) <= 14
             (line,) = said(log.CLUSTER_AWAY)
             assert "403 Forbidden" in str(line["error"])
-            assert "right to do that" in str(line["hint"])
+            assert "ClusterRole" in str(line["hint"])
             server.faults.clear("status")
             await until_gates(watch, 1, within=301.0)
 

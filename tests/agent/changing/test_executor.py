@@ -191,7 +191,7 @@ async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writing: Writ
     (tmp_path / "run").write_text("in the way")
     assert await writing.take(SET) is Outcome.REFUSED
     assert writing.executor.writes == 0
-    assert "cannot be written" in writing.retries.failures[SET.action.attempt].error.what
+    assert f"{tmp_path}{ledger.PATH}" in writing.retries.failures[SET.action.attempt].error.what
 
 
 async def test_what_is_forbidden_in_the_last_moment_is_not_written(writing: Writing, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as on a disk that is full
     try:
-        with pytest.raises(KernelRefused, match="cannot be written"):
+        with pytest.raises(KernelRefused, match=path):
             ledger.write(path, Ledger({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -77,7 +77,7 @@ def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where a directory should be")
-    with pytest.raises(KernelRefused, match="cannot be written"):
+    with pytest.raises(KernelRefused, match=r"run/vgpu-types\.json"):
         ledger.write(str(tmp_path / "run/vgpu-types.json"), RECORD)
 
 

@@ -124,7 +124,7 @@ async def test_another_text_waits_and_leaves_the_time_of_the_transition(tmp_path
         assert it.requests == ["PATCH"]
         await anyio.sleep(20.0)
         assert it.requests == ["PATCH"] * 2
-        assert "who holds what" in it.condition()["message"]
+        assert BROKEN_MORE.problems[1] in it.condition()["message"]
         assert it.condition()["lastTransitionTime"] == since
 
 

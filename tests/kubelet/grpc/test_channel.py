@@ -131,7 +131,7 @@ async def test_a_channel_that_was_closed_is_not_connected_anew_by_a_call(tmp_pat
         peer = channel.SocketChannel(served.path)
         await peer.__connect__()
         peer.close()
-        with pytest.raises(ConnectionAbortedError, match="the channel was closed"):
+        with pytest.raises(ConnectionAbortedError):
             await v1beta1.DevicePluginStub(peer).get_device_plugin_options()
         async with anyio.create_task_group() as tasks:  # and not while it connects
             late = channel.SocketChannel(served.path)

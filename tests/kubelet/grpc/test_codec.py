@@ -92,7 +92,7 @@ def test_the_pieces_of_a_message_are_messages_and_together_they_are_the_message(
     ],
 )
 def test_bytes_that_do_not_fall_into_messages_are_one_kind_of_error(data: bytes) -> None:
-    with pytest.raises(wire.Unreadable, match="messages that cannot be read"):
+    with pytest.raises(wire.Unreadable):
         list(wire.messages(data, 1))
 
 
