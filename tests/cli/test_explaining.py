@@ -29,7 +29,7 @@ def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
     def command(*arguments: str) -> tuple[int, str, list[str]]:
         code = main.main(["--root", host.directory, "explain", *arguments])
         out, err = capsys.readouterr()
-        return code, out, [line for line in err.splitlines() if "no daemon answers" not in line]
+        return code, out, [line for line in err.splitlines() if "/run/nodeagent/status.sock" not in line]
 
     return command
 

@@ -21,6 +21,7 @@ from nodeagent.model.action import BindDrivers, Move
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import guards
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import settings
@@ -116,15 +117,15 @@ async def test_what_was_given_by_any_of_these_answers_is_as_it_was(idle: Writing
 async def test_a_kubelet_that_falls_silent_lets_nothing_be_taken(idle: Writing, number: int) -> None:
     idle.asking(Kubelet(idle.snapshots, number, Knowledge.SILENT))
     async with answering(idle):
-        assert "not known" in await idle.refusal()
+        assert guards.UNKNOWN in await idle.refusal()
     assert idle.bound == ["nvme", "nvme"]
 
 
 async def test_where_nobody_answers_nothing_is_taken(idle: Writing) -> None:
-    assert "not known" in await idle.refusal()
+    assert guards.UNKNOWN in await idle.refusal()
     async with answering(idle):
         pass
-    assert "not known" in await idle.refusal()
+    assert guards.UNKNOWN in await idle.refusal()
     assert idle.bound == ["nvme", "nvme"]
 
 
@@ -147,5 +148,5 @@ async def test_a_question_that_is_cut_short_lets_nothing_be_taken(idle: Writing)
         with anyio.fail_after(10):
             while not kubelet.asked:
                 await idle.snapshots.newer(idle.snapshots.version)
-    assert "not known" in refusals[0]
+    assert guards.UNKNOWN in refusals[0]
     assert idle.bound == ["nvme", "nvme"]

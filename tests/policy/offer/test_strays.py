@@ -13,6 +13,7 @@ from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
+from tests.facts import names
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
 
 A, B = "0000:65:00.0", "0000:65:00.1"
@@ -67,7 +68,8 @@ def test_another_name_of_whoever_had_what_has_left_is_told() -> None:
         device = decision.resources[ResourceName(GPU)].device(B)
         assert device is not None
         assert device.reason is not None
-        assert f"held by ns/{pod}" in device.reason.what
+        assert device.reason.code is ReasonCode.GROUP_HELD
+        names(device.reason.what, f"ns/{pod}", A)
 
 
 def test_what_left_before_there_was_a_daemon_is_known_by_what_its_pod_was_given() -> None:
