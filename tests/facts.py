@@ -22,6 +22,11 @@ def each_names(texts: Iterable[str], *rows: tuple[object, ...]) -> None:
 
 
 def contains(text: str | None, *facts: object) -> bool:
-    """Return whether the text contains each fact as a whole word."""
-    words = (re.escape(str(fact)) for fact in facts)
-    return all(re.search(rf"(?<![\w.:-]){word}(?![\w-]|[.:]\w)", text or "") for word in words)
+    """Return whether the text contains each fact, with no part of a longer word or number at its ends."""
+    return all(re.search(_bounded(str(fact)), text or "") for fact in facts)
+
+
+def _bounded(fact: str) -> str:
+    before = r"(?<![\w.:-])" if re.match(r"\w", fact) else ""
+    after = r"(?![\w-]|[.:]\w)" if re.search(r"\w$", fact) else ""
+    return f"{before}{re.escape(fact)}{after}"

@@ -96,12 +96,12 @@ def test_serving_what_is_virt_handlers_too_is_told_once() -> None:
 def test_a_cr_does_not_count_where_the_operator_says_so_or_where_it_is_at_fault() -> None:
     off = Configuration(kubevirt=KubeVirt(enabled="false", manage_mdevs=True))
     assert merge.merge(off, read(GUIDE, {"mediatedDeviceTypes": ["a"]})) == merge.merge(off)
-    assert merge.objections(off, read({"pciHostDevices": [7]})) == ()
+    assert merge.objections(off, read({"pciHostDevices": [pci("1", "a.b/c")]})) == ()
     assert merged(KubeVirtCR(permitted=None)) == merged(None)
 
 
 def test_what_the_door_refused_is_told_first() -> None:
-    cr = read({"pciHostDevices": [7, pci("1:2", "a.b/c"), pci("10de:1eb8", "no-domain")]})
+    cr = read({"pciHostDevices": [pci("1", "a.b/c"), pci("1:2", "a.b/c"), pci("10de:1eb8", "no-domain")]})
     assert [place for place, _ in told(cr)] == [f"pciHostDevices[{n}]" for n in range(3)]
 
 

@@ -27,7 +27,7 @@ def test_whoever_stands_still_is_named() -> None:
 @pytest.mark.parametrize(
     ("status", "facts"),
     [
-        (READY._replace(host=WELL.host), ("scan",)),
+        (READY._replace(host=WELL.host), ("scanned",)),
         (
             READY._replace(resources=(LISTED._replace(registered=False, listed=False),)),
             (f"{GPU}: ", "kubelet"),

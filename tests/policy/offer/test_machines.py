@@ -251,7 +251,7 @@ def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() ->
         }
     )
     assert machine is not None
-    cr = read({"pciHostDevices": [7]})
+    cr = read({"pciHostDevices": [{"pciVendorSelector": "1", "resourceName": "a.b/c"}]})
     found = machines.explain_machine(machine, cr, turn.first(snapshot(host())))
     assert found.prospect == "never"
     each_names(
