@@ -19,7 +19,7 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.config import Settings, Timing
 from nodeagent.model.allocation import Possession
 from nodeagent.model.shares import HoldersShare

@@ -22,6 +22,7 @@ import anyio
 from nodeagent.base import log
 from nodeagent.base.errors import CodeReplaced, InvariantBroken, MustEnd, NodeagentError
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Backoff
 
 E = TypeVar("E", bound=BaseException)
 
@@ -47,23 +48,6 @@ class Task(NamedTuple):
 
     name: str
     run: Callable[[], Awaitable[None]]
-
-
-class Backoff(NamedTuple):
-    """Delays in seconds: ``first``, then times ``factor`` up to ``limit``."""
-
-    first: float
-    limit: float
-    factor: float = 2.0
-
-    def delay(self, attempt: int, jitter: float = 0.0) -> float:
-        """Seconds before try number ``attempt`` (0 = the first repeat).
-
-        ``jitter`` from 0 to 1 shortens the delay by up to a half, so that many waiters spread out.
-        """
-        exponent = min(max(attempt, 0), 63)
-        plain = min(self.limit, self.first * self.factor**exponent)
-        return plain * (1.0 - jitter / 2)
 
 
 _PAUSE = Backoff(first=0.1, limit=30.0)

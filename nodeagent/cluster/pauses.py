@@ -8,7 +8,7 @@ the server much at each try, waits for minutes; all else begins with half a seco
 from __future__ import annotations
 
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.cluster import refusals
 from nodeagent.cluster.refusals import TooLarge
 

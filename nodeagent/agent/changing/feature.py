@@ -26,7 +26,8 @@ from nodeagent.agent.changing.withdrawals import Withdrawals
 from nodeagent.agent.changing.writer import Writer
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
-from nodeagent.base.supervise import Backoff, Component, Task
+from nodeagent.base.supervise import Component, Task
+from nodeagent.base.timeouts import Backoff
 from nodeagent.model.action import Step
 from nodeagent.model.request import Answer, Request
 from nodeagent.model.snapshot import Snapshot

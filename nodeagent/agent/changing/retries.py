@@ -17,7 +17,7 @@ import anyio
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.model.action import Step
 from nodeagent.model.status import ResultsStatus
 

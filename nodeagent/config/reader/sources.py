@@ -14,7 +14,7 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nodeagent.base import advice
+from nodeagent.base import advice, timeouts
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
@@ -196,7 +196,8 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
     return [
         f"env {name} is not a setting: {naming.nearest(name, known)}"
         for name in sorted(environ)
-        if name.startswith(ENV_PREFIX) and name not in known and not name.startswith(kubernetes)
+        if name.startswith(ENV_PREFIX) and name not in (*known, timeouts.SCALE)
+        if not name.startswith(kubernetes)
     ]
 
 

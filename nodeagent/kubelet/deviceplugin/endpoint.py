@@ -18,7 +18,7 @@ import anyio
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.kubelet.deviceplugin import service
 from nodeagent.kubelet.deviceplugin.life import End, Life, Registration, Standing, Way, until
 from nodeagent.kubelet.deviceplugin.listing import Listing

@@ -16,7 +16,7 @@ import anyio
 
 from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.deviceplugin.life import End, Life, Standing
 from nodeagent.kubelet.deviceplugin.service import Plugin

@@ -24,7 +24,8 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Backoff, Supervisor
+from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Backoff
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge

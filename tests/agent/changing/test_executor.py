@@ -21,7 +21,7 @@ from nodeagent.agent.changing.writer import Writer
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step

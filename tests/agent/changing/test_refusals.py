@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base import log
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, WantedType
 from nodeagent.model.status import ResultsStatus

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.agent.changing.retries import BACKOFF, Retries
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.supervise import Backoff
+from nodeagent.base.timeouts import Backoff
 from nodeagent.model.action import CreateMdev, RemoveMdev, Step
 from nodeagent.model.snapshot import Snapshot
 

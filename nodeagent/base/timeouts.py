@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every time limit, poll interval and retry delay of the daemon and its commands, in seconds.
+
+The record is built once where the process begins and passed to all who wait. Settings of the operator
+(``timing`` in the configuration) are not in it. The environment variable NODEAGENT_TIME_SCALE multiplies all
+fields; it is for tests, and real kubelets and kernels need the values below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nodeagent.base.errors import ConfigError
+
+SCALE = "NODEAGENT_TIME_SCALE"
+
+
+class Backoff(NamedTuple):
+    """Delays in seconds: ``first``, then times ``factor`` up to ``limit``."""
+
+    first: float
+    limit: float
+    factor: float = 2.0
+
+    def delay(self, attempt: int, jitter: float = 0.0) -> float:
+        """Seconds before try number ``attempt`` (0 = the first repeat).
+
+        ``jitter`` from 0 to 1 shortens the delay by up to a half, so that many clients spread out.
+        """
+        exponent = min(max(attempt, 0), 63)
+        plain = min(self.limit, self.first * self.factor**exponent)
+        return plain * (1.0 - jitter / 2)
+
+
+class Timeouts(NamedTuple):
+    """The time limits, with one field for each wait."""
+
+    # Registration with the kubelet
+    register_rpc: float = 20.0  # the kubelet dials back before it answers, which may take 10 s
+    register_retry: Backoff = Backoff(first=0.2, limit=10.0)
+    register_retry_young: Backoff = Backoff(first=0.005, limit=0.1)
+    young_kubelet_socket: float = 5.0  # quick retries: bind(2) raises an inotify event, listen(2) none
+    list_and_watch_open: float = 5.0  # from the answer to Register to ListAndWatch
+    plugin_watcher_return: float = 2.0  # a restarted kubelet opens the stream again: 0.4 s on 1.36
+    kubelet_directory_poll: float = 10.0  # for changes without an inotify event
+    kubelet_restart: float = 0.1  # our sockets are removed an instant before the new kubelet.sock is made
+    endpoint_retry: Backoff = Backoff(first=1.0, limit=30.0)  # two agents must not fight for a resource
+    long_registration: float = 60.0  # a registration that lasts longer resets ``endpoint_retry``
+    memory_trim: float = 0.12  # after the first of several connections is closed
+
+    # The device plugin service
+    allocate_answer: float = 10.0  # the kubelet sets no deadline and admits no other pod meanwhile
+    allocate_at_shutdown: float = 0.5  # for an Allocate in flight when the daemon ends
+    refusal_list_sent: float = 0.1  # a refused Allocate waits until the list with the reason is sent
+    allocated_id_listed: float = 1.0  # kubelet 1.36.2 crashes if an id leaves the list during Allocate
+
+    # gRPC servers and connections
+    grpc_call_cancel: float = 1.0  # for cancelled calls to end
+    grpc_peer_close: float = 1.0  # for a client to close its connection after its stream has ended
+    grpc_answer_read: float = 0.05  # for a client to read an answer: grpclib's drops it at a GOAWAY
+    grpc_server_close: float = 1.0  # for asyncio to close the server's connections
+    pod_resources_idle: float = 1.0  # an unused connection: the next Allocate follows sooner than that
+
+    # PodResources and the kubelet's checkpoint
+    pod_resources_rpc: float = 5.0
+    pod_resources_retry: Backoff = Backoff(first=0.5, limit=10.0)
+    pod_resources_spacing: float = 0.1  # the kubelet answers 100 requests a second, of all clients
+    release_check_spacing: float = 0.02  # the same limit, while a release is awaited
+    pod_resources_at_start: float = 1.0  # the first list waits for the devices in use
+    pod_resources_in_allocate: float = 2.5  # to find the pod under admission
+    pod_resources_in_allocate_foreign: float = 1.0  # where only another plugin may share the group
+    pod_resources_repeat: float = 0.1  # after a failed request inside an Allocate
+    pod_resources_slow: float = 0.5  # then the checkpoint counts until the answer comes
+    checkpoint_write: float = 0.5  # after a list was sent: the kubelet takes 2 ms
+    checkpoint_write_before_change: float = 3.0  # the same, before a device is unbound or removed
+    checkpoint_poll: float = 0.01  # between two reads of the checkpoint until it is written
+    checkpoint_rewrite: Backoff = Backoff(first=0.5, limit=20.0)  # lists sent again to have it written
+    checkpoint_write_gap: float = 0.25  # writes further apart were not under way at the same time
+    checkpoint_next_write: float = 0.3  # longer than ``checkpoint_write_gap``, so that the next one counts
+    young_kubelet: float = 30.0  # a kubelet may not list all pods this long after its start
+
+    # Allocate
+    former_holder_close: float = 9.0  # for the former pod's container to close the device
+    device_close_poll: float = 0.1  # close(2) raises no event
+    device_wake: float = 1.0  # for the first read of a sleeping device's configuration space
+    cdi_file_read: float = 4.0  # for a CDI file that was just written
+    foreign_allocate: float = 12.0  # another plugin's Allocate for the pod under admission
+    foreign_allocate_poll: float = 0.5  # between two looks at the checkpoint for it
+    forgotten_container_end: float = 5.0  # a force-deleted pod's container: 2.7 s were measured
+    open_file_scan: float = 2.0  # one look at the open files of all processes
+    open_file_scan_fresh: float = 0.5  # its result serves a batch of changes this long
+    opener_name: float = 0.5  # to name the process in a refusal
+    usb_holder_close: float = 5.0  # for the former pod's container to close a USB device
+    usb_close_poll: float = 0.2  # close(2) raises no event
+    usb_node_creation: float = 8.0  # the nodes of one Allocate, within ``allocate_answer``
+    usb_feature_load: float = 5.0  # to load the code for USB devices
+
+    # Scans of the host
+    device_read: float = 0.5  # one device, by the daemon
+    device_read_once: float = 2.0  # one device, by a command
+    device_hints_read: float = 1.0  # one device's hints, by a command
+    scan_thread_progress: float = 0.05  # without progress another thread continues the scan
+    quick_read: float = 0.1  # a read that takes microseconds unless the device hangs
+    opener_scan: float = 1.0  # one look for the processes that have VFIO functions open
+    open_count_record_write: float = 0.5  # to /run, which is in memory on most hosts
+    event_burst_gap: float = 0.01  # the end of a burst: a driver change sends four events within 2 ms
+    event_burst: float = 0.5  # a burst that does not end is scanned after this time
+    event_source_start: float = 2.0  # the first scan waits until the source of events is ready
+    host_poll: float = 5.0  # between scans where the kernel sends no events
+    failed_scan_retry: float = 1.0
+    rescan_delays: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)  # unfinished devices
+    synthetic_event_pause: float = 0.5  # between two rounds: many events may name the same device
+    device_recovery: float = 120.0  # after a reset the kernel waits 60 s (PCIE_RESET_READY_POLL_MS)
+    cdi_directory_read: float = 1.0  # without a file that was read, a directory counts as hanging
+
+    # Changes to the host
+    write_effect: float = 1.0  # from a write to sysfs to its effect
+    write_effect_poll: float = 0.002
+    write_late: float = 10.0  # a write that takes longer is reported
+    write_retry: Backoff = Backoff(first=1.0, limit=300.0)
+    checkpoint_read_before_write: float = 0.2  # to learn the latest allocations: takes 30 ms
+    change_request_answer: float = 10.0  # a later answer says that the change is not done yet
+    host_use_read: float = 1.0  # a close look at the host's use of a device before a change
+
+    # Configuration and records on disk
+    config_burst_gap: float = 0.1  # the end of a burst: editors write in several steps
+    refused_config_retry: float = 30.0
+    record_write_retry: float = 60.0
+
+    # The daemon's components
+    component_retry: Backoff = Backoff(first=0.1, limit=30.0)
+    component_healthy: float = 60.0  # a failure after a longer run counts as the first one
+    component_hopeless: float = 300.0  # failures in a row for longer are reported to systemd
+    refused_watch_retry: float = 10.0  # the kernel refused an inotify instance or watch
+    mounts_pause: float = 0.2  # between two reactions: each pod that starts makes dozens of mounts
+    garbage_collection: float = 10.0
+    repeated_log_lines: float = 60.0  # repeated lines are counted for this long and then reported
+    last_log_lines: float = 1.0  # for the log's reader when the daemon ends
+    problems_settle: float = 1.0  # devices that are bound at boot appear one by one
+    status_line_pause: float = 0.5  # between two status lines for systemd
+    watchdog_notice: float = 15.0  # where systemd sets no interval
+    progress_check: float = 8.0  # an endpoint may take 14 s to end, a PodResources request 5 s
+    config_reload: float = 10.0  # then systemd is told that the reload is over
+    check_step: float = 6.0  # one step of ``nodeagent check``, longer than ``pod_resources_rpc``
+
+    # Local sockets and HTTP
+    local_socket_answer: float = 5.0
+    http_idle: float = 75.0  # between two requests of one connection
+    http_request: float = 5.0  # from its first byte to its end
+    http_send: float = 10.0  # for a client to take a part of the answer
+    http_close: float = 1.0  # for a refused client to finish its request and read the answer
+    http_address_retry: float = 10.0
+    page_update: float = 1.0
+    page_keepalive: float = 15.0
+
+    # Commands
+    status_watch: float = 1.0  # between two updates of ``nodeagent status --watch``
+    daemon_answer: float = 30.0  # longer than ``change_request_answer``
+    daemon_start: float = 10.0  # a daemon that has the lock and does not listen yet
+    daemon_start_poll: float = 0.1
+
+    # The API server
+    api_connect: float = 5.0
+    api_silence: float = 10.0  # between two parts of an answer
+    api_answer: float = 30.0
+    api_retry: Backoff = Backoff(first=0.5, limit=30.0)
+    api_retry_absent: Backoff = Backoff(first=5.0, limit=60.0)  # KubeVirt may be installed at any time
+    api_retry_refused: Backoff = Backoff(first=30.0, limit=300.0)  # manual intervention is needed
+    api_retry_after: float = 600.0  # the longest Retry-After that is obeyed
+    missing_right_retry: float = 600.0
+    credential_program: float = 30.0  # the exec plugin of a kubeconfig
+    watch_stream: float = 300.0  # requested from the server, less up to a fifth
+    watch_stream_end: float = 10.0  # silence after the time at which the server should have ended it
+    watch_stream_steady: float = 5.0  # a stream that lasts as long resets ``api_retry``
+    watch_restart_spread: float = 0.5  # a server that ends ends the streams of all nodes
+    cluster_start_spread: float = 10.0  # the first requests of many nodes
+    offered_names_read: float = 5.0  # from disk, before the cluster is followed
+    cluster_status_poll: float = 10.0  # between two looks at the status without a change
+    event_gather: float = 0.2  # Events of one cause are sent together
+    event_settle: float = 30.0  # problems that exist at the start are sent later
+    event_spread: float = 30.0  # many nodes report the same cause
+    event_refill: float = 300.0  # after a burst, one more Event per period
+    event_age: float = 600.0  # older Events are dropped
+    condition_gather: float = 0.5
+    condition_settle: float = 5.0  # before the condition gets another status
+    condition_text_settle: float = 60.0  # before the condition gets another message alone
+    condition_spread: float = 10.0
+    stale_resource_settle: float = 2.0  # after the kubelet has forgotten the resource
+    stale_resource_spread: float = 30.0  # many nodes remove the same resource
+    removed_resource_seen: float = 5.0  # the watched Node may still list a removed resource
+
+    def scaled(self, factor: float) -> Timeouts:
+        """The record with every duration multiplied by ``factor``."""
+        return Timeouts(*(_scaled(value, factor) for value in self))
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Timeouts:
+        """The record, scaled as NODEAGENT_TIME_SCALE says.
+
+        :raises ConfigError: if the variable is not a positive number.
+        """
+        text = environ.get(SCALE, "")
+        if not text:
+            return cls()
+        try:
+            factor = float(text)
+        except ValueError:
+            factor = math.nan
+        if not 0.0 < factor < math.inf:
+            raise ConfigError(f"{SCALE}: {text!r} is not a positive number", "unset it, or write such as 0.3")
+        return cls().scaled(factor)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """The duration, the Backoff or the durations, multiplied."""
+    if isinstance(value, Backoff):
+        return value._replace(first=value.first * factor, limit=value.limit * factor)
+    if isinstance(value, tuple):
+        return tuple(each * factor for each in value)
+    return value * factor
