@@ -36,11 +36,10 @@ from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
 from nodeagent.web.doorway import Doorway, answering
-
-HURRY = 0.5  # seconds for an Allocate in flight when the process ends
 
 SetLog = Callable[[Log], None]
 
@@ -49,11 +48,16 @@ class Daemon:
     """All components, listed."""
 
     def __init__(
-        self, settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigError | None = None
+        self,
+        settings: Settings,
+        sources: Sources,
+        timeouts: Timeouts,
+        set_log: SetLog,
+        refused: ConfigError | None = None,
     ) -> None:
         """``set_log`` is told other settings of the log; ``refused`` is as ConfigLoop wants it."""
         in_force = Latest(settings)
-        self.core = core.build(Root(sources.prefix), in_force)
+        self.core = core.build(Root(sources.prefix), in_force, timeouts)
         self.kubelet = kubelet_side.build(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, refused)
         self.notifier = Notifier.from_environ(sources.environ)
@@ -63,11 +67,11 @@ class Daemon:
     @property
     def ears(self) -> Sequence[Component]:
         """What listens before the first scan, so that no change is missed."""
-        watcher = self.core.watcher
+        watcher, timeouts = self.core.watcher, self.core.timeouts
         return (
             Task("inotify", watcher.run),
-            Task("refused watches", watcher.keep_trying),
-            Task("mounts", partial(mounttable.follow, watcher.mounts_changed)),
+            Task("refused watches", partial(watcher.keep_trying, timeouts.refused_watch_retry)),
+            Task("mounts", partial(mounttable.follow, watcher.mounts_changed, timeouts.mounts_pause)),
             self.core.events,
             *(Task(f"directory {directory.path}", directory.run) for directory in self.kubelet.directories),
         )
@@ -75,6 +79,7 @@ class Daemon:
     @property
     def components(self) -> Sequence[Component]:
         """All others."""
+        timeouts = self.core.timeouts
         return (
             self.kubelet.plugins,
             self.core.observer,
@@ -92,8 +97,8 @@ class Daemon:
             Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
-            Task("log", tell_what_was_left_out),
-            Task("garbage", collect_garbage),
+            Task("log", partial(tell_what_was_left_out, timeouts.repeated_log_lines)),
+            Task("garbage", partial(collect_garbage, timeouts.garbage_collection)),
             Task("old errors", partial(warn_of_old_errors, self.core.root, self.core.snapshots)),
         )
 
@@ -158,12 +163,18 @@ class Daemon:
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
             self.notifier.stopping()
-            self.kubelet.plugins.hurry(HURRY)
+            self.kubelet.plugins.hurry(self.core.timeouts.allocate_at_shutdown)
             group.cancel_scope.cancel()
             return
 
 
-def run(settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigError | None = None) -> None:
+def run(
+    settings: Settings,
+    sources: Sources,
+    timeouts: Timeouts,
+    set_log: SetLog,
+    refused: ConfigError | None = None,
+) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
     :raises MustEnd: if another instance serves this node, or the code of this one is gone.
@@ -172,7 +183,7 @@ def run(settings: Settings, sources: Sources, set_log: SetLog, refused: ConfigEr
     async def main() -> None:
         apart.set_apart(activation.numbers(sources.environ))
         asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
-        await Daemon(settings, sources, set_log, refused).run()
+        await Daemon(settings, sources, timeouts, set_log, refused).run()
 
     try:
         anyio.run(main)

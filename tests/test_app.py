@@ -24,6 +24,7 @@ from nodeagent.agent.tell.status import serve_status
 from nodeagent.app import Daemon
 from nodeagent.base import log, memory, sockets, threads
 from nodeagent.base.errors import AlreadyRunning, KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -68,7 +69,7 @@ async def status(host: SimulatedHost) -> dict[str, Any]:
     with anyio.fail_after(10):
         while True:
             with contextlib.suppress(FileNotFoundError):
-                found: dict[str, Any] = await threads.call(sockets.ask, status_socket(host))
+                found: dict[str, Any] = await threads.call(sockets.ask, status_socket(host), 5.0)
                 return found
             await anyio.sleep(0.01)
 
@@ -79,7 +80,7 @@ def _exists(path: str) -> bool:
 
 def made(host: SimulatedHost, **environ: str) -> Daemon:
     """A daemon that does not run yet; its inotify instance is to be closed by who runs it."""
-    return Daemon(config.load(sources(host)), sources(host, **environ), lambda _: None)
+    return Daemon(config.load(sources(host)), sources(host, **environ), Timeouts(), lambda _: None)
 
 
 @asynccontextmanager
@@ -151,7 +152,7 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
 async def test_a_status_socket_that_cannot_be_served_names_its_setting(host: SimulatedHost) -> None:
     host.write_file("/run/nodeagent", "a file where a directory should be")
     with pytest.raises(KernelRefused, match=r"status\.sock cannot be served") as caught:
-        await serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"))
+        await serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"), 5.0)
     assert "--status-socket" in caught.value.hint
 
 

@@ -15,18 +15,19 @@ from nodeagent.agent.changing import feature
 from nodeagent.agent.core import Core
 from nodeagent.agent.kubelet_side import KubeletSide
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.request import Answer, Request
 
 
-async def carried_out(root: Root, settings: Settings, request: Request) -> Answer:
+async def carried_out(root: Root, settings: Settings, timeouts: Timeouts, request: Request) -> Answer:
     """What becomes of it; a request that is to change nothing takes no lock.
 
     :raises AlreadyRunning: if a daemon serves this node.
     :raises KernelRefused: if the host cannot be read, or the record not be written.
     """
-    core = cores.build(root, Latest(settings))
+    core = cores.build(root, Latest(settings), timeouts)
     side = kubelet_side.build(core)
     if request.dry_run:
         return await _answer(core, side, request)

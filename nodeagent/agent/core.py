@@ -23,7 +23,8 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.watching import AGAIN, Watcher
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.base.watching import Watcher
 from nodeagent.cluster import account
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
@@ -40,6 +41,7 @@ class Core:
 
     root: Root
     settings: Latest[Settings]
+    timeouts: Timeouts
     cluster: Latest[ClusterWishes]
     watcher: Watcher
     supervisor: Supervisor
@@ -56,7 +58,7 @@ class Core:
     desk: Desk
 
 
-def build(root: Root, settings: Latest[Settings]) -> Core:
+def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     """The shared parts, wired."""
     watcher, wakes = Watcher(), Wakes()
     cluster = Latest(_said_before(root, settings.get()))
@@ -71,9 +73,10 @@ def build(root: Root, settings: Latest[Settings]) -> Core:
     return Core(
         root,
         settings,
+        timeouts,
         cluster,
         watcher,
-        Supervisor(),
+        Supervisor(timeouts),
         snapshots,
         wakes,
         events,
@@ -101,7 +104,8 @@ async def first_scan(core: Core) -> None:
     """The first scan, as soon as no change can be missed any more."""
     if core.watcher.instance.get() is None:
         error = "the kernel gives no inotify instance; raise fs.inotify.max_user_instances"
-        log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=f"{AGAIN:g}", error=error)
+        seconds = f"{core.timeouts.refused_watch_retry:g}"
+        log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=seconds, error=error)
     await core.events.listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.wakes)
     await first_specs(core)

@@ -18,6 +18,7 @@ from nodeagent import __version__
 from nodeagent.agent.kubelet_side import RUNTIME
 from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import pciids, platform, standing
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.podresources import PodReader, VirtHandler
@@ -28,7 +29,6 @@ from nodeagent.model.surroundings import DaemonSight, KubeletSight, Platform, St
 
 T = TypeVar("T")
 
-LIMIT = 5.0  # seconds for each look
 SAVED, TREE, SILENT = "not in the saved host", "not this process's host", "no answer in time"
 _POD_RESOURCES = "pod-resources/kubelet.sock"
 _KUBELETS = (  # root directories of kubelets elsewhere: README has the table
@@ -54,19 +54,20 @@ def saved() -> Surroundings:
     return Surroundings(SAVED, SAVED, SAVED, SAVED, _versions())
 
 
-async def look(root: Root, host: Host, places: Places) -> Surroundings:
+async def look(root: Root, host: Host, places: Places, timeouts: Timeouts) -> Surroundings:
     """Those of a host that is there."""
+    limit = timeouts.check_step
     return Surroundings(
-        await _in_time(_platform(root, host)),
-        await _in_time(_standing(root, places)) if root.is_host else TREE,
-        await _in_time(_kubelet(root, places)),
-        await _in_time(_daemon(root, places)),
+        await _in_time(_platform(root, host), limit),
+        await _in_time(_standing(root, places), limit) if root.is_host else TREE,
+        await _in_time(_kubelet(root, places, timeouts.pod_resources_rpc), limit),
+        await _in_time(_daemon(root, places, timeouts.local_socket_answer), limit),
         _versions(),
     )
 
 
-async def _in_time(looking: Awaitable[T]) -> T | str:
-    with anyio.move_on_after(LIMIT + 1.0):
+async def _in_time(looking: Awaitable[T], limit: float) -> T | str:
+    with anyio.move_on_after(limit):
         try:
             return await looking
         except KernelRefused as error:
@@ -86,16 +87,16 @@ async def _standing(root: Root, places: Places) -> Standing:
     return await threads.call(standing.read, root, (RUNTIME, places.plugins))
 
 
-async def _kubelet(root: Root, places: Places) -> KubeletSight:
-    answer, permitted, pods = await _pods(root, places)
+async def _kubelet(root: Root, places: Places, limit: float) -> KubeletSight:
+    answer, permitted, pods = await _pods(root, places, limit)
     return await threads.call(_sockets, root, places, answer, permitted, pods)
 
 
-async def _pods(root: Root, places: Places) -> tuple[str, bool, int]:
+async def _pods(root: Root, places: Places, limit: float) -> tuple[str, bool, int]:
     """Why PodResources does not answer or "", whether this user may ask, and how many pods it names."""
     path = root.path(places.pod_resources)
     try:
-        found = await PodReader(path, VirtHandler(root.path(places.plugins)), LIMIT).pods()
+        found = await PodReader(path, VirtHandler(root.path(places.plugins)), limit).pods()
     except KubeletUnavailable as error:
         return root.host_path(error.what), await threads.call(_may_ask, path), 0
     return "", True, len(found.pods)
@@ -136,15 +137,15 @@ def _elsewhere(root: Root, places: Places) -> str:
     return next((path for path in paths if path != places.pod_resources and root.exists(path)), "")
 
 
-async def _daemon(root: Root, places: Places) -> DaemonSight:
-    return await threads.call(_ask, root, places.status)
+async def _daemon(root: Root, places: Places, limit: float) -> DaemonSight:
+    return await threads.call(_ask, root, places.status, limit)
 
 
-def _ask(root: Root, path: str) -> DaemonSight:
+def _ask(root: Root, path: str, limit: float) -> DaemonSight:
     unit = any(root.exists(f"{directory}/{_UNIT}") for directory in _UNITS)
     enabled = root.target(f"{_UNITS[0]}/{_WANTED}") is not None
     try:
-        document = sockets.ask(root.path(path))
+        document = sockets.ask(root.path(path), limit)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         refused = isinstance(error, PermissionError)

@@ -22,15 +22,16 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from nodeagent.base import advice, sockets, threads
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.sockets import LIMIT
 
 T = TypeVar("T")
 
 LONGEST = 1 << 18  # bytes of a question
 
 
-async def serve(path: str, take: Callable[[], T], document: Callable[[T], object], more: str) -> None:
-    """Serve until cancelled.
+async def serve(
+    path: str, take: Callable[[], T], document: Callable[[T], object], more: str, limit: float
+) -> None:
+    """Serve until cancelled. ``limit``: seconds for a client to read the document.
 
     For each connection a value is taken on the event loop; a thread makes the document of it, so it must be
     frozen.
@@ -39,15 +40,18 @@ async def serve(path: str, take: Callable[[], T], document: Callable[[T], object
     """
 
     async def reply(stream: SocketStream) -> None:
-        await _send(stream, await threads.call(_written, take(), document))
+        await _send(stream, await threads.call(_written, take(), document), limit)
 
     await _serve(path, reply, more)
 
 
-async def answer(path: str, reply: Callable[[bytes, int], Awaitable[object]], more: str) -> None:
+async def answer(
+    path: str, reply: Callable[[bytes, int], Awaitable[object]], more: str, limit: float
+) -> None:
     """Serve until cancelled: a question comes whole, to its end, and the document of the reply goes back.
 
-    ``reply`` gets the question, and the number of the process that asks.
+    ``reply`` gets the question, and the number of the process that asks. ``limit``: seconds for a client to
+    send its question, and for it to read the answer.
 
     What is too long, or does not end in time, gets no answer; nor does who has gone meanwhile.
 
@@ -55,22 +59,22 @@ async def answer(path: str, reply: Callable[[bytes, int], Awaitable[object]], mo
     """
 
     async def to_question(stream: SocketStream) -> None:
-        if (question := await _received(stream)) is not None:
+        if (question := await _received(stream, limit)) is not None:
             asker = sockets.asker(stream.extra(SocketAttribute.raw_socket))
-            await _send(stream, json.dumps(await reply(question, asker)).encode())
+            await _send(stream, json.dumps(await reply(question, asker)).encode(), limit)
 
     await _serve(path, to_question, more)
 
 
-async def _send(stream: SocketStream, document: bytes) -> None:
-    with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
+async def _send(stream: SocketStream, document: bytes, limit: float) -> None:
+    with anyio.move_on_after(limit), contextlib.suppress(anyio.BrokenResourceError):
         await stream.send(document)
 
 
-async def _received(stream: SocketStream) -> bytes | None:
+async def _received(stream: SocketStream, limit: float) -> bytes | None:
     """All that comes before the other end stops to write; None if that is not in time, or too much."""
     received = b""
-    with anyio.move_on_after(LIMIT), contextlib.suppress(anyio.BrokenResourceError):
+    with anyio.move_on_after(limit), contextlib.suppress(anyio.BrokenResourceError):
         try:
             while len(received) <= LONGEST:
                 received += await stream.receive()

@@ -13,7 +13,6 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 MOST = 20  # lines of what is the same
-SECONDS = 60.0
 
 
 class LeftOut(NamedTuple, Generic[K]):
@@ -27,7 +26,7 @@ class LeftOut(NamedTuple, Generic[K]):
 class Limiter(Generic[K]):
     """Counts lines by key. Times are in seconds, of any clock that does not go back."""
 
-    def __init__(self, most: int = MOST, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float, most: int = MOST) -> None:
         self._most = most
         self._seconds = seconds
         self._counts: dict[K, tuple[float, int, int]] = {}  # when the time began, the lines since, the most

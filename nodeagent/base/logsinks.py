@@ -39,6 +39,7 @@ def setup(
     level: str,
     environ: Mapping[str, str],
     stream: TextIO,
+    repeated_log_lines: float,
     socket: str = JOURNAL,
     clock: Callable[[], float] = time.monotonic,
     lines: LogQueue | None = None,
@@ -46,15 +47,16 @@ def setup(
     """Send all logging of this process to one place; may be called again with other settings.
 
     ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``socket`` is journald's; ``clock`` tells seconds; ``lines`` wait there, else each is written at
-    once. Libraries log from warnings up, whatever the level.
+    stderr; ``repeated_log_lines``: seconds for which repeated lines are counted; ``socket`` is journald's;
+    ``clock`` tells seconds; ``lines`` wait there, else each is written at once. Libraries log from warnings
+    up, whatever the level.
     """
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Sink)]:
         root.removeHandler(old)
         old.put(old.close)
     sink = _sink(style, environ, stream, socket)
-    sink.guard = _Guard(clock, lines)
+    sink.guard = _Guard(repeated_log_lines, clock, lines)
     sink.put = _at_once if lines is None else lines.put
     sink.addFilter(sink.guard.admits)
     root.addHandler(sink)
@@ -93,10 +95,10 @@ def tell_left_out() -> None:
 class _Guard:
     """Lets no kind of line flood the log; says how many it has left out, and how many nobody has read."""
 
-    def __init__(self, clock: Callable[[], float], lines: LogQueue | None) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float], lines: LogQueue | None) -> None:
         self._clock = clock
         self._lines = lines
-        self._limiter: lograte.Limiter[tuple[str, str]] = lograte.Limiter()
+        self._limiter: lograte.Limiter[tuple[str, str]] = lograte.Limiter(seconds)
 
     def tell(self) -> None:
         """Say what was lost, and what was left out in the times that are over."""

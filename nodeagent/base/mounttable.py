@@ -24,11 +24,10 @@ import anyio
 from nodeagent.base.latest import Latest
 
 MOUNTS = "/proc/self/mountinfo"
-PAUSE = 0.2  # seconds between two looks: each pod that starts makes dozens of mounts
 
 
-async def follow(changed: Callable[[], None], path: str = MOUNTS) -> None:
-    """Call ``changed`` now, and soon after each change, once for many that come together; for ever.
+async def follow(changed: Callable[[], None], pause: float, path: str = MOUNTS) -> None:
+    """Call ``changed`` now, and soon after each change, at most once in ``pause`` seconds; for ever.
 
     What changed before this was called may be told by nothing else.
     """
@@ -39,7 +38,7 @@ async def follow(changed: Callable[[], None], path: str = MOUNTS) -> None:
             while True:
                 seen, _ = await marked.newer(seen)
                 changed()
-                await anyio.sleep(PAUSE)
+                await anyio.sleep(pause)
     except FileNotFoundError:
         await anyio.sleep_forever()
 

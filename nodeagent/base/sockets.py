@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-LIMIT = 5.0  # seconds for one answer
 
+def ask(path: str, limit: float, question: bytes | None = None) -> Any:
+    """The document that a server at ``path`` gives, to a ``question`` if it wants one.
 
-def ask(path: str, question: bytes | None = None, limit: float = LIMIT) -> Any:
-    """The document that a server at ``path`` gives, to a ``question`` if it wants one; blocks.
+    Blocks for up to ``limit`` seconds.
 
     :raises OSError: if nobody answers.
     :raises ValueError: if the answer is no JSON, such as none at all.

@@ -22,14 +22,12 @@ import anyio
 from nodeagent.base import log
 from nodeagent.base.errors import CodeReplaced, InvariantBroken, MustEnd, NodeagentError
 from nodeagent.base.latest import Latest
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Timeouts
 
 E = TypeVar("E", bound=BaseException)
 
 # where our code is: this file, or the executable that PyInstaller has put all modules into
 _CODE = next(path for path in (Path(__file__), Path(sys.executable)) if path.exists())
-_HEALTHY_AFTER = 60.0  # seconds without a failure after which it counts as new
-_HOPELESS_AFTER = 300.0  # seconds of failures in a row, where it has worked before
 
 
 class Component(Protocol):
@@ -50,9 +48,6 @@ class Task(NamedTuple):
     run: Callable[[], Awaitable[None]]
 
 
-_PAUSE = Backoff(first=0.1, limit=30.0)
-
-
 class _Row(NamedTuple):
     """Failures in a row: when the first and the last were (seconds, monotonic), and what the last was."""
 
@@ -64,7 +59,8 @@ class _Row(NamedTuple):
 class Supervisor:
     """What failed last, by the name of the component; an empty text means that it runs again."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self.failures: dict[str, str] = {}
         self.changed: Latest[None] = Latest(None)  # touched when ``failures`` is another
         self._rows: dict[str, _Row] = {}
@@ -87,9 +83,9 @@ class Supervisor:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
                 _must_have_code(error)
-                worked = anyio.current_time() - began > _HEALTHY_AFTER
+                worked = anyio.current_time() - began > self._timeouts.component_healthy
                 attempt = 0 if worked else attempt + 1
-                pause = _PAUSE.delay(attempt - 1, random.random())
+                pause = self._timeouts.component_retry.delay(attempt - 1, random.random())
                 self._failed(name, error, pause, worked=worked)
                 try:
                     await anyio.sleep(pause)
@@ -100,10 +96,12 @@ class Supervisor:
 
     def hopeless(self, now: float) -> Mapping[str, str]:
         """Who has worked and fails since then, for minutes, by errors that nobody foresaw; and how."""
+        timeouts = self._timeouts
         return {
             name: f"it fails again and again: {row.text}"
             for name, row in self._rows.items()
-            if row.last - row.first > _HOPELESS_AFTER and now - row.last < _HEALTHY_AFTER
+            if row.last - row.first > timeouts.component_hopeless
+            and now - row.last < timeouts.component_healthy
         }
 
     def _say(self, name: str, text: str) -> None:

@@ -25,8 +25,6 @@ from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 
-AGAIN = 10.0  # seconds until what the kernel refused to watch is asked for again
-
 
 class Change(NamedTuple):
     """Something happened in ``directory``, to ``name``; ``lost``: anything may have happened."""
@@ -131,8 +129,8 @@ class Watcher:
             if subscription.place.own != before:
                 subscription.tell(Change(directory, lost=True))
 
-    async def keep_trying(self, pause: float = AGAIN) -> None:
-        """While there is anything that was refused, ask again for it after each pause, for ever.
+    async def keep_trying(self, pause: float) -> None:
+        """While there is anything that was refused, ask again for it every ``pause`` seconds, for ever.
 
         Its subscribers hear each time that they must list it: nothing else tells them of changes.
         """

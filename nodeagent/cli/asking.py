@@ -80,7 +80,7 @@ def status(options: argparse.Namespace, root: Root) -> Any:
 
     path = socket_path(options, root)
     try:
-        return sockets.ask(path)
+        return sockets.ask(path, options.timeouts.local_socket_answer)
     except PermissionError as error:
         raise NodeagentError(_not_for_all(path), advice.on(error, Doing.READ)) from error
     except (OSError, ValueError) as error:
@@ -106,7 +106,9 @@ def refused(options: argparse.Namespace, root: Root) -> str:
     from nodeagent.model.shares import not_in_force
 
     try:
-        error = sockets.ask(socket_path(options, root))["configuration"]["error"]
+        error = sockets.ask(socket_path(options, root), options.timeouts.local_socket_answer)[
+            "configuration"
+        ]["error"]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
@@ -120,7 +122,7 @@ def listed(options: argparse.Namespace, root: Root, device_id: str) -> tuple[str
     from nodeagent.base import sockets
 
     try:
-        resources = sockets.ask(socket_path(options, root))["resources"]
+        resources = sockets.ask(socket_path(options, root), options.timeouts.local_socket_answer)["resources"]
         found = [(each["name"], device) for each in resources for device in each["devices"]]
         return next(
             (f"{device_id} is listed as {name}, Unhealthy: {device['what']}", device["hint"])
@@ -135,7 +137,7 @@ def daemon(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
     """What is in force in the daemon, None if there is none; and what to say first, "" for nothing."""
     path = socket_path(options, root)
     try:
-        basis = _basis(path)
+        basis = _basis(path, options.timeouts.local_socket_answer)
     except (OSError, ValueError, ConfigError) as error:
         denied = isinstance(error, PermissionError)
         why = _not_for_all(path) if denied else f"no daemon answers at {path} ({advice.words(error)})"
@@ -154,10 +156,10 @@ def in_force(options: argparse.Namespace, root: Root) -> tuple[config.Settings, 
     return config.again(basis.values, config.flags_from(options)), ""
 
 
-def _basis(path: str) -> Basis:
+def _basis(path: str, limit: float) -> Basis:
     from nodeagent.base import sockets
 
-    document = sockets.ask(tell.snapshot_socket(path))
+    document = sockets.ask(tell.snapshot_socket(path), limit)
     from nodeagent.agent.tell import basis  # here: where nobody answers, it is not needed
 
     return basis.load(document)

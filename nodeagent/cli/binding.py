@@ -18,6 +18,7 @@ from nodeagent.agent import tell
 from nodeagent.base import advice, log, sockets, supervise
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import AlreadyRunning, ConfigError, NodeagentError
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import asking, booting, output
 from nodeagent.kernel.root import Root
 from nodeagent.model import plain
@@ -31,9 +32,6 @@ from nodeagent.render import documents
 if TYPE_CHECKING:
     import argparse
 
-_ANSWER = 30.0  # seconds for an answer of the daemon, which says after ten what is not done yet
-_LOCKED = 10.0  # seconds for a daemon that has the lock, and does not answer yet
-_AGAIN = 0.1  # seconds between two tries
 _WELL = (Became.DONE, Became.PLANNED, Became.NOTHING)
 _ELSEWHERE = "ask where it runs: as root on the host, or in its pod by kubectl exec; see nodeagent status"
 _BY_DAEMON = "nothing: the daemon goes on when the kernel lets it; nodeagent status tells of it"
@@ -80,10 +78,11 @@ def _answered(options: argparse.Namespace, request: Request) -> tuple[Answer, st
     """The answer, and what to say first. :raises NodeagentError: if nobody can give one."""
     root = asking.root_of(options)
     path = tell.request_socket(asking.socket_path(options, root))
-    until = time.monotonic() + _LOCKED
+    timeouts: Timeouts = options.timeouts
+    until = time.monotonic() + timeouts.daemon_start
     while True:
         try:
-            return _of_daemon(path, request), ""
+            return _of_daemon(path, request, timeouts.daemon_answer), ""
         except ConnectionError as error:
             absent = str(error)
         try:
@@ -92,20 +91,24 @@ def _answered(options: argparse.Namespace, request: Request) -> tuple[Answer, st
             if time.monotonic() >= until:
                 what = f"{error.what.partition(';')[0]}, and does not answer at {path}"
                 raise NodeagentError(what, _ELSEWHERE) from error
-        time.sleep(_AGAIN)
+        time.sleep(timeouts.daemon_start_poll)
 
 
-def _of_daemon(path: str, request: Request) -> Answer:
-    """:raises ConnectionError: if no daemon answers. :raises NodeagentError: if it must not be asked."""
+def _of_daemon(path: str, request: Request, limit: float) -> Answer:
+    """Its answer within ``limit`` seconds.
+
+    :raises ConnectionError: if no daemon answers.
+    :raises NodeagentError: if it must not be asked.
+    """
     question = json.dumps(plain.dump(request)).encode()
     try:
-        return plain.load(Answer, sockets.ask(path, question, _ANSWER))
+        return plain.load(Answer, sockets.ask(path, limit, question))
     except PermissionError as error:
         raise NodeagentError(
             f"only root may ask for that, at {path}", advice.on(error, Doing.READ)
         ) from error
     except TimeoutError as error:
-        what = f"the daemon has not answered at {path} for {_ANSWER:g} s"
+        what = f"the daemon has not answered at {path} for {limit:g} s"
         raise NodeagentError(what, "nodeagent status tells what it does now") from error
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise ConnectionError(f"no daemon answers at {path} ({advice.words(error)})") from error
@@ -125,7 +128,7 @@ def _of_this_process(options: argparse.Namespace, root: Root, request: Request) 
     logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer tells it all
 
     async def main() -> Answer:
-        return await alone.carried_out(root, settings, request)
+        return await alone.carried_out(root, settings, options.timeouts, request)
 
     try:
         return anyio.run(main)

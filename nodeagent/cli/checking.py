@@ -44,7 +44,7 @@ def _around(options: argparse.Namespace, basis: Basis, host: Host) -> Surroundin
     if options.host is not None:
         return surroundings.saved()
     root = asking.root_of(options)
-    return anyio.run(surroundings.look, root, host, _places(options, basis, root))
+    return anyio.run(surroundings.look, root, host, _places(options, basis, root), options.timeouts)
 
 
 def _places(options: argparse.Namespace, basis: Basis, root: Root) -> Places:

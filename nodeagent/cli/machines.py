@@ -104,7 +104,7 @@ def _of_daemon(options: argparse.Namespace) -> UsedCR:
     heard = record.look(root.path(record.PATH)).kubevirt
     cr = None if heard is None else kubevirt.cr(heard)
     try:
-        status = sockets.ask(asking.socket_path(options, root))
+        status = sockets.ask(asking.socket_path(options, root), options.timeouts.local_socket_answer)
     except (OSError, ValueError):
         follows = account.reaches(asking.settings(options, root).configuration.following)
         return UsedCR(cr, "record") if cr is not None and follows else UsedCR()

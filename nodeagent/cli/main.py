@@ -14,6 +14,7 @@ from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.journalstream import is_journal
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import output, parser
 
 
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; return its exit code. Never shows a traceback for what a user can mend."""
     options = parser.parser(arguments).parse_args(arguments)
     try:
+        options.timeouts = Timeouts.from_environ(os.environ)
         return int(options.run(options))
     except ConfigError as error:
         return _complain(error, output.USAGE)

@@ -17,7 +17,7 @@ from nodeagent.render import documents, status
 if TYPE_CHECKING:
     import argparse
 
-PAUSE = 1.0  # seconds between two questions of --watch
+
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -42,7 +42,7 @@ def _watch(options: argparse.Namespace) -> int:
             if now != before:
                 output.answer(f"{_CLEAR if clear else ''}{_formed(options, document)}")
             before = now
-            time.sleep(PAUSE)
+            time.sleep(options.timeouts.status_watch)
     return output.FINE
 
 

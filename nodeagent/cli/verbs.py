@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis
 
 MACHINE = "vmi"  # instead of a name: a virtual machine
-LAST_WORDS = 1.0  # seconds for what was logged last to be read
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,9 +40,10 @@ def run(options: argparse.Namespace) -> int:
     from nodeagent import app
 
     lines = logqueue.LogQueue()
+    repeated: float = options.timeouts.repeated_log_lines
 
     def set_log(wanted: config.Log) -> None:
-        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr, lines=lines)
+        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr, repeated, lines=lines)
 
     set_log(settings.log)
     for warning in settings.warnings:
@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
     if refused is not None:
         log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
     try:
-        app.run(settings, asking.sources(options, root), set_log, refused)
+        app.run(settings, asking.sources(options, root), options.timeouts, set_log, refused)
     finally:
-        lines.finish(LAST_WORDS)
+        lines.finish(options.timeouts.last_log_lines)
     app.leave(FINE)
     return FINE
 

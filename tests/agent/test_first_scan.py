@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodeagent.agent import core, loans_record
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.usb import Loan
@@ -19,7 +20,7 @@ async def test_what_pods_were_lent_is_known_to_the_first_list_and_not_a_moment_l
     """The ids of two twins tell no more which of them a pod has."""
     host = nodes.many(tmp_path, 1)
     loans_record.write(host.path(loans_record.PATH), LOANS)
-    shared = core.build(Root(host.directory), settings())
+    shared = core.build(Root(host.directory), settings(), Timeouts())
     await core.first_scan(shared)
     assert shared.snapshots.now.host.generation
     assert shared.snapshots.now.loans == LOANS
@@ -27,7 +28,7 @@ async def test_what_pods_were_lent_is_known_to_the_first_list_and_not_a_moment_l
 
 
 async def test_without_a_record_of_what_was_lent_nothing_is_made_of_it(tmp_path: Path) -> None:
-    shared = core.build(Root(nodes.many(tmp_path, 1).directory), settings())
+    shared = core.build(Root(nodes.many(tmp_path, 1).directory), settings(), Timeouts())
     await core.first_scan(shared)
     assert not shared.snapshots.now.loans
     shared.watcher.close()

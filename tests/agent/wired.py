@@ -29,6 +29,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -115,7 +116,7 @@ class Agent:
             self.granting,
             self.holders,
             self.cdi,
-            Supervisor(),
+            Supervisor(Timeouts()),
             self.way,
         )
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(bool(journal.missing()), reason=journal.missing(
 SPEAKER = """
 import sys
 from nodeagent.base import log, logsinks
-logsinks.setup("journald", "info", {}, sys.stderr)
+logsinks.setup("journald", "info", {}, sys.stderr, 60.0)
 """
 FIND = "journalctl --sync; journalctl --no-pager --all -o json "
 

@@ -21,13 +21,14 @@ import pytest
 from nodeagent.base import jsonserver, sockets, threads
 from nodeagent.base.errors import KernelRefused
 
+LIMIT = 5.0  # seconds
 NOBODY = 65534
 
 
 @asynccontextmanager
 async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, str(path), answer, as_it_is, "")
+        tasks.start_soon(jsonserver.serve, str(path), answer, as_it_is, "", LIMIT)
         await anyio.wait_all_tasks_blocked()
         yield
         tasks.cancel_scope.cancel()
@@ -38,7 +39,7 @@ def as_it_is(value: object) -> object:
 
 
 async def ask(path: Path) -> object:
-    return await threads.call(sockets.ask, str(path))
+    return await threads.call(sockets.ask, str(path), LIMIT)
 
 
 async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ async def test_the_value_is_taken_on_the_loop_and_written_in_a_thread(tmp_path: 
         return value
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, str(path), lambda: note("taken"), note, "")
+        tasks.start_soon(jsonserver.serve, str(path), lambda: note("taken"), note, "", LIMIT)
         await anyio.wait_all_tasks_blocked()
         assert await ask(path) == "taken"
         tasks.cancel_scope.cancel()
@@ -120,7 +121,7 @@ async def test_a_socket_that_is_served_under_our_process_number_is_not_taken(tmp
         other.bind(f"{path}.{os.getpid()}")
         other.listen()
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await jsonserver.serve(str(path), lambda: None, as_it_is, "")
+            await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
     assert os.listdir(tmp_path) == [f"s.sock.{os.getpid()}"]
 
 
@@ -128,7 +129,7 @@ async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -
     path = tmp_path / "s.sock"
     async with serving(path, lambda: "first"):
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await jsonserver.serve(str(path), lambda: "second", as_it_is, "")
+            await jsonserver.serve(str(path), lambda: "second", as_it_is, "", LIMIT)
         assert await ask(path) == "first"
 
 
@@ -144,7 +145,7 @@ async def test_who_is_too_busy_to_accept_is_not_taken_for_dead(tmp_path: Path) -
                 peer.setblocking(False)
                 peer.connect(str(path))
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use") as caught:
-            await jsonserver.serve(str(path), lambda: None, as_it_is, "")
+            await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
     assert caught.value.errno == errno.EADDRINUSE
     assert path.exists()
 
@@ -160,7 +161,7 @@ async def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     path.write_text("precious")
     with pytest.raises(KernelRefused, match="Address already in use") as caught:
-        await jsonserver.serve(str(path), lambda: None, as_it_is, "")
+        await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
     assert caught.value.path == str(path)
     assert path.read_text() == "precious"
 
@@ -178,7 +179,7 @@ async def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelRefused, match=r"file/s\.sock") as caught:
         await jsonserver.serve(
-            str(tmp_path / "file" / "s.sock"), lambda: None, as_it_is, "use --status-socket"
+            str(tmp_path / "file" / "s.sock"), lambda: None, as_it_is, "use --status-socket", LIMIT
         )
     assert "--status-socket" in caught.value.hint
 
@@ -200,10 +201,10 @@ async def test_a_question_gets_its_own_answer_and_what_is_too_long_none(tmp_path
         return {"asked": question.decode()}
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.answer, str(path), reply, "")
+        tasks.start_soon(jsonserver.answer, str(path), reply, "", LIMIT)
         await anyio.wait_all_tasks_blocked()
-        assert await threads.call(sockets.ask, str(path), b"why") == {"asked": "why"}
-        assert await threads.call(sockets.ask, str(path), b"") == {"asked": ""}
+        assert await threads.call(sockets.ask, str(path), LIMIT, b"why") == {"asked": "why"}
+        assert await threads.call(sockets.ask, str(path), LIMIT, b"") == {"asked": ""}
         with pytest.raises((ValueError, OSError)):
-            await threads.call(sockets.ask, str(path), b"." * (jsonserver.LONGEST * 4))
+            await threads.call(sockets.ask, str(path), LIMIT, b"." * (jsonserver.LONGEST * 4))
         tasks.cancel_scope.cancel()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base import sockets
+from nodeagent.base.timeouts import Timeouts
 
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"\xff"], ids=["nothing", "half of it", "no text"])
@@ -21,7 +22,7 @@ def test_an_answer_that_is_no_document_is_an_error_of_its_own(tmp_path: Path, an
         peer = threading.Thread(target=_answer, args=(server, answer))
         peer.start()
         with pytest.raises(ValueError):
-            sockets.ask(str(path))
+            sockets.ask(str(path), Timeouts().local_socket_answer)
         peer.join()
 
 
@@ -33,6 +34,6 @@ def _answer(server: socket.socket, text: bytes) -> None:
 
 def test_asking_where_nobody_is_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        sockets.ask(str(tmp_path / "s.sock"))
+        sockets.ask(str(tmp_path / "s.sock"), Timeouts().local_socket_answer)
     with pytest.raises(FileNotFoundError):
-        sockets.ask(str(tmp_path / "no" / "s.sock"))
+        sockets.ask(str(tmp_path / "no" / "s.sock"), Timeouts().local_socket_answer)

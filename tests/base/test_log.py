@@ -89,7 +89,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 def setup(style: str, stream: io.TextIOBase, *, level: str = "info", path: str = "/nonexistent") -> None:
     assert isinstance(stream, io.StringIO | io.TextIOWrapper)
-    logsinks.setup(style, level, {}, stream, path)
+    logsinks.setup(style, level, {}, stream, 60.0, path)
 
 
 def say(devices: int = 3) -> None:
@@ -218,7 +218,7 @@ def test_stderr_that_is_the_journal_gets_priorities_when_the_socket_is_away(tmp_
         info = os.fstat(stream.fileno())
         environ = {"JOURNAL_STREAM": f"{info.st_dev}:{info.st_ino}"}
         assert logsinks.chosen("auto", environ, stream) == "journald"
-        logsinks.setup("auto", "info", environ, stream, str(tmp_path / "absent"))
+        logsinks.setup("auto", "info", environ, stream, 60.0, str(tmp_path / "absent"))
         log.event(log.HOLDERS_UNKNOWN, error="x")
         stream.seek(0)
         assert stream.read().startswith("<4>")
@@ -305,12 +305,12 @@ def test_what_is_said_again_and_again_is_left_out_and_what_is_not_the_same_is_no
 
 def test_what_was_left_out_is_counted_when_its_time_is_over() -> None:
     stream, clock = io.StringIO(), [1000.0]
-    logsinks.setup("json", "info", {}, stream, clock=lambda: clock[0])
+    logsinks.setup("json", "info", {}, stream, 60.0, clock=lambda: clock[0])
     for _ in range(lograte.MOST + 7):
         unhealthy("a")
     logsinks.tell_left_out()
     assert "lines-left-out" not in stream.getvalue()
-    clock[0] += lograte.SECONDS
+    clock[0] += 60.0
     logsinks.tell_left_out()
     last = json.loads(stream.getvalue().splitlines()[-1])
     assert (last["event"], last["kind"], last["count"]) == ("lines-left-out", "device-unhealthy", 7)

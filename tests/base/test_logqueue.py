@@ -90,7 +90,7 @@ def pipe() -> Iterator[tuple[TextIO, TextIO]]:
 def test_a_log_that_was_not_read_says_how_much_of_it_is_lost(pipe: tuple[TextIO, TextIO]) -> None:
     reader, writer = pipe
     lines = logqueue.LogQueue(ROOM)
-    logsinks.setup("json", "info", {}, writer, lines=lines)
+    logsinks.setup("json", "info", {}, writer, 60.0, lines=lines)
     total = 5000  # more than a pipe holds
     for number in range(total):
         log.event(log.RESOURCE_REGISTERED, resource=f"example.com/{number}", devices=1)

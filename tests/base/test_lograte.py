@@ -37,6 +37,6 @@ def test_where_nothing_was_left_out_nothing_is_told_or_kept() -> None:
 
 
 def test_what_is_to_be_rare_has_a_number_of_its_own() -> None:
-    limiter: Limiter[str] = Limiter()
+    limiter: Limiter[str] = Limiter(60.0)
     assert [limiter.admits("rare", 0.0, 1) for _ in range(3)] == [True, False, False]
     assert limiter.over(60.0) == [LeftOut("rare", 2, 60.0)]

@@ -13,12 +13,14 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.watching import Change, Watcher
 from tests.mounts import mounted, needs_root
 
+PAUSE = 0.2  # seconds
+
 
 @needs_root
 async def test_a_mount_and_its_end_are_told(tmp_path: Path, loop_may_block: None) -> None:
     told: Latest[None] = Latest(None)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(mounttable.follow, told.touch)
+        tasks.start_soon(mounttable.follow, told.touch, PAUSE)
         with anyio.fail_after(5):
             first = (await told.newer(0))[0]  # what was mounted before anybody listened
         with mounted(tmp_path), anyio.fail_after(5):
@@ -34,7 +36,7 @@ async def test_a_mount_that_follows_another_one_at_once_is_told_too(
 ) -> None:
     told: Latest[None] = Latest(None)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(mounttable.follow, told.touch)
+        tasks.start_soon(mounttable.follow, told.touch, PAUSE)
         with anyio.fail_after(5):
             seen = (await told.newer(0))[0]
         with mounted(tmp_path), anyio.fail_after(5):  # in the pause
@@ -44,7 +46,7 @@ async def test_a_mount_that_follows_another_one_at_once_is_told_too(
 
 async def test_without_such_a_file_nothing_is_told(tmp_path: Path) -> None:
     with anyio.move_on_after(0.1) as waited:
-        await mounttable.follow(pytest.fail, str(tmp_path / "none"))
+        await mounttable.follow(pytest.fail, PAUSE, str(tmp_path / "none"))
     assert waited.cancelled_caught
 
 

@@ -12,6 +12,7 @@ import pytest
 from nodeagent.base import log, supervise
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
 from tests import virtual
 from tests.conftest import Said
 from tests.facts import each_names
@@ -40,7 +41,7 @@ class Failing:
 async def test_what_fails_is_started_again_later_each_time() -> None:
     subsystem = Failing(ValueError("a"), ValueError("b"), ValueError("c"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Supervisor().keep, "it", subsystem.run)
+        tasks.start_soon(Supervisor(Timeouts()).keep, "it", subsystem.run)
         with anyio.fail_after(5):
             await subsystem.going.wait()
         tasks.cancel_scope.cancel()
@@ -51,7 +52,7 @@ async def test_what_fails_is_started_again_later_each_time() -> None:
 
 
 async def test_a_component_runs_under_its_own_name() -> None:
-    supervisor, component = Supervisor(), Failing(OSError("x"))
+    supervisor, component = Supervisor(Timeouts()), Failing(OSError("x"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.run, component)
         with anyio.fail_after(5):
@@ -64,7 +65,10 @@ async def test_a_component_runs_under_its_own_name() -> None:
 async def test_a_failure_is_told_while_it_lasts_and_logged(
     said: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
-    supervisor, subsystem = Supervisor(), Failing(KernelRefused("no inotify instance", "raise the limit"))
+    supervisor, subsystem = (
+        Supervisor(Timeouts()),
+        Failing(KernelRefused("no inotify instance", "raise the limit")),
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.keep, "inotify", subsystem.run)
         await anyio.wait_all_tasks_blocked()
@@ -84,7 +88,7 @@ async def test_an_error_that_nobody_foresaw_is_logged_with_the_way_to_it(
 ) -> None:
     subsystem = Failing(bug)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Supervisor().keep, "it", subsystem.run)
+        tasks.start_soon(Supervisor(Timeouts()).keep, "it", subsystem.run)
         with anyio.fail_after(5):
             await subsystem.going.wait()
         tasks.cancel_scope.cancel()
@@ -95,7 +99,7 @@ async def test_an_error_that_nobody_foresaw_is_logged_with_the_way_to_it(
 
 
 async def test_a_subsystem_that_is_ended_while_it_waits_leaves_no_failure() -> None:
-    supervisor, subsystem = Supervisor(), Failing(OSError("x"))
+    supervisor, subsystem = Supervisor(Timeouts()), Failing(OSError("x"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.keep, "it", subsystem.run)
         await anyio.wait_all_tasks_blocked()
@@ -104,7 +108,7 @@ async def test_a_subsystem_that_is_ended_while_it_waits_leaves_no_failure() -> N
 
 
 async def test_another_daemon_on_the_node_is_no_failure_to_live_with() -> None:
-    supervisor = Supervisor()
+    supervisor = Supervisor(Timeouts())
     with anyio.fail_after(5), pytest.raises(AlreadyRunning):
         await supervisor.keep("it", Failing(AlreadyRunning("another one")).run)
     assert supervisor.failures == {}
@@ -112,7 +116,7 @@ async def test_another_daemon_on_the_node_is_no_failure_to_live_with() -> None:
 
 @virtual.TIME
 async def test_the_others_are_not_disturbed() -> None:
-    supervisor, bad, good = Supervisor(), Failing(*(OSError("x") for _ in range(3))), Failing()
+    supervisor, bad, good = Supervisor(Timeouts()), Failing(*(OSError("x") for _ in range(3))), Failing()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.keep, "good", good.run)
         tasks.start_soon(supervisor.keep, "bad", bad.run)
@@ -128,7 +132,7 @@ async def test_a_subsystem_that_returns_is_not_started_again() -> None:
     async def run() -> None:
         runs.append(1)
 
-    await Supervisor().keep("once", run)
+    await Supervisor(Timeouts()).keep("once", run)
     assert runs == [1]
 
 
@@ -147,7 +151,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_no_end(said
         await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Supervisor().keep, "it", run)
+        tasks.start_soon(Supervisor(Timeouts()).keep, "it", run)
         with anyio.fail_after(5):
             await again.wait()
         tasks.cancel_scope.cancel()
@@ -157,7 +161,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_no_end(said
 
 
 async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:
-    supervisor, subsystem = Supervisor(), Failing()
+    supervisor, subsystem = Supervisor(Timeouts()), Failing()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.keep, "it", subsystem.run)
         with anyio.fail_after(5):
@@ -203,7 +207,7 @@ class Worn:
 async def test_another_start_is_hoped_for_only_where_one_has_worked(
     works: float, error: Exception, hopeless: list[str]
 ) -> None:
-    supervisor = Supervisor()
+    supervisor = Supervisor(Timeouts())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.keep, "it", Worn(works, error).run)
         await anyio.sleep(works + 290)
@@ -217,7 +221,7 @@ async def test_another_start_is_hoped_for_only_where_one_has_worked(
 
 @virtual.TIME
 async def test_who_works_again_is_not_hopeless() -> None:
-    supervisor, worn = Supervisor(), Worn(100.0, ValueError("why"))
+    supervisor, worn = Supervisor(Timeouts()), Worn(100.0, ValueError("why"))
 
     async def run() -> None:
         await (worn.run() if anyio.current_time() < 1500 else anyio.sleep_forever())

@@ -275,7 +275,7 @@ class Node:
         with anyio.fail_after(PATIENCE):
             while True:
                 with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-                    found: dict[str, Any] = await threads.call(jsonsocket.ask, path)
+                    found: dict[str, Any] = await threads.call(jsonsocket.ask, path, 5.0)
                     return found
                 await anyio.sleep(POLL)
 

@@ -53,7 +53,7 @@ async def test_a_daemon_that_is_away_or_another_is_not_the_service_of_this_machi
     assert_elsewhere(done.stderr)
     path = str(node.root / "run/nodeagent/status.sock")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, path, lambda: {"a": 1}, lambda value: value, "")
+        tasks.start_soon(jsonserver.serve, path, lambda: {"a": 1}, lambda value: value, "", 5.0)
         await eventually((node.root / "run/nodeagent/status.sock").exists)
         done = await node.command("status")
         tasks.cancel_scope.cancel()

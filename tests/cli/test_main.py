@@ -60,7 +60,7 @@ def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]
     """A socket that gives this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
         path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket) + suffix
-        task = portal.start_task_soon(jsonserver.serve, path, lambda: answer, lambda value: value, "")
+        task = portal.start_task_soon(jsonserver.serve, path, lambda: answer, lambda value: value, "", 5.0)
         portal.call(anyio.wait_all_tasks_blocked)
         yield
         task.cancel()

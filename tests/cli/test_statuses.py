@@ -80,7 +80,7 @@ def daemon(host: SimulatedHost) -> Iterator[Daemon]:
     answering = Daemon()
     with anyio.from_thread.start_blocking_portal() as portal:
         path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket)
-        task = portal.start_task_soon(jsonserver.serve, path, answering.answer, plain.dump, "")
+        task = portal.start_task_soon(jsonserver.serve, path, answering.answer, plain.dump, "", 5.0)
         portal.call(anyio.wait_all_tasks_blocked)
         yield answering
         task.cancel()

@@ -21,6 +21,7 @@ import anyio.to_thread
 import pytest
 
 from nodeagent.base import sockets
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.demo import cluster, daemon, stage, vgpus
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
@@ -130,7 +131,7 @@ def _read_until(process: subprocess.Popen[str], text: str) -> str:
 
 def _daemon(root: Path) -> int:
     """The process id of the daemon on that host, asked of the daemon itself."""
-    return int(sockets.ask(f"{root}{daemon.STATUS_PATH}")["pid"])
+    return int(sockets.ask(f"{root}{daemon.STATUS_PATH}", Timeouts().local_socket_answer)["pid"])
 
 
 def _lives(pid: int) -> bool:

@@ -69,7 +69,7 @@ class Daemon:
 
     def status(self) -> Any:
         """What ``nodeagent status -o json`` shows."""
-        return jsonsocket.ask(str(self.host / "run/nodeagent/status.sock"))
+        return jsonsocket.ask(str(self.host / "run/nodeagent/status.sock"), 5.0)
 
     def device(self, device_id: str) -> Any:
         """The status of one device, or None."""

@@ -31,6 +31,7 @@ from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import jsonserver
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Supervisor
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import door
 from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
@@ -74,7 +75,7 @@ class Sides:
     """All of them."""
 
     def __init__(self, directory: Path) -> None:
-        first = core.build(Root(str(directory)), Latest(_settings(directory, "none")))
+        first = core.build(Root(str(directory)), Latest(_settings(directory, "none")), Timeouts())
         # one inotify instance for all: a user may have few of them, and nothing here watches files
         self._cores = [_core(first, place) for place in sorted(directory.glob("*/"))]
         self._components = [tuple(feature.components(each)) for each in self._cores]
@@ -88,7 +89,7 @@ class Sides:
                 for component in (*components, Desire(each.settings, each.cluster, each.snapshots)):
                     group.start_soon(each.supervisor.run, component, name=component.name)
                 group.start_soon(self._note, each.snapshots)
-            await jsonserver.serve(path, self._told, Told._asdict, "choose another directory")
+            await jsonserver.serve(path, self._told, Told._asdict, "choose another directory", 5.0)
 
     async def _note(self, snapshots: Snapshots) -> None:
         seen, last = -1, ""
@@ -122,7 +123,7 @@ def _core(first: Core, place: Path) -> Core:
         root=Root(str(place)),
         settings=Latest(_settings(place, place.name)),
         cluster=Latest(ClusterWishes()),
-        supervisor=Supervisor(),
+        supervisor=Supervisor(Timeouts()),
         snapshots=Snapshots(Snapshot()),
         news=News(),
     )

@@ -79,7 +79,7 @@ def heard(daemon: Daemon, key: str) -> Any:
 
 def labelled(daemon: Daemon, value: str | None) -> bool:
     """True if the label of the Node is known to decisions with this value."""
-    basis = jsonsocket.ask(f"{daemon.host}/run/nodeagent/status.sock.snapshot")
+    basis = jsonsocket.ask(f"{daemon.host}/run/nodeagent/status.sock.snapshot", 5.0)
     return dict(basis["snapshot"]["desired"].get("labels", ())).get(LABEL) == value
 
 

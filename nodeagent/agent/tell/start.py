@@ -7,25 +7,23 @@ from collections.abc import Mapping
 
 import anyio
 
-from nodeagent.base import log, lograte, logsinks, memory
+from nodeagent.base import log, logsinks, memory
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 
-PAUSE = 10.0  # seconds between two looks whether there is enough garbage
 
-
-async def collect_garbage() -> None:
-    """On this thread, for ever; what has no circle is freed at once anyway."""
+async def collect_garbage(pause: float) -> None:
+    """On this thread, every ``pause`` seconds, for ever; what has no circle is freed at once anyway."""
     while True:
-        await anyio.sleep(PAUSE)
+        await anyio.sleep(pause)
         memory.collect()
 
 
-async def tell_what_was_left_out() -> None:
-    """Say so when the time of a flood is over, for ever: what comes next may come much later."""
+async def tell_what_was_left_out(pause: float) -> None:
+    """Report lines that were left out, every ``pause`` seconds: the next line may come much later."""
     while True:
-        await anyio.sleep(lograte.SECONDS)
+        await anyio.sleep(pause)
         logsinks.tell_left_out()
 
 

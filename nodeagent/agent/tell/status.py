@@ -83,19 +83,22 @@ def _places() -> Mapping[type, str]:
     return {types[name]: name for name in Shares._fields}
 
 
-async def serve_status(path: str, status: Callable[[], Status]) -> None:
-    """Serve the Status until cancelled. :raises KernelRefused: if the socket cannot be had."""
-    await jsonserver.serve(path, status, _status_document, HINT)
+async def serve_status(path: str, status: Callable[[], Status], limit: float) -> None:
+    """Serve the Status until cancelled. ``limit``: seconds for a client to read it.
+
+    :raises KernelRefused: if the socket cannot be had.
+    """
+    await jsonserver.serve(path, status, _status_document, HINT, limit)
 
 
-async def serve_snapshot(status_path: str, in_force: Callable[[], Told]) -> None:
+async def serve_snapshot(status_path: str, in_force: Callable[[], Told], limit: float) -> None:
     """Serve what is in force beside the status socket. Raises as ``serve_status`` does."""
-    await jsonserver.serve(tell.snapshot_socket(status_path), in_force, _basis_document, HINT)
+    await jsonserver.serve(tell.snapshot_socket(status_path), in_force, _basis_document, HINT, limit)
 
 
-async def serve_requests(status_path: str, desk: Desk) -> None:
+async def serve_requests(status_path: str, desk: Desk, limit: float) -> None:
     """Serve what is asked for by hand beside the status socket. Raises as ``serve_status`` does."""
-    await jsonserver.answer(tell.request_socket(status_path), desk.reply, HINT)
+    await jsonserver.answer(tell.request_socket(status_path), desk.reply, HINT, limit)
 
 
 def _status_document(status: Status) -> dict[str, Any]:
@@ -112,11 +115,11 @@ def _basis_document(in_force: Told) -> dict[str, Any]:
 
 def sockets(core: Core, teller: Teller) -> Sequence[Component]:
     """One component for each socket; both at the path that the settings say at the start."""
-    path = core.root.path(core.settings.get().status.socket)
+    path, limit = core.root.path(core.settings.get().status.socket), core.timeouts.local_socket_answer
     return (
-        Task("status socket", partial(serve_status, path, teller.status)),
-        Task("snapshot socket", partial(serve_snapshot, path, partial(_in_force, core))),
-        Task("request socket", partial(serve_requests, path, core.desk)),
+        Task("status socket", partial(serve_status, path, teller.status, limit)),
+        Task("snapshot socket", partial(serve_snapshot, path, partial(_in_force, core), limit)),
+        Task("request socket", partial(serve_requests, path, core.desk, limit)),
     )
 
 

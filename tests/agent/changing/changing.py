@@ -25,7 +25,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
@@ -91,9 +91,10 @@ class Changing:
         return Core(
             self.root,
             eyes.settings,
+            Timeouts(),
             Latest(ClusterWishes()),
             eyes.watcher,
-            Supervisor(),
+            Supervisor(Timeouts()),
             eyes.snapshots,
             eyes.wakes,
             eyes.events,
@@ -192,7 +193,7 @@ class Changing:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[TaskGroup]:
         """The loops; the changes end with the block as by a crash."""
-        supervisor = Supervisor()
+        supervisor = Supervisor(Timeouts())
         async with anyio.create_task_group() as group:
             for component in self.changes.components:
                 group.start_soon(supervisor.run, component, name=component.name)

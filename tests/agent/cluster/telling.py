@@ -17,6 +17,7 @@ from nodeagent.agent.cluster import record
 from nodeagent.agent.cluster.guests import Api, Guest
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.watching import Resource
 from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
@@ -105,7 +106,7 @@ async def living(
 @asynccontextmanager
 async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: Any) -> AsyncIterator[Telling]:
     """A guest that runs; it has met its Node and had its first look."""
-    core = cores.build(Root(str(folder)), Latest(DEFAULTS))
+    core = cores.build(Root(str(folder)), Latest(DEFAULTS), Timeouts())
     try:
         async with served() as server:
             put_node(server)

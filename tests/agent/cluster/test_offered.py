@@ -18,6 +18,7 @@ from nodeagent.agent.cluster import offered
 from nodeagent.agent.cluster.offered import MOST, Offered
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
 
@@ -31,7 +32,7 @@ NODE: dict[str, Any] = {
 
 @pytest.fixture
 def core(tmp_path: Path) -> Iterator[Core]:
-    made = cores.build(Root(str(tmp_path)), Latest(config.load(Sources("/nowhere", {}, {}))))
+    made = cores.build(Root(str(tmp_path)), Latest(config.load(Sources("/nowhere", {}, {}))), Timeouts())
     yield made
     made.watcher.close()
 

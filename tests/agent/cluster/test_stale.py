@@ -17,6 +17,7 @@ from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.stale import SETTLE, SPREAD, StaleResources
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.watching import Resource
 from nodeagent.kernel.root import Root
 from nodeagent.model import resource
@@ -81,7 +82,7 @@ class Standing:
 async def standing(folder: Path) -> AsyncIterator[Standing]:
     """A guest that removes: OLD and OTHER were offered here once, and the kubelet knows both."""
     settings = replace(DEFAULTS, cluster=DEFAULTS.cluster._replace(stale_resources="remove"))
-    core = cores.build(Root(str(folder)), Latest(settings))
+    core = cores.build(Root(str(folder)), Latest(settings), Timeouts())
     offered = Offered(core)
     await offered.learn((OLD, OTHER))
     node = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", offered.of_node)

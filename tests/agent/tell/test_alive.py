@@ -16,6 +16,7 @@ from nodeagent.app import Daemon
 from nodeagent.base import log, threads
 from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -48,7 +49,7 @@ def looked(pulse: Pulse, times: int = 3) -> str | None:
 
 async def test_a_component_that_stands_still_is_told_once_and_so_is_its_going_on(said: Said) -> None:
     owing = Owing()
-    pulse = Pulse(Supervisor(), [owing, object()])
+    pulse = Pulse(Supervisor(Timeouts()), [owing, object()])
     assert looked(pulse, 2) is None
     assert looked(pulse) == "it: work"
     assert said(log.SUBSYSTEM_STUCK) == [{"subsystem": "it", "why": "work"}]
@@ -59,13 +60,13 @@ async def test_a_component_that_stands_still_is_told_once_and_so_is_its_going_on
 
 
 async def test_a_component_that_waits_after_a_failure_is_left_to_the_supervisor() -> None:
-    supervisor = Supervisor()
+    supervisor = Supervisor(Timeouts())
     supervisor.failures["it"] = "no inotify instance"
     assert looked(Pulse(supervisor, [Owing()])) is None
 
 
 async def test_a_component_that_waits_for_the_kernel_in_a_thread_does_not_stand_still() -> None:
-    released, pulse = threading.Event(), Pulse(Supervisor(), [Owing("reads")])
+    released, pulse = threading.Event(), Pulse(Supervisor(Timeouts()), [Owing("reads")])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.call, released.wait, name="reads")
         await anyio.wait_all_tasks_blocked()
@@ -84,7 +85,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 @pytest.fixture
 async def daemon(host: SimulatedHost) -> AsyncIterator[Daemon]:
     sources = Sources(host.directory, {}, {})
-    made = Daemon(config.load(sources), sources, lambda _: None)
+    made = Daemon(config.load(sources), sources, Timeouts(), lambda _: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run)
         yield made

@@ -15,6 +15,7 @@ import pytest
 from nodeagent import __version__, config
 from nodeagent.agent.tell.status import Teller
 from nodeagent.app import Daemon
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.ids import ResourceName
@@ -43,7 +44,7 @@ class Still:
 
     def __init__(self, host: SimulatedHost) -> None:
         sources = Sources(host.directory, {}, {})
-        self.daemon = Daemon(config.load(sources), sources, lambda _: None)
+        self.daemon = Daemon(config.load(sources), sources, Timeouts(), lambda _: None)
         self.teller = Teller(self.daemon.core, [self.daemon.kubelet, *self.daemon.components])
 
     @property

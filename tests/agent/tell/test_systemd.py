@@ -18,6 +18,7 @@ from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
@@ -127,7 +128,7 @@ async def listening(tmp_path: Path) -> AsyncIterator[Systemd]:
 async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: Path) -> None:
     present, cell = [True], Latest(0)
     async with listening(tmp_path) as peer, anyio.create_task_group() as tasks:
-        pulse, news = Pulse(Supervisor(), []), News()
+        pulse, news = Pulse(Supervisor(Timeouts()), []), News()
         news.begin(lambda: status(present=present[0]), [cell])
         tasks.start_soon(news.run)
         tasks.start_soon(systemd.StatusLine(peer.notifier, news, pulse).run)
@@ -142,7 +143,7 @@ async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: 
 
 
 async def test_where_nobody_listens_nothing_is_made_up() -> None:
-    pulse = Pulse(Supervisor(), [])
+    pulse = Pulse(Supervisor(Timeouts()), [])
     news = News()
     news.begin(lambda: pytest.fail("not asked"), [])
     await systemd.StatusLine(Notifier(None), news, pulse).run()

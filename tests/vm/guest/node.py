@@ -250,7 +250,7 @@ class Node:
 
     async def status(self) -> Any:
         """What the daemon tells of itself."""
-        return await anyio.to_thread.run_sync(sockets.ask, "/run/nodeagent/status.sock")
+        return await anyio.to_thread.run_sync(sockets.ask, "/run/nodeagent/status.sock", 5.0)
 
     async def told(self, address: str) -> Any:
         """The daemon's own word on a device: id, health, reason; None if it does not list it."""
