@@ -59,7 +59,7 @@ class Daemon:
         in_force = Latest(settings)
         self.core = core.build(Root(sources.prefix), in_force, timeouts)
         self.kubelet = kubelet_side.build(self.core)
-        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, refused)
+        self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, timeouts, refused)
         self.notifier = Notifier.from_environ(sources.environ)
         self.passed = activation.passed(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
@@ -73,7 +73,10 @@ class Daemon:
             Task("refused watches", partial(watcher.keep_trying, timeouts.refused_watch_retry)),
             Task("mounts", partial(mounttable.follow, watcher.mounts_changed, timeouts.mounts_pause)),
             self.core.events,
-            *(Task(f"directory {directory.path}", directory.run) for directory in self.kubelet.directories),
+            *(
+                Task(f"directory {each.path}", partial(each.run, timeouts.kubelet_directory_poll))
+                for each in self.kubelet.directories
+            ),
         )
 
     @property
@@ -83,23 +86,26 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
-            Glances(self.core.wakes, self.core.observer),
-            Recoveries(self.core.root, self.core.wakes),
+            Glances(self.core.wakes, self.core.observer, timeouts.synthetic_event_pause),
+            Recoveries(self.core.root, self.core.wakes, timeouts.device_recovery),
             self.core.names,
             self.kubelet.holders,
             self.core.offering,
             self.core.releases,
-            Remarks(self.core.snapshots, self.core.offering),
+            Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle),
             self.kubelet.cdi,
             self.config,
-            LastGood(self.core.root, self.core.settings),
+            LastGood(self.core.root, self.core.settings, timeouts.record_write_retry),
             self.core.news,
             Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
             Task("log", partial(tell_what_was_left_out, timeouts.repeated_log_lines)),
             Task("garbage", partial(collect_garbage, timeouts.garbage_collection)),
-            Task("old errors", partial(warn_of_old_errors, self.core.root, self.core.snapshots)),
+            Task(
+                "old errors",
+                partial(warn_of_old_errors, self.core.root, self.core.snapshots, timeouts.device_read),
+            ),
         )
 
     async def run(self) -> None:
@@ -134,8 +140,9 @@ class Daemon:
         )
         teller = Teller(self.core, [self.kubelet, doorway, *components])
         self._begin_news(teller, pulse)
-        line = StatusLine(self.notifier, self.core.news, pulse)
-        for_systemd = (systemd.Watchdog(self.notifier, pulse), line)
+        timeouts = self.core.timeouts
+        line = StatusLine(self.notifier, self.core.news, pulse, timeouts)
+        for_systemd = (systemd.Watchdog(self.notifier, pulse, timeouts), line)
         self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
@@ -159,7 +166,8 @@ class Daemon:
     async def _obey(self, signals: AsyncIterator[signal.Signals], group: TaskGroup) -> None:
         async for number in signals:
             if number == signal.SIGHUP:
-                group.start_soon(systemd.reload, self.notifier, self.config.reload, name="reload")
+                limit = self.core.timeouts.config_reload
+                group.start_soon(systemd.reload, self.notifier, self.config.reload, limit, name="reload")
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
             self.notifier.stopping()

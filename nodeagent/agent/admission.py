@@ -10,13 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
 from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
-UNFINISHED = 12.0  # seconds that another plugin may take for a container of the pod that is being admitted
-AGAIN = 0.5  # seconds between two looks whether it has answered
 NOTHING = Checkpoint()
 
 
@@ -132,7 +131,8 @@ class Admission:
 class Admissions:
     """The admission under way, or the last one. Times are those of the event loop, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self.now = Admission("")
         self.ours: Mapping[Possession, float] = {}  # given to anybody since the kubelet was started, and when
         self.settles: float | None = None  # when what is left of its groups is open no more; None: it is not
@@ -205,8 +205,9 @@ class Admissions:
         """
         if self.settles is None or self.settles > now:
             return
-        over = entered is None or self.now.given <= set(entered) or now > self._given_at + UNFINISHED
-        self.settles = None if over else now + AGAIN
+        latest = self._given_at + self._timeouts.foreign_allocate
+        over = entered is None or self.now.given <= set(entered) or now > latest
+        self.settles = None if over else now + self._timeouts.foreign_allocate_poll
 
 
 def _came(before: Pods, now: Pods) -> frozenset[str]:

@@ -12,24 +12,25 @@ from collections.abc import Collection, Sequence
 import anyio
 
 from nodeagent.agent.admission import Admission
-from nodeagent.agent.inquiry import BRIEFLY, INSIDE, Inquiry
+from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.base.errors import Refused
-from nodeagent.kubelet.checkpoint import APART
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.resource import Resource
 from nodeagent.policy.offer import grants
-
-LATER = APART + 0.05  # seconds from one file that lacks something to the next one that counts
 
 
 class Asking:
     """Tells for each request; keeps nothing itself."""
 
-    def __init__(self, offering: Offering, reservations: ReservationBook, inquiry: Inquiry) -> None:
+    def __init__(
+        self, offering: Offering, reservations: ReservationBook, inquiry: Inquiry, timeouts: Timeouts
+    ) -> None:
         self._offering = offering
         self._reservations = reservations
         self._inquiry = inquiry
+        self._timeouts = timeouts
 
     async def again(self) -> bool:
         """True if the pod that is being admitted asks once more, and has got something.
@@ -40,7 +41,12 @@ class Asking:
         if not now.reservations.settling and (self._inquiry.error or not now.allocations.holders):
             return False
         depends = bool(now.reservations.settling) and not self._inquiry.error
-        return bool((await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)).given)
+        return bool((await self._inquiry.who_asks(self._limit(depends))).given)
+
+    def _limit(self, depends: bool) -> float:
+        """Seconds for the kubelet to answer; ``depends``: another pod may have a part of the groups."""
+        timeouts = self._timeouts
+        return timeouts.pod_resources_in_allocate if depends else timeouts.pod_resources_in_allocate_foreign
 
     async def who(self, resource: Resource, device_ids: Sequence[str]) -> Admission:
         """Whose request it is. Another plugin may have given something of the group to the pod before.
@@ -51,15 +57,16 @@ class Asking:
         settling = decision.snapshot.reservations.settling  # of a pod that may go on with this one
         depends = bool(settling) and not self._inquiry.error
         depends = depends or grants.contended(resource, device_ids, decision)
-        admission = await self._inquiry.who_asks(INSIDE if depends else BRIEFLY)
+        timeouts = self._timeouts
+        admission = await self._inquiry.who_asks(self._limit(depends))
         behind = (*device_ids, *grants.behind(resource, device_ids, self._offering.decision))
         given = self._reservations.given
-        for others, wait in ((given.beside, 0.0), (given.missed, LATER)):
+        for others, wait in ((given.beside, 0.0), (given.missed, timeouts.checkpoint_next_write)):
             if admission.pods is None or others(admission).keys().isdisjoint(behind):
                 break
             await anyio.sleep(wait)
-            await self._inquiry.written_anew()  # nobody shows what only a plain init container had
-            admission = await self._inquiry.who_asks()
+            await self._inquiry.written_anew(timeouts.checkpoint_write)  # it has plain init containers
+            admission = await self._inquiry.who_asks(timeouts.pod_resources_in_allocate)
         doubted = device_ids if admission.pods is None else self._only_entered(resource, device_ids)
         if doubted:
             await self._check_entered(resource, doubted, settling)
@@ -88,7 +95,7 @@ class Asking:
         known = {**snapshot.allocations.holders, **snapshot.reservations.given}
         if known.keys().isdisjoint(device_ids):
             return
-        file = await self._inquiry.written_anew()
+        file = await self._inquiry.written_anew(self._timeouts.checkpoint_write)
         entered = {each for _, each in grants.own(resource, file.settled, self._offering.decision)}
         if file.admitted is None:
             entered.difference_update(settling)

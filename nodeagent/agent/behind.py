@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from nodeagent.agent.admission import UNFINISHED
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Possession
@@ -28,7 +27,9 @@ _Given = Mapping[Possession, frozenset[str]]
 class Behind:
     """Writes ``behind`` of the Snapshot."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, foreign_allocate: float) -> None:
+        """``foreign_allocate``: seconds that another plugin may take for the pod under admission."""
+        self._foreign_allocate = foreign_allocate
         self._snapshots = snapshots
         self._given: _Given = {}
         self._withdrawn: frozenset[str] = frozenset()
@@ -46,7 +47,7 @@ class Behind:
         if functions:
             given: _Given = dict.fromkeys(possessions, frozenset(functions))
             self._publish({**self._given, **given})
-            asyncio.get_running_loop().call_later(UNFINISHED, self._over, given)
+            asyncio.get_running_loop().call_later(self._foreign_allocate, self._over, given)
 
     def named(self, allocations: Allocations) -> None:
         """The kubelet knows so much now."""

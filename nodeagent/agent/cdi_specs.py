@@ -26,15 +26,18 @@ from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
 
-PATIENCE = 1.0  # seconds in the kernel for one file, after which a directory hangs
 _LOOK = "/dev/cdi"  # as the key of a Wake: nodes are looked for, and nothing else
 
 
 class Reader:
     """Reads both directories as often as it is asked to; a directory that hangs is read by nobody else."""
 
-    def __init__(self, root: Root, known: Mapping[str, CdiFile]) -> None:
-        """``known``: what was read before; a file that is wrong by now keeps the devices that it had."""
+    def __init__(self, root: Root, known: Mapping[str, CdiFile], limit: float) -> None:
+        """``known``: what was read before; a file that is wrong by now keeps the devices that it had.
+
+        ``limit``: seconds in the kernel for one file, after which a directory hangs.
+        """
+        self._limit = limit
         self._root = root
         self._known = dict(known)
         self._hanging: dict[int, tuple[reading.Directory, threads.Call[dict[str, CdiFile]]]] = {}
@@ -65,7 +68,7 @@ class Reader:
         call = threads.start(directory.read)
         while True:
             progress = directory.progress
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(self._limit):
                 return await call.result()
             if directory.progress == progress and not directory.parsing:
                 self._hanging[rank] = directory, call
@@ -88,7 +91,7 @@ class CdiSpecs:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reader = Reader(core.root, core.wakes.specs)
+        self._reader = Reader(core.root, core.wakes.specs, core.timeouts.cdi_directory_read)
         self._watched: set[str] = set()
         self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
@@ -151,9 +154,9 @@ def components(core: Core) -> list[CdiSpecs]:
     return [CdiSpecs(core)]
 
 
-async def first(root: Root, desired: Desired) -> Mapping[str, CdiFile]:
+async def first(root: Root, desired: Desired, limit: float) -> Mapping[str, CdiFile]:
     """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
-    return await Reader(root, {}).read(desired.cdi_kinds)
+    return await Reader(root, {}, limit).read(desired.cdi_kinds)
 
 
 def unchanged(root: Root, stamps: Mapping[str, tuple[int, ...]]) -> bool:

@@ -23,6 +23,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
@@ -33,10 +34,6 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Isolation, Resource
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, releases
-
-PATIENCE = 1.0  # seconds for a device to say that it is there; one that is slow to wake is no dead one
-DESCRIBED = 4.0  # seconds for a CDI file that was written a moment ago to be read
-POLL = 0.1  # seconds: closing raises no event
 
 
 class _Found(NamedTuple):
@@ -63,6 +60,7 @@ class Closing:
         offering: Offering,
         snapshots: Snapshots,
         forgotten: Forgotten,
+        timeouts: Timeouts,
     ) -> None:
         self._root = root
         self._wakes = wakes
@@ -70,7 +68,8 @@ class Closing:
         self._offering = offering
         self._snapshots = snapshots
         self._forgotten = forgotten
-        self._looks = Looks(root)
+        self._timeouts = timeouts
+        self._looks = Looks(root, timeouts)
         self._shut: frozenset[int | str | None] = frozenset()  # groups whose nodes were closed when seen last
 
     async def recheck(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -95,11 +94,11 @@ class Closing:
         """
         from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
-        with anyio.move_on_after(DESCRIBED):
+        with anyio.move_on_after(self._timeouts.cdi_file_read):
             while stamps := grants.stamps(resource, device_ids, self._offering.decision):
                 if await threads.call(cdi_specs.unchanged, self._root, stamps):
                     return
-                await anyio.sleep(POLL)
+                await anyio.sleep(self._timeouts.device_close_poll)
                 self._offering.one_turn()
             return
         raise Refused(
@@ -122,7 +121,7 @@ class Closing:
         while found.opened:
             if anyio.current_time() >= deadline:
                 raise await self._left_open(resource, found.opened)
-            await anyio.sleep(POLL)
+            await anyio.sleep(self._timeouts.device_close_poll)
             with anyio.CancelScope(deadline=deadline):  # what takes longer has shown nothing new
                 await self.recheck(resource, device_ids)
                 found = await self._opened(resource, device_ids, pods, found)
@@ -172,7 +171,7 @@ class Closing:
         The look wakes a device that sleeps. It is opened next anyway.
         """
         functions = grants.given(device_ids, self._offering.decision)
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(self._timeouts.device_wake):
             for address in await threads.call(_fallen, self._root, functions):
                 self._wakes.recovery(address, Recovery.FALLEN)
                 await self._observer.rescan(frozenset({address}))

@@ -20,15 +20,13 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.config import Log, Settings, Sources, table
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.shares import ConfigurationShare
 from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
-
-QUIET = 0.1  # seconds without a change that end a burst: editors write in several steps
-AGAIN = 30.0  # seconds until a refused configuration is read again
 
 
 class ConfigLoop:
@@ -42,6 +40,7 @@ class ConfigLoop:
         sources: Sources,
         watcher: Watcher,
         set_log: Callable[[Log], None],
+        timeouts: Timeouts,
         refused: ConfigError | None = None,
     ) -> None:
         """Files that change from now on count. ``set_log`` is told other settings of the log.
@@ -52,6 +51,7 @@ class ConfigLoop:
         self.error: str | None = refused.lines() if refused is not None else None
         self.read: Latest[int] = Latest(0)  # how many readings have ended
         self._sources = sources
+        self._timeouts = timeouts
         self._watcher = watcher
         self._set_log = set_log
         self._watched: frozenset[str] = frozenset()
@@ -73,7 +73,8 @@ class ConfigLoop:
         """Read again whenever something has changed, for ever."""
         seen = 0  # what changed between the first reading and now counts, too
         while True:
-            with anyio.move_on_after(AGAIN if self.error is not None else None):
+            limit = self._timeouts.refused_config_retry if self.error is not None else None
+            with anyio.move_on_after(limit):
                 seen, _ = await self._wake.newer(seen)
             seen = await self._quiet(seen)
             self._begun += 1
@@ -101,7 +102,7 @@ class ConfigLoop:
     async def _quiet(self, seen: int) -> int:
         """Wait until nothing has changed for a moment; the version of the last change."""
         while True:
-            with anyio.move_on_after(QUIET):
+            with anyio.move_on_after(self._timeouts.config_burst_gap):
                 seen, _ = await self._wake.newer(seen)
                 continue
             return seen

@@ -66,9 +66,10 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
     snapshots = Snapshots(Snapshot(desired=desired))
     events = KernelEvents(root, watcher, wakes)
-    names = NameKeeper(root, snapshots, settings.get().configuration.discovery.pci_ids)
-    observer = Observer(root, snapshots, wakes, events, settings, names)
-    releases = Releases(settings)
+    chosen = settings.get().configuration.discovery.pci_ids
+    names = NameKeeper(root, snapshots, timeouts.record_write_retry, chosen)
+    observer = Observer(root, snapshots, wakes, events, settings, names, timeouts)
+    releases = Releases(settings, timeouts)
     releases.look_with(observer)
     return Core(
         root,
@@ -82,11 +83,11 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         events,
         observer,
         names,
-        ReservationBook(snapshots),
+        ReservationBook(snapshots, timeouts),
         releases,
         Offering(snapshots, releases),
         News(),
-        Provisions(),
+        Provisions(timeouts.usb_feature_load),
         Desk(snapshots),
     )
 
@@ -119,7 +120,8 @@ async def first_specs(core: Core) -> None:
     if core.snapshots.now.desired.cdi_kinds:
         from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
-        core.wakes.specs = await cdi_specs.first(core.root, core.snapshots.now.desired)
+        desired, limit = core.snapshots.now.desired, core.timeouts.cdi_directory_read
+        core.wakes.specs = await cdi_specs.first(core.root, desired, limit)
 
 
 async def _lent_before(core: Core) -> None:

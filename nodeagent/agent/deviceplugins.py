@@ -24,6 +24,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.life import Registration, Way
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -32,8 +33,6 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.shares import ResourcesShare
 from nodeagent.model.status import AllocationsStatus, ResourceStatus
-
-TIDY = 0.12  # seconds after the first end of a burst: so a storm of restarts piles up nothing
 
 
 class ResourceAnswers:
@@ -97,6 +96,7 @@ class DevicePlugins:
         cdi: CdiFiles,
         supervisor: Supervisor,
         way: Way,
+        timeouts: Timeouts,
     ) -> None:
         self._offering = offering
         self._granting = granting
@@ -104,6 +104,7 @@ class DevicePlugins:
         self._cdi = cdi
         self._supervisor = supervisor
         self._way = way
+        self._timeouts = timeouts
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
         self._followed: dict[bool, Mapping[ResourceName, Resource]] = {False: {}, True: {}}  # by CDI
@@ -149,7 +150,7 @@ class DevicePlugins:
                 await self._follow(resources, cdi, group)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(_tidy, self.bells, name="tidy after connections")
+            group.start_soon(_tidy, self.bells, self._timeouts.memory_trim, name="tidy after connections")
             try:
                 group.start_soon(keep, True, name=f"{self.name} with CDI files")
                 await keep(False)
@@ -206,7 +207,7 @@ class DevicePlugins:
         name = resource.name
         listing = Listing(resource.devices)
         answers = ResourceAnswers(name, self._granting, self._holders, listing)
-        endpoint = Endpoint(name, listing, answers, self._way, self.bells)
+        endpoint = Endpoint(name, listing, answers, self._way, self.bells, self._timeouts)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended
@@ -229,12 +230,12 @@ class DevicePlugins:
         self._running.pop(name).scope.cancel()
 
 
-async def _tidy(bells: Bells) -> None:
+async def _tidy(bells: Bells, pause: float) -> None:
     """Collect what old connections leave behind: their objects refer to each other in circles."""
     while True:
         seen = bells.ended.version
         await bells.ended.newer(seen)
-        await anyio.sleep(TIDY)
+        await anyio.sleep(pause)
         memory.tidy()
 
 

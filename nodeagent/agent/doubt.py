@@ -10,13 +10,13 @@ from __future__ import annotations
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Knowledge
 
-FRESH_KUBELET = 30.0  # seconds in which a new kubelet may not know its pods yet
-
 
 class Doubt:
     """Until when an answer proves presence only, and whether a better one has ever come."""
 
-    def __init__(self) -> None:
+    def __init__(self, young_kubelet: float) -> None:
+        """``young_kubelet``: seconds in which a new kubelet may not know its pods yet."""
+        self._young_kubelet = young_kubelet
         self.until = 0.0
         self.kubelets = 0  # that were seen to come
         self.began = 0.0  # what was given before that was given by another kubelet
@@ -28,7 +28,7 @@ class Doubt:
     def kubelet_changed(self, now: float) -> None:
         """A new kubelet was seen to come."""
         self.kubelets += 1
-        self.began, self.until = now, max(self.until, now + FRESH_KUBELET)
+        self.began, self.until = now, max(self.until, now + self._young_kubelet)
 
     def answered_by(self, birth: Birth | None, now: float) -> bool:
         """An answer came from the kubelet that was started then; True if it is another one than before.
@@ -44,7 +44,7 @@ class Doubt:
         self._socket = birth.socket
         if self.early:
             self.began = now
-        self.until = max(self.until, now + FRESH_KUBELET - birth.age)
+        self.until = max(self.until, now + self._young_kubelet - birth.age)
         return True
 
     def covers(self, asked: float) -> bool:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.host import HostDevice
 
-ENDING = 5.0  # seconds for a container to end whose pod was forgotten; 2.7 were measured
-
 
 class Forgotten:
     """Since when, by id, and by the paths of nodes that came with it.
@@ -20,7 +18,9 @@ class Forgotten:
     Who was forgotten before this daemon came is not known, so it may be anything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, container_end: float) -> None:
+        """``container_end``: seconds for a container to end whose pod was forgotten."""
+        self._container_end = container_end
         self._began: float | None = None
         self._since: dict[str, float] = {}
 
@@ -38,11 +38,11 @@ class Forgotten:
 
     def lately(self, now: float) -> frozenset[str]:
         """The ids that pods had of which it is known, and that may not have ended by ``now``."""
-        return frozenset(each for each, since in self._since.items() if now < since + ENDING)
+        return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
 
     def has(self, host_device: HostDevice, now: float) -> bool:
         """True if a pod had it, or its whole group, and may not have ended by ``now``."""
-        if self._began is None or now < self._began + ENDING:
+        if self._began is None or now < self._began + self._container_end:
             return True
         return not self.lately(now).isdisjoint((host_device.id, str(host_device.group)))
 

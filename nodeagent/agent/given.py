@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.agent.admission import NOTHING, UNFINISHED, Admission, Admissions
+from nodeagent.agent.admission import NOTHING, Admission, Admissions
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, PodList, Possession, unnamed
 
@@ -29,7 +30,7 @@ class _Given(NamedTuple):
     struck: bool = False  # one that was written well after it has not got it either
     overdue: bool = False  # the kubelet should have named who has it
 
-    def looked_up(self, file: Checkpoint, *, missing: bool, due: bool) -> _Given:
+    def looked_up(self, file: Checkpoint, gap: float, *, missing: bool, due: bool) -> _Given:
         """The same, with what the kubelet's file says of it; ``due``: it should be entered by now.
 
         One file is not enough, nor are some that were written at the same time: the older may be the last.
@@ -41,14 +42,15 @@ class _Given(NamedTuple):
             return given._replace(missed_by=None, struck=False)
         if self.missed_by is None:
             return given._replace(missed_by=file.by) if due else given
-        return given._replace(struck=self.struck or file.well_after(self.missed_by))
+        return given._replace(struck=self.struck or file.well_after(self.missed_by, gap))
 
 
 class GivenIds:
     """All of them, by id."""
 
-    def __init__(self, admissions: Admissions) -> None:
+    def __init__(self, admissions: Admissions, timeouts: Timeouts) -> None:
         self._admissions = admissions
+        self._timeouts = timeouts
         self._given: dict[str, _Given] = {}
 
     @property
@@ -95,7 +97,7 @@ class GivenIds:
         """
         pods = self._admissions.now.names
         if self._admissions.now.pods is None:
-            due = max(due, now + UNFINISHED)
+            due = max(due, now + self._timeouts.foreign_allocate)
         stays = {each: given for each, given in self._given.items() if not _is_over(given.holder, holders)}
         added = {device_id: _Given(holder, now, due, pods) for device_id, holder in holders.items()}
         self._given = stays | added
@@ -124,7 +126,7 @@ class GivenIds:
                 continue
             over = before.at < asked and self._over(device_id, before, asked, asker)
             missing = file.written is not None and (before.holder.resource, device_id) not in entered
-            given = before.looked_up(file, missing=missing, due=over)
+            given = before.looked_up(file, self._timeouts.checkpoint_write_gap, missing=missing, due=over)
             doubted = given.at < since and not given.struck
             if doubted or given.at >= asked or not self._released(given, over, answer, asker, file):
                 kept[device_id] = given

@@ -13,7 +13,6 @@ import anyio
 from nodeagent.agent.observe import Observer
 from nodeagent.kernel.wakes import Wakes
 
-REST = 0.5  # seconds between two rounds: the same device may be named by many events
 BATCH = 64  # keys that are checked in one go
 
 
@@ -22,7 +21,9 @@ class Glances:
 
     name = "glances"
 
-    def __init__(self, wakes: Wakes, observer: Observer) -> None:
+    def __init__(self, wakes: Wakes, observer: Observer, pause: float) -> None:
+        """``pause``: seconds between two rounds: the same device may be named by many events."""
+        self._pause = pause
         self._wakes = wakes
         self._observer = observer
 
@@ -32,4 +33,4 @@ class Glances:
             await self._wakes.doubted()
             while keys := self._wakes.take_doubted(BATCH):
                 self._observer.wake(await self._observer.strangers(keys))
-            await anyio.sleep(REST)
+            await anyio.sleep(self._pause)

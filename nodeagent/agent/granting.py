@@ -22,6 +22,7 @@ from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.tally import AllocateTally
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.model.allocation import Grant, possessions
 from nodeagent.model.host import Kind
@@ -30,8 +31,6 @@ from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants, prefer
 from nodeagent.policy.offer.topology import topologies
-
-PATIENCE = 9.0  # seconds for an old holder to let go; an Allocate may take ten
 
 
 class Granting:
@@ -45,6 +44,7 @@ class Granting:
         closing: Closing,
         provisions: Provisions,
         settings: Latest[Settings],
+        timeouts: Timeouts,
     ) -> None:
         self._offering = offering
         self._reservations = reservations
@@ -52,6 +52,7 @@ class Granting:
         self._closing = closing
         self._provisions = provisions
         self._settings = settings
+        self._timeouts = timeouts
         self.tally = AllocateTally()
 
     @property
@@ -85,7 +86,8 @@ class Granting:
         admission = await self._asking.who(self.resource(name), device_ids)
         self._offering.one_turn()
         self._asking.check_free(self.resource(name), device_ids, admission, began)
-        await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, began + PATIENCE)
+        deadline = began + self._timeouts.former_holder_close
+        await self._closing.closed(self.resource(name), device_ids, admission.pods or {}, deadline)
         if self.resource(name).kind is Kind.CDI:
             await self._closing.described(self.resource(name), device_ids)
         self._admit(admission)

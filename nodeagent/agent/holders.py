@@ -19,16 +19,10 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.config import Settings, Timing
 from nodeagent.model.allocation import Possession
 from nodeagent.model.shares import HoldersShare
-
-SPACING = 0.1  # seconds between two questions: the kubelet's limit is 100 a second
-AT_START = 1.0  # seconds that the first list waits for the kubelet to say what is held
-
-_RETRY = Backoff(first=0.5, limit=10.0)
-_REWRITE = Backoff(first=0.5, limit=20.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +36,11 @@ class Waits:
     doubted: float = 0.0  # until when an answer proves presence only
     rewrite: float | None = None  # when the kubelet is to write its file again
 
-    def due(self, timing: Timing) -> float:
+    def due(self, timing: Timing, timeouts: Timeouts) -> float:
         """When to ask next without a hint."""
         times = [self.asked + timing.resync]
         if self.failures:
-            times.append(self.asked + _RETRY.delay(self.failures - 1))
+            times.append(self.asked + timeouts.pod_resources_retry.delay(self.failures - 1))
         if self.settled is not None:
             times.append(self.settled)
         if self.rewrite is not None:
@@ -54,7 +48,7 @@ class Waits:
         if self.released:
             times.append(self.asked + timing.holders)
         if self.asked < self.doubted:
-            times.append(max(self.doubted, self.asked + 1.0))
+            times.append(max(self.doubted, self.asked + timeouts.young_kubelet_spacing))
         return min(times)
 
 
@@ -66,7 +60,8 @@ class Rewrites:
     pod has gone. One that comes again under its name is another one by its uid.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rewrite: Backoff) -> None:
+        self._rewrite = rewrite
         self.due: float | None = None
         self.wanted: Latest[None] = Latest(None)  # touched when a list should be sent again
         self._number = 0
@@ -79,7 +74,7 @@ class Rewrites:
             self.due, self._number = None, 0
         self._doubts, self._pods = doubts, pods
         if doubts and (self.due is None or now >= self.due):
-            self.due = now + _REWRITE.delay(self._number)
+            self.due = now + self._rewrite.delay(self._number)
             self._number += 1
             self.wanted.touch()
 
@@ -96,14 +91,16 @@ class Holders:
         reservations: ReservationBook,
         settings: Latest[Settings],
         releases: Releases,
+        timeouts: Timeouts,
     ) -> None:
         # a new value: ask soon; touched: the time of the next question changed
         self.hints: Latest[int] = Latest(0)
-        self.rewrites = Rewrites()
+        self.rewrites = Rewrites(timeouts.checkpoint_rewrite)
         self._inquiry = inquiry
         self._snapshots = snapshots
         self._reservations = reservations
         self._settings = settings
+        self._timeouts = timeouts
         self._releases = releases
         self._asked: tuple[float, int] | None = None  # when the loop asked last, and the hints by then
         self._awaited = 0.0  # until when the first list of the present kubelet waits for an answer
@@ -128,16 +125,16 @@ class Holders:
     def kubelet_changed(self) -> None:
         """A new kubelet is there: for a while it may not name all holders."""
         self._inquiry.kubelet_changed()
-        self._awaited = anyio.current_time() + AT_START
+        self._awaited = anyio.current_time() + self._timeouts.pod_resources_at_start
         self.ask_soon()
 
     async def first(self) -> None:
         """The first answer, before anything is offered, if it does not take too long."""
-        self._awaited = anyio.current_time() + AT_START
+        self._awaited = anyio.current_time() + self._timeouts.pod_resources_at_start
         with anyio.CancelScope(deadline=self._awaited):
             await self._inquiry.ask()
             while self._inquiry.failures.get() and self._inquiry.possible:
-                await anyio.sleep(SPACING)
+                await anyio.sleep(self._timeouts.pod_resources_spacing)
                 await self._inquiry.ask()
 
     async def ready(self) -> None:
@@ -164,7 +161,7 @@ class Holders:
                 self._asked = asked, hints
                 await self._inquiry.ask()
                 self.rewrites.asked(asked, self._doubts, self._pods)
-                await anyio.sleep(SPACING)
+                await anyio.sleep(self._timeouts.pod_resources_spacing)
                 await self._until_due(asked, hints)
 
     @property
@@ -192,7 +189,7 @@ class Holders:
             self._inquiry.doubt.until,
             self.rewrites.due,
         )
-        return waits.due(self._settings.get().timing)
+        return waits.due(self._settings.get().timing, self._timeouts)
 
     async def _until_due(self, asked: float, hints: int) -> None:
         """Wait for a hint, or for the time of the next question after one at ``asked``."""

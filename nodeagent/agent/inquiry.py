@@ -24,18 +24,11 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint, Stamp
 from nodeagent.kubelet.grpc.channel import KubeletAway
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Knowledge, PodList
-
-INSIDE = 2.5  # seconds that an Allocate waits for the kubelet to say who holds what
-BRIEFLY = 1.0  # where only another plugin could have a part of the groups
-AGAIN = 0.1  # seconds until it asks once more
-WRITING = 0.5  # seconds that an Allocate waits for the kubelet to write its file: it takes 2 ms
-LONG = 3.0  # seconds that who takes something from its place waits for that
-POLL = 0.01
-SLOW = 0.5  # seconds that an answer may take before what has settled counts as held without it
 
 Life = tuple[int, tuple[int, int] | None]
 """One life of the kubelet: which of those that were seen to come, and its socket."""
@@ -73,19 +66,25 @@ class Inquiry:
     """Asks, and takes the answers for what they are worth."""
 
     def __init__(
-        self, kubelet: PodResources, snapshots: Snapshots, reservations: ReservationBook, rescans: Rescans
+        self,
+        kubelet: PodResources,
+        snapshots: Snapshots,
+        reservations: ReservationBook,
+        rescans: Rescans,
+        timeouts: Timeouts,
     ) -> None:
         """``rescans`` is asked for ids that nobody holds any more, before this is told.
 
         Closing a device has no event: who was told of the release first would find it still open.
         """
         self.error: str | None = None  # why there was no answer last, but for questions of Allocates
-        self.doubt = Doubt()
+        self.doubt = Doubt(timeouts.young_kubelet)
         self.failures: Latest[int] = Latest(-1)  # questions since the last one with an answer; -1: none yet
         self.kubelet = kubelet
         self._snapshots = snapshots
         self._reservations = reservations
         self._rescans = rescans
+        self._timeouts = timeouts
         self.known = Known()
         self._overlap = Overlap()
         self._overdue: Stamp | None = None  # the file that was not written anew when it was to be
@@ -117,27 +116,28 @@ class Inquiry:
                 _now_and_then,
                 self.kubelet,
                 lambda file: self._take(self._snapshots.now.allocations, anyio.current_time(), file),
+                self._timeouts.pod_resources_slow,
                 name="what settles meanwhile",
             )
             await self._ask(anyio.current_time(), once_more=not self.failures.get())
             group.cancel_scope.cancel()
         if anew and self._snapshots.now.allocations.answered:
-            file = await self.written_anew(LONG)
+            file = await self.written_anew(self._timeouts.checkpoint_write_before_change)
             self._take(self._snapshots.now.allocations, anyio.current_time(), file)
 
-    async def who_asks(self, patience: float = INSIDE) -> Admission:
+    async def who_asks(self, limit: float) -> Admission:
         """Ask inside an Allocate: whose it is. Without an answer in time it is nobody's that is known.
 
         One that names nobody is none: whoever is being admitted is always named. Then the kubelet's file
         tells what pods got before, also from other plugins: it is written before the next pod is admitted.
         """
-        with anyio.move_on_after(patience):
+        with anyio.move_on_after(limit):
             while self.possible:
                 asked, life = anyio.current_time(), self._life
                 try:
                     answer = await self.kubelet.pods()
                 except KubeletUnavailable:  # others may ask so often that the kubelet refuses
-                    await anyio.sleep(AGAIN)
+                    await anyio.sleep(self._timeouts.pod_resources_repeat)
                 else:
                     if not answer.pods:
                         break
@@ -148,7 +148,7 @@ class Inquiry:
         self._take(replace(known, holders=holders), anyio.current_time(), checkpoint)
         return self._reservations.admissions.asker(None)
 
-    async def written_anew(self, patience: float = WRITING) -> Checkpoint:
+    async def written_anew(self, limit: float) -> Checkpoint:
         """The kubelet's file after it was written, or as it is if that takes too long.
 
         It has what pods have, as the kubelet knows it at that moment, and nothing of pods that have ended.
@@ -157,9 +157,9 @@ class Inquiry:
         before = now = await threads.call(self.kubelet.checkpoint)
         if before.written is None or not self.kubelet.write_anew():
             return before
-        with anyio.move_on_after(patience):
+        with anyio.move_on_after(limit):
             while now.written == before.written:
-                await anyio.sleep(POLL)
+                await anyio.sleep(self._timeouts.checkpoint_poll)
                 now = await threads.call(self.kubelet.checkpoint)
         self._overdue = before.written if now.written == before.written else None
         return now
@@ -175,7 +175,7 @@ class Inquiry:
             answer = await self.kubelet.pods()
         except KubeletUnavailable as error:
             if once_more and self.possible:
-                await anyio.sleep(AGAIN)
+                await anyio.sleep(self._timeouts.pod_resources_repeat)
                 await self._ask(anyio.current_time(), once_more=False)
             else:
                 await self._silent(error, asked)
@@ -253,8 +253,8 @@ class Inquiry:
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
 
 
-async def _now_and_then(kubelet: PodResources, take: Callable[[Checkpoint], None]) -> None:
+async def _now_and_then(kubelet: PodResources, take: Callable[[Checkpoint], None], pause: float) -> None:
     """While the kubelet takes its time, what has settled by its file is held all the same."""
     while True:
-        await anyio.sleep(SLOW)
+        await anyio.sleep(pause)
         take(await threads.call(kubelet.checkpoint))

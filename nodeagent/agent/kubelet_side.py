@@ -16,6 +16,7 @@ from nodeagent.agent.granting import Granting
 from nodeagent.agent.holders import Holders
 from nodeagent.agent.inquiry import Inquiry
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile
 from nodeagent.kubelet.deviceplugin.life import Way
@@ -25,7 +26,6 @@ from nodeagent.kubelet.podresources import Birth, PodReader, VirtHandler
 from nodeagent.model.allocation import PodList
 from nodeagent.model.shares import DirectoryShare
 
-IDLE = 1.0  # seconds: an Allocate follows a preference, and another Allocate, sooner than that
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
 
 
@@ -40,14 +40,14 @@ class Lists(Protocol):
 class PodResources:
     """What a kubelet tells of holders: its PodResources API at a socket, and its checkpoint."""
 
-    def __init__(self, path: str, proc: str, plugins: str, snapshots: Snapshots, idle: float) -> None:
-        """``idle``: seconds until a connection is closed that nobody uses."""
+    def __init__(self, path: str, proc: str, plugins: str, snapshots: Snapshots, timeouts: Timeouts) -> None:
         self._path = path
         self._proc = proc
         self._birth: Birth | None = None
         self._snapshots = snapshots
         self._virt_handler = VirtHandler(plugins)
-        self._reader = PodReader(path, self._virt_handler, idle=idle)
+        limit, idle = timeouts.pod_resources_rpc, timeouts.pod_resources_idle
+        self._reader = PodReader(path, self._virt_handler, limit, idle)
         pods = Path(path).parent.with_name("pods")  # below the kubelet's root directory, as the socket is
         self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
         self._lists: Lists | None = None
@@ -127,34 +127,36 @@ class KubeletSide:
 
 def build(core: Core) -> KubeletSide:
     """The components, wired, as the settings say at the start."""
-    root, settings = core.root, core.settings.get()
+    root, settings, timeouts = core.root, core.settings.get(), core.timeouts
     directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher, own=root.path(RUNTIME))
     registry = None
     if settings.kubelet.registration != "classic":
         path = root.path(settings.kubelet.plugins_registry_dir)
         registry = SocketDir(path, core.watcher, exclusive=False)
-    registrar = Registrar(directory.kubelet_path)
+    registrar = Registrar(directory.kubelet_path, timeouts)
     socket = root.path(settings.kubelet.pod_resources)
-    pod_resources = PodResources(socket, root.path("/proc"), directory.path, core.snapshots, IDLE)
-    inquiry = Inquiry(pod_resources, core.snapshots, core.reservations, core.observer)
-    holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases)
+    pod_resources = PodResources(socket, root.path("/proc"), directory.path, core.snapshots, timeouts)
+    inquiry = Inquiry(pod_resources, core.snapshots, core.reservations, core.observer, timeouts)
+    holders = Holders(inquiry, core.snapshots, core.reservations, core.settings, core.releases, timeouts)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
     forgotten = core.reservations.forgotten
-    closing = Closing(root, core.wakes, core.observer, core.offering, core.snapshots, forgotten)
+    closing = Closing(root, core.wakes, core.observer, core.offering, core.snapshots, forgotten, timeouts)
     core.releases.look_with(closing)
     core.releases.ask_with(inquiry)
-    asking = Asking(core.offering, core.reservations, inquiry)
+    asking = Asking(core.offering, core.reservations, inquiry, timeouts)
     core.provisions.serve_cdi(cdi)
-    granting = Granting(core.offering, core.reservations, asking, closing, core.provisions, core.settings)
-    way = _way(directory, registry, registrar)
-    plugins = DevicePlugins(core.offering, granting, holders, cdi, core.supervisor, way)
+    granting = Granting(
+        core.offering, core.reservations, asking, closing, core.provisions, core.settings, timeouts
+    )
+    way = _way(directory, registry, registrar, timeouts)
+    plugins = DevicePlugins(core.offering, granting, holders, cdi, core.supervisor, way, timeouts)
     pod_resources.write_with(plugins)
     return KubeletSide(directory, registry, registrar, pod_resources, holders, cdi, plugins)
 
 
-def _way(directory: SocketDir, registry: SocketDir | None, registrar: Registrar) -> Way:
+def _way(directory: SocketDir, registry: SocketDir | None, registrar: Registrar, timeouts: Timeouts) -> Way:
     if registry is None:
-        return RegisterWay(directory, registrar)
+        return RegisterWay(directory, registrar, timeouts)
     from nodeagent.kubelet.plugin_watcher import AnnounceWay  # here: few nodes register that way
 
-    return AnnounceWay(registry, registrar)
+    return AnnounceWay(registry, registrar, timeouts)

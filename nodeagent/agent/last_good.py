@@ -11,15 +11,13 @@ from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, last_good
 from nodeagent.kernel.root import Root
 
-AGAIN = 60.0  # seconds until what could not be written is written again
-
 
 class LastGood:
     """Writes after the start, and after each other settings."""
 
     name = "last good settings"
 
-    def __init__(self, root: Root, settings: Latest[Settings], again: float = AGAIN) -> None:
+    def __init__(self, root: Root, settings: Latest[Settings], again: float) -> None:
         """``again``: seconds from a refusal to the next try."""
         self._root = root
         self._settings = settings

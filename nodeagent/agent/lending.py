@@ -22,13 +22,12 @@ from nodeagent.agent.usb_closing import UsbClosing
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.supervise import Component
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import owner
 from nodeagent.kernel.root import Root
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, Loans, UsbDevice
-
-DEADLINE = 8.0  # seconds for the nodes of one Allocate, which may take ten
 
 _Wanted = Mapping[DeviceId, Sequence[UsbDevice]]
 """The id of a Device → the USB devices that it stands for."""
@@ -36,7 +35,8 @@ _Wanted = Mapping[DeviceId, Sequence[UsbDevice]]
 
 def components(core: Core) -> Sequence[Component]:
     """The one component, which sees to USB nodes from now on."""
-    lending = Lending(core.root, core.snapshots, core.offering, core.reservations.forgotten)
+    forgotten = core.reservations.forgotten
+    lending = Lending(core.root, core.snapshots, core.offering, forgotten, core.timeouts)
     core.provisions.serve_usb(lending)
     return (lending,)
 
@@ -46,12 +46,15 @@ class Lending:
 
     name = "USB loans"
 
-    def __init__(self, root: Root, snapshots: Snapshots, offering: Offering, forgotten: Forgotten) -> None:
+    def __init__(
+        self, root: Root, snapshots: Snapshots, offering: Offering, forgotten: Forgotten, timeouts: Timeouts
+    ) -> None:
+        self._timeouts = timeouts
         self._root = root
         self._path = root.path(loans_record.PATH)
         self._snapshots = snapshots
         self._offering = offering
-        self._closing = UsbClosing(root, snapshots, forgotten)
+        self._closing = UsbClosing(root, snapshots, forgotten, timeouts)
         self._lock = anyio.Lock()
         self._known = False  # what an earlier daemon has lent
         self._named: frozenset[DeviceId] = frozenset()  # of what is lent: the kubelet has said who has it
@@ -74,7 +77,7 @@ class Lending:
         async with self._lock:
             await self._read()
             try:
-                with anyio.fail_after(DEADLINE):
+                with anyio.fail_after(self._timeouts.usb_node_creation):
                     await self._lend(await self._closed(device_ids, had))
             except TimeoutError:
                 what = f"{name}: {', '.join(device_ids)}: the nodes do not become QEMU's"

@@ -12,12 +12,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from nodeagent.base import threads
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, HostDevice, VfioDevice
 
-LOOK = 2.0  # seconds for a look at all processes
-NAME = 0.5  # seconds to find out who it is, for a refusal that is due
 NOT_SEEN = in_use.Seen({}, whole=False, closed=frozenset())
 
 
@@ -31,7 +30,8 @@ class _Memory(NamedTuple):
 class Looks:
     """One of a kind after the other; remembers who was seen."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._root = root
         self._near = threads.OneByOne()
         self._still = threads.OneByOne()
@@ -54,7 +54,11 @@ class Looks:
         ids, known = frozenset(each.id for each in members), self._known(members)
         near, began = await self._by_name(ids, by_group)
         left = ids - (known if near is None else near).keys() - (quickly - known.keys())
-        seen = await self._at_all.call(LOOK, in_use.look, self._root, left, by_group) if left else None
+        seen = (
+            await self._at_all.call(self._timeouts.open_file_scan, in_use.look, self._root, left, by_group)
+            if left
+            else None
+        )
         seen = seen or NOT_SEEN
         before = {each: who for each, who in known.items() if each not in seen.closed}
         unseen = before.keys() if seen is NOT_SEEN else before.keys() - left
@@ -67,14 +71,20 @@ class Looks:
         """Remember who has these open by the names of their nodes, and who had them and may yet. Quick."""
         ids, known = frozenset(each.id for each in members), self._known(members)
         near, began = await self._by_name(ids, by_group)
-        still = await self._still.call(LOOK, in_use.still, self._root, known) if known else {}
+        still = (
+            await self._still.call(self._timeouts.open_file_scan, in_use.still, self._root, known)
+            if known
+            else {}
+        )
         had = known if still is None else still
         self._remember(members, _joined(had, near or {}, self._since(members, known, began)))
 
     async def by_whom(self, member: HostDevice, *, by_group: bool) -> str:
         """A process that has it open, or had it last; empty if that is not known."""
         ids = frozenset({member.id})
-        near = await self._near.call(NAME, in_use.near, self._root, ids, ids if by_group else frozenset())
+        near = await self._near.call(
+            self._timeouts.opener_name, in_use.near, self._root, ids, ids if by_group else frozenset()
+        )
         found = near or self._known([member])
         return next(reversed(found.get(member.id, ())), "")
 
@@ -97,17 +107,25 @@ class Looks:
         asked last.
         """
         asked = {each: openers[each] for each in unseen}
-        still = await self._still.call(NAME, in_use.still, self._root, asked) if asked else {}
+        still = (
+            await self._still.call(self._timeouts.opener_name, in_use.still, self._root, asked)
+            if asked
+            else {}
+        )
         if still is None:
             still = {each: who for each, who in asked.items() if each not in by_group}
-        seen = await self._lasting.call(LOOK, in_use.lasting, self._root, openers) if openers else {}
+        seen = (
+            await self._lasting.call(self._timeouts.open_file_scan, in_use.lasting, self._root, openers)
+            if openers
+            else {}
+        )
         return openers if seen is None else _joined(seen, still)
 
     async def _by_name(
         self, ids: frozenset[str], by_group: frozenset[str]
     ) -> tuple[in_use.Openers | None, int]:
         """Who has these open by the names of their nodes, if that is found out; which look that was."""
-        near = await self._near.call(LOOK, in_use.near, self._root, ids, by_group)
+        near = await self._near.call(self._timeouts.open_file_scan, in_use.near, self._root, ids, by_group)
         self._looks_by_name += 1
         self._named |= {each: (self._looks_by_name, who) for each, who in (near or {}).items()}
         return near, self._looks_by_name

@@ -25,7 +25,6 @@ from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.shares import NamesShare
 from nodeagent.model.snapshot import Names, Snapshot
 
-AGAIN = 60.0  # seconds until what could not be put on disk is written again
 _KEEP = "to keep the old one, write: aliases: {%s}"
 
 
@@ -34,7 +33,7 @@ class NameKeeper:
 
     name = "names"
 
-    def __init__(self, root: Root, snapshots: Snapshots, chosen: str = "", again: float = AGAIN) -> None:
+    def __init__(self, root: Root, snapshots: Snapshots, again: float, chosen: str = "") -> None:
         """``chosen``: the operator's own pci.ids, "" for none; ``again``: seconds from a refusal to a try."""
         self._root = root
         self._snapshots = snapshots

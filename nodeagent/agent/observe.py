@@ -25,6 +25,7 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kernel.baselines import Baselines
 from nodeagent.kernel.events.source import KernelEvents
@@ -38,11 +39,6 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
 from nodeagent.policy import containers
-
-DEADLINE = 0.5  # seconds that one device may take to be read
-QUIET = 0.01  # seconds without a wake that end a burst: a driver change sends four within 2 ms
-AGAIN = 1.0  # seconds after which all is scanned again where nothing could be read
-BOUND = 0.5  # seconds after which a burst that does not end is scanned all the same
 
 
 class Scanned(NamedTuple):
@@ -66,16 +62,18 @@ class Observer:
         events: KernelEvents,
         settings: Latest[Settings],
         names: NameKeeper,
+        timeouts: Timeouts,
     ) -> None:
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
         self._wakes = wakes
-        self._gathering = Gathering(wakes)
+        self._gathering = Gathering(wakes, timeouts)
         self._events = events
         self._settings = settings
         self._names = names
-        self._runner = ScanRunner(root, wakes, deadline=DEADLINE)
-        self._reads = Reads(DEADLINE)
+        self._timeouts = timeouts
+        self._runner = ScanRunner(root, wakes, deadline=timeouts.device_read)
+        self._reads = Reads(timeouts.device_read)
         self._baselines = Baselines(root)
 
     def status(self) -> HostStatus:
@@ -110,7 +108,7 @@ class Observer:
             await self.scan()
             if self._reads.blind is not None:
                 self._wakes.wake(None)  # what was to be scanned is not lost with it
-                await anyio.sleep(AGAIN)
+                await anyio.sleep(self._timeouts.failed_scan_retry)
 
     async def recheck(self, ids: Sequence[str]) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
@@ -120,7 +118,7 @@ class Observer:
         :raises KernelRefused: if what has changed could not be read: the Host is the old one.
         """
         keys = frozenset(ids)
-        overdue = asyncio.get_running_loop().call_later(DEADLINE, self.wake, keys)
+        overdue = asyncio.get_running_loop().call_later(self._timeouts.device_read, self.wake, keys)
         try:
             unchanged = await self._runner.recheck(ids, self._snapshots.now.host)
         finally:
@@ -129,7 +127,7 @@ class Observer:
             await self._next_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error
-        with anyio.move_on_after(DEADLINE):
+        with anyio.move_on_after(self._timeouts.device_read):
             await self._readable(keys)
 
     async def _readable(self, keys: frozenset[str]) -> None:
@@ -146,7 +144,7 @@ class Observer:
 
     async def rescan(self, keys: frozenset[str] | frozenset[None]) -> None:
         """Scan what the keys name (None: everything), and wait for a scan that begins now, but not long."""
-        with anyio.move_on_after(2 * DEADLINE):
+        with anyio.move_on_after(2 * self._timeouts.device_read):
             await self._next_scan(keys)
 
     async def _next_scan(self, keys: frozenset[str] | frozenset[None]) -> None:
@@ -189,9 +187,9 @@ def _unanswered(host: Host, key: str) -> bool:
     return host_device is not None and host_device.unreadable == NOT_READABLE
 
 
-async def warn_of_old_errors(root: Root, snapshots: Snapshots) -> None:
-    """What no daemon has heard of leaves no more than the counters of fatal errors."""
-    with anyio.move_on_after(DEADLINE):
+async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> None:
+    """Report fatal errors counted before the start, if they can be read within ``limit`` seconds."""
+    with anyio.move_on_after(limit):
         host = snapshots.now.host
         for address, count in await threads.call(_fatal_errors, root, host):
             text = f"{count} fatal ones were counted before nodeagent started"
@@ -210,9 +208,10 @@ def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
 class Gathering:
     """Takes from the wakes what is to be scanned; ``taken`` counts the scans that were begun."""
 
-    def __init__(self, wakes: Wakes) -> None:
+    def __init__(self, wakes: Wakes, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self.taken = 0
-        self.second_looks = SecondLooks(wakes)
+        self.second_looks = SecondLooks(wakes, timeouts.rescan_delays)
         self._wakes = wakes
         self._everything = -math.inf  # when that was taken last
 
@@ -231,7 +230,7 @@ class Gathering:
         """
         began = anyio.current_time()
         await self._first(self._everything + slow - began)
-        if anyio.current_time() - began < QUIET:
+        if anyio.current_time() - began < self._timeouts.event_burst_gap:
             await self._gather()
 
     async def _first(self, left: float) -> None:
@@ -246,10 +245,10 @@ class Gathering:
 
     async def _gather(self) -> None:
         """Wait until no wake has come for a moment, but not longer than the bound."""
-        end = anyio.current_time() + BOUND
+        end = anyio.current_time() + self._timeouts.event_burst
         while anyio.current_time() < end:
             seen = self._wakes.version
-            with anyio.move_on_after(QUIET):
+            with anyio.move_on_after(self._timeouts.event_burst_gap):
                 await self._wakes.newer(seen)
                 continue
             return

@@ -14,6 +14,7 @@ import anyio
 
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import baselines, identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, hints, usb, uses
@@ -29,18 +30,15 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.change import ownership
 
-DEADLINE = 2.0  # seconds that one device may take to be read
-HINTS_LIMIT = 1.0  # seconds for one device's hints
 
-
-async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> Snapshot:
+async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host | None = None) -> Snapshot:
     """All that can be known of a saved host, or of the present one, which is scanned.
 
     :raises KernelRefused: if nothing can be read.
     """
-    specs = await _specs(root, desired) if saved is None else {}
+    specs = await _specs(root, desired, timeouts) if saved is None else {}
     nodes = (*desired.node_paths, *cdi.nodes(specs))
-    host = saved or await _scanned(root, nodes, specs)
+    host = saved or await _scanned(root, nodes, specs, timeouts)
     names = await threads.call(_names, root, host, desired)
     if saved is None:
         return await threads.call(with_memory, root, Snapshot(host, desired, names))
@@ -53,23 +51,25 @@ async def snapshot(root: Root, desired: Desired, saved: Host | None = None) -> S
     )
 
 
-async def _scanned(root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile]) -> Host:
-    runner = ScanRunner(root, Wakes(), deadline=DEADLINE)
+async def _scanned(
+    root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile], timeouts: Timeouts
+) -> Host:
+    runner = ScanRunner(root, Wakes(), deadline=timeouts.device_read_once)
     host = await runner.scan(None, Host(), nodes, {}, specs)
     return baselines.restored(host, await threads.call(baselines.look, root), host.functions)
 
 
-async def _specs(root: Root, desired: Desired) -> Mapping[str, CdiFile]:
+async def _specs(root: Root, desired: Desired, timeouts: Timeouts) -> Mapping[str, CdiFile]:
     if not desired.cdi_kinds:
         return {}
     from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
-    return await cdi_specs.first(root, desired)
+    return await cdi_specs.first(root, desired, timeouts.cdi_directory_read)
 
 
-async def with_specs(root: Root, before: Snapshot, desired: Desired) -> Snapshot:
+async def with_specs(root: Root, before: Snapshot, desired: Desired, timeouts: Timeouts) -> Snapshot:
     """The same, its Host with what CDI files say that these wishes ask for."""
-    specs = await _specs(root, desired)
+    specs = await _specs(root, desired, timeouts)
     if not specs:
         return before
     known = replace(before, host=replace(before.host, cdi={**before.host.cdi, **specs}))
@@ -107,7 +107,7 @@ async def with_usb(root: Root, before: Snapshot) -> Snapshot:
     return replace(before, host=replace(before.host, usb=found)) if found else before
 
 
-async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snapshot:
+async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts: Timeouts) -> Snapshot:
     """The same with the costly facts of one function read in addition, as far as they come in time.
 
     Its name is one of them: a daemon searches for the names of what may be offered only. What the host uses
@@ -117,10 +117,10 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress) -> Snaps
     if function is None:
         return before
     names = await threads.call(_names, root, Host({address: function}), before.desired)
-    with anyio.move_on_after(HINTS_LIMIT):
+    with anyio.move_on_after(timeouts.device_hints_read):
         function = function._replace(hints=await threads.call(hints.read, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
-    with anyio.move_on_after(HINTS_LIMIT):
+    with anyio.move_on_after(timeouts.device_hints_read):
         wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]
         host = host.with_uses(await threads.call(uses.look, root, wanted, closely=True), before.host)
     return replace(before, host=host, names={**names, **before.names})

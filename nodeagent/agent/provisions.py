@@ -18,8 +18,6 @@ from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 
-PATIENCE = 5.0  # seconds that a feature may take to be loaded
-
 
 class Ensures(Protocol):
     """Sees to what devices need."""
@@ -40,7 +38,9 @@ class Lends(Protocol):
 class Provisions:
     """Who sees to what."""
 
-    def __init__(self) -> None:
+    def __init__(self, feature_load: float) -> None:
+        """``feature_load``: seconds that the code for USB devices may take to be loaded."""
+        self._feature_load = feature_load
         self._cdi: Ensures | None = None
         self._usb: Latest[Lends | None] = Latest(None)
 
@@ -63,7 +63,7 @@ class Provisions:
             await (await self._lender(resource)).ensure(resource.name, device_ids, had)
 
     async def _lender(self, resource: Resource) -> Lends:
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(self._feature_load):
             while (lender := self._usb.get()) is None:
                 await self._usb.newer(self._usb.version)
             return lender

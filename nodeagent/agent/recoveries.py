@@ -18,8 +18,6 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
 
-PATIENCE = 120.0  # seconds; after a reset the kernel waits 60 for a device (PCIE_RESET_READY_POLL_MS)
-
 Verdicts = Mapping[PciAddress, Recovery]
 
 
@@ -34,7 +32,7 @@ class Recoveries:
 
     name = "recoveries"
 
-    def __init__(self, root: Root, wakes: Wakes, patience: float = PATIENCE) -> None:
+    def __init__(self, root: Root, wakes: Wakes, patience: float) -> None:
         """``patience``: seconds that a recovery may take."""
         self._root = root
         self._wakes = wakes

@@ -15,9 +15,8 @@ from typing import Protocol
 import anyio
 
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
-
-SPACING = 0.02  # seconds from question to question: the kubelet's limit is 100 a second, of all who ask
 
 
 class Rescans(Protocol):
@@ -46,10 +45,11 @@ class Releases:
 
     name = "releases"
 
-    def __init__(self, settings: Latest[Settings]) -> None:
+    def __init__(self, settings: Latest[Settings], timeouts: Timeouts) -> None:
         self.awaited: Latest[frozenset[str]] = Latest(frozenset())
         self.began: Latest[None] = Latest(None)  # somebody waits who did not
         self._settings = settings
+        self._spacing = timeouts.release_check_spacing
         self._by: dict[str, frozenset[str]] = {}
         self._rescans: tuple[Rescans, ...] = ()
         self._kubelet: Asks | None = None
@@ -80,7 +80,7 @@ class Releases:
         async with self._asking:
             if self._kubelet is None or not self._kubelet.possible or self._asked > wanted:
                 return
-            await anyio.sleep(max(self._asked + SPACING - anyio.current_time(), 0.0))
+            await anyio.sleep(max(self._asked + self._spacing - anyio.current_time(), 0.0))
             self._asked = anyio.current_time()
             await self._kubelet.ask(anew=True)
 

@@ -19,6 +19,7 @@ from nodeagent.agent.given import GivenIds
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, PodList, Possession, Reservations
 
@@ -26,13 +27,13 @@ from nodeagent.model.allocation import Holder, PodList, Possession, Reservations
 class ReservationBook:
     """Writes ``reservations`` of the Snapshot. Times are those of the event loop, in seconds."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
         self.began: Latest[None] = Latest(None)  # an id settles where none did: there is an end to wait for
         self.doubted: Latest[None] = Latest(None)  # the kubelet's file may tell of what is over
-        self.admissions = Admissions()
-        self.given = GivenIds(self.admissions)
-        self.forgotten = Forgotten()
-        self.behind = Behind(snapshots)
+        self.admissions = Admissions(timeouts)
+        self.given = GivenIds(self.admissions, timeouts)
+        self.forgotten = Forgotten(timeouts.forgotten_container_end)
+        self.behind = Behind(snapshots, timeouts.foreign_allocate)
         self._snapshots = snapshots
 
     def admit(self, admission: Admission, until: float) -> None:

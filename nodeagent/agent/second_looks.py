@@ -7,19 +7,19 @@ Asks a few times, ever more rarely; after that the slow timer is enough. Does no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host
 from nodeagent.policy import groups
 
-PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)  # seconds from one look to the next
-
 
 class SecondLooks:
     """Follows each scan. Used on the event loop only."""
 
-    def __init__(self, wakes: Wakes) -> None:
+    def __init__(self, wakes: Wakes, delays: Sequence[float]) -> None:
+        """``delays``: seconds from one look to the next."""
+        self._delays = delays
         self._wakes = wakes
         self._unfinished: frozenset[str] = frozenset()
         self._pauses: Iterator[float] = iter(())
@@ -32,7 +32,7 @@ class SecondLooks:
             function.address for function in host.functions.values() if groups.unfinished(function)
         )
         if self._unfinished - before:
-            self._pauses = iter(PAUSES)
+            self._pauses = iter(self._delays)
             self._wait_no_more()  # the next look may be far away by now
         if self._unfinished and self._timer is None:
             self._wait()

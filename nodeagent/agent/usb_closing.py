@@ -16,16 +16,13 @@ from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.apply import owner
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import usb_uses
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.offer import usb_sets
-
-PATIENCE = 5.0  # seconds for a former holder to let go
-LOOK = 2.0  # seconds for one look at all processes
-POLL = 0.2  # seconds: closing raises no event
 
 
 class _Found(NamedTuple):
@@ -45,7 +42,8 @@ class _Memory(NamedTuple):
 class UsbClosing:
     """Waits until USB devices are closed; remembers who was seen with one."""
 
-    def __init__(self, root: Root, snapshots: Snapshots, forgotten: Forgotten) -> None:
+    def __init__(self, root: Root, snapshots: Snapshots, forgotten: Forgotten, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._root = root
         self._snapshots = snapshots
         self._forgotten = forgotten
@@ -58,12 +56,12 @@ class UsbClosing:
 
         :raises KernelRefused: if that takes too long.
         """
-        end = anyio.current_time() + PATIENCE
+        end = anyio.current_time() + self._timeouts.usb_holder_close
         while opened := await self._opened(devices) or await self._used(devices):
             if anyio.current_time() > end:
                 hint = "the container of a pod that was deleted by force may still run: look for its process"
                 raise KernelRefused(opened, hint)
-            await anyio.sleep(POLL)
+            await anyio.sleep(self._timeouts.usb_close_poll)
 
     async def _opened(self, devices: Sequence[UsbDevice]) -> str | None:
         """Which of them a process has open, in words; None if nothing is known to.
@@ -72,7 +70,11 @@ class UsbClosing:
         """
         had = {each.place: self._had[each.place].openers for each in devices if self._knows(each)}
         places = [each.place for each in devices]
-        found = await self._nodes.call(LOOK, _look, self._root, places, had) if places else None
+        found = (
+            await self._nodes.call(self._timeouts.open_file_scan, _look, self._root, places, had)
+            if places
+            else None
+        )
         openers, closed = found or _Found(had, frozenset())
         self._had = {each: known for each, known in self._had.items() if each not in places}
         self._had |= {
@@ -95,7 +97,7 @@ class UsbClosing:
         driven = [each for each in devices if each.driver]
         if not driven:
             return None
-        used = await self._disks.call(LOOK, _disks_open, self._root, driven)
+        used = await self._disks.call(self._timeouts.open_file_scan, _disks_open, self._root, driven)
         return f"{driven[0].id}: what has its disks open cannot be seen in time" if used is None else used
 
     def _doubted(self, devices: Sequence[UsbDevice]) -> bool:

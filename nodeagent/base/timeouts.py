@@ -80,6 +80,7 @@ class Timeouts(NamedTuple):
     checkpoint_write_gap: float = 0.25  # writes further apart were not under way at the same time
     checkpoint_next_write: float = 0.3  # longer than ``checkpoint_write_gap``, so that the next one counts
     young_kubelet: float = 30.0  # a kubelet may not list all pods this long after its start
+    young_kubelet_spacing: float = 1.0  # between two requests to such a kubelet
 
     # Allocate
     former_holder_close: float = 9.0  # for the former pod's container to close the device

@@ -66,13 +66,15 @@ def named(options: argparse.Namespace) -> tuple[Basis, str]:
 def _of_shell(options: argparse.Namespace, saved: Host | None = None, cr: KubeVirtCR | None = None) -> Basis:
     root = asking.root_of(options)
     own = asking.settings(options, root)
-    snapshot = anyio.run(oneshot.snapshot, root, merge.merge(own.configuration, cr), saved)
+    desired = merge.merge(own.configuration, cr)
+    snapshot = anyio.run(oneshot.snapshot, root, desired, options.timeouts, saved)
     return Basis(snapshot, {}, own.values, own.warnings)
 
 
 def _with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) -> Basis:
     root = asking.root_of(options)
-    return basis._replace(snapshot=anyio.run(oneshot.with_hints, root, basis.snapshot, address))
+    snapshot = anyio.run(oneshot.with_hints, root, basis.snapshot, address, options.timeouts)
+    return basis._replace(snapshot=snapshot)
 
 
 def _saved(path: str) -> Host:

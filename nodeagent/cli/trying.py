@@ -77,7 +77,7 @@ def _tried(options: argparse.Namespace) -> tuple[_Tried, tuple[str, ...]]:
     paths, unseen = desired.node_paths, ""
     if options.host is None:
         seen = anyio.run(oneshot.with_nodes, root, basis.snapshot, paths)
-        seen = anyio.run(oneshot.with_specs, root, seen, desired)
+        seen = anyio.run(oneshot.with_specs, root, seen, desired, options.timeouts)
         basis = basis._replace(snapshot=seen)
     elif missing := _untold(desired, basis.snapshot.host):
         unseen = f"the saved host does not tell whether there is {', '.join(missing)}: it counts as missing"

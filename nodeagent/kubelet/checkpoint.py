@@ -26,7 +26,6 @@ Stamp = tuple[int, int, int]
 
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
-APART = 0.25  # seconds after which a write was not under way with another one
 
 
 class Entry(NamedTuple):
@@ -51,15 +50,15 @@ class Checkpoint(NamedTuple):
     by: float = 0.0  # when it was seen first, in seconds of time.monotonic
     after: float = 0.0  # when the one before was seen last
 
-    def well_after(self, then: float) -> bool:
-        """True if it was not written at the same time as one that was there by ``then``.
+    def well_after(self, then: float, gap: float) -> bool:
+        """True if it was written ``gap`` seconds or more after one that was there by ``then``.
 
         Of those that are, older ones may be the last: ``writeCheckpoint`` in
         pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for
         another one then. They follow each other at once. Their own times do not tell: some file systems have
         whole seconds only, and the clock may be set in between.
         """
-        return self.after >= then + APART
+        return self.after >= then + gap
 
     def of(self, ids: Collection[str]) -> frozenset[Possession]:
         """What pods have of these ids, whoever they are."""

@@ -8,6 +8,7 @@ socket serves both the announcement and the device plugin. Never used beside Reg
 
 from __future__ import annotations
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.deviceplugin.life import End, Life, Standing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
@@ -17,7 +18,6 @@ from nodeagent.kubelet.grpc.server import Servable, SocketServer
 
 PLUGIN_TYPE = "DevicePlugin"
 VERSION = "v1beta1"
-COME_BACK = 2.0  # seconds for a restarted kubelet to open the stream again (0.4 s measured on 1.36)
 
 
 class Announcement(pluginregistration.RegistrationBase):
@@ -49,9 +49,10 @@ class Announcement(pluginregistration.RegistrationBase):
 class AnnounceWay:
     """Announces each resource in plugins_registry; the kubelet's own socket does not matter there."""
 
-    def __init__(self, directory: SocketDir, registrar: Registrar) -> None:
+    def __init__(self, directory: SocketDir, registrar: Registrar, timeouts: Timeouts) -> None:
         """``registrar`` is told that the kubelet has come."""
         self.directory = directory
+        self._timeouts = timeouts
         self._registrar = registrar
 
     @property
@@ -63,7 +64,7 @@ class AnnounceWay:
         """Bound under a name that the kubelet ignores, then renamed: it never meets half a socket."""
         name = self.directory.new_name(resource)
         handlers: list[Servable] = [plugin, Announcement(resource, standing, self._registrar)]
-        return SocketServer(self.directory.path, f".{name}", handlers, publish_as=name)
+        return SocketServer(self.directory.path, f".{name}", handlers, self._timeouts, publish_as=name)
 
     async def register(self, life: Life) -> bool:
         """The kubelet comes by itself."""
@@ -79,5 +80,6 @@ class AnnounceWay:
             await life.until(lambda: self.over(life) or life.stream_ended)
             if self.over(life):
                 return End.SOCKET_GONE
-            if not await life.until(lambda: self.over(life) or life.streaming, COME_BACK):
+            limit = self._timeouts.plugin_watcher_return
+            if not await life.until(lambda: self.over(life) or life.streaming, limit):
                 return End.STREAM_ENDED

@@ -31,7 +31,6 @@ from nodeagent.kubelet.grpc.kept import KeptChannel
 from nodeagent.model.allocation import Holder, PodList, Pods, Possession
 from nodeagent.model.ids import ResourceName
 
-LIST_LIMIT = 5.0  # seconds
 LIST = "/v1.PodResourcesLister/List"
 
 _PODS = 1  # the field of ListPodResourcesResponse
@@ -146,9 +145,7 @@ class PodReader:
     is the same the objects are the same, too: for whoever compares much that is a tenth of the time.
     """
 
-    def __init__(
-        self, path: str, virt_handler: VirtHandler, limit: float = LIST_LIMIT, idle: float = 0.0
-    ) -> None:
+    def __init__(self, path: str, virt_handler: VirtHandler, limit: float, idle: float = 0.0) -> None:
         """``limit``: seconds for an answer; ``idle``: until the connection is closed that nobody uses."""
         self._path = path
         self._kubelet = KeptChannel(path, idle)

@@ -16,6 +16,7 @@ from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.kubelet.grpc.channel import KubeletAway
@@ -107,12 +108,14 @@ class Loop:
         self, kubelet: Kubelet, settle: float = 1.0, resync: float = 60.0, waiting: float = 60.0
     ) -> None:
         self.snapshots = Snapshots(Snapshot())
-        self.reservations = ReservationBook(self.snapshots)
+        self.reservations = ReservationBook(self.snapshots, timeouts=Timeouts())
         self.settings: Latest[Settings] = settings(settle, resync, waiting)
-        self.releases = Releases(self.settings)
+        self.releases = Releases(self.settings, timeouts=Timeouts())
         self.rescans = Rescans(self.snapshots)
-        self.inquiry = Inquiry(kubelet, self.snapshots, self.reservations, self.rescans)
-        self.holders = Holders(self.inquiry, self.snapshots, self.reservations, self.settings, self.releases)
+        self.inquiry = Inquiry(kubelet, self.snapshots, self.reservations, self.rescans, timeouts=Timeouts())
+        self.holders = Holders(
+            self.inquiry, self.snapshots, self.reservations, self.settings, self.releases, timeouts=Timeouts()
+        )
 
     @property
     def now(self) -> Allocations:

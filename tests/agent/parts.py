@@ -14,6 +14,7 @@ from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.config import Settings, Sources, Timing
 from nodeagent.kernel.events.source import KernelEvents
@@ -47,8 +48,10 @@ class Eyes:
     def __post_init__(self) -> None:
         root = Root(self.host.directory)
         self.events = KernelEvents(root, self.watcher, self.wakes)
-        self.names = NameKeeper(root, self.snapshots)
-        self.observer = Observer(root, self.snapshots, self.wakes, self.events, self.settings, self.names)
+        self.names = NameKeeper(root, self.snapshots, again=60.0)
+        self.observer = Observer(
+            root, self.snapshots, self.wakes, self.events, self.settings, self.names, timeouts=Timeouts()
+        )
 
     @property
     def now(self) -> Host:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from nodeagent.agent.admission import UNFINISHED, Admission, Admissions
+from nodeagent.agent.admission import Admission, Admissions
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, Pods, Possession, unnamed
 from nodeagent.model.ids import ResourceName
@@ -15,7 +16,7 @@ SHOWN: Pods = {"ns/p": frozenset({(A, "x")})}
 
 def begun(pods: Pods | None = NOBODY, until: float = 10.0) -> tuple[Admissions, Admission]:
     """A pod has got x of A."""
-    admissions = Admissions()
+    admissions = Admissions(timeouts=Timeouts())
     admission = admissions.asker(pods)
     admissions.begin(admission, until)
     admissions.gave([(A, "x")], now=1.0)
@@ -36,7 +37,7 @@ def test_whom_the_kubelet_was_not_asked_about_nobody_is_taken_for() -> None:
 
 def test_once_the_kubelet_has_begun_to_start_the_pod_another_one_asks_though_no_name_is_new() -> None:
     entries = (Entry("u", A, "x", None), Entry("old", A, "x", None))
-    admissions = Admissions()
+    admissions = Admissions(timeouts=Timeouts())
     admission = admissions.asker(NOBODY, Checkpoint((1, 1, 1), entries[1:], frozenset({"old"})))
     admissions.begin(admission, 10.0)
     admissions.gave([(A, "x")], now=1.0)
@@ -73,7 +74,7 @@ def test_its_groups_stay_open_while_the_kubelet_has_not_entered_what_it_got_but_
     admissions.settle(admissions.settles, frozenset({(A, "x")}))
     assert admissions.settling == frozenset()
     admissions, _ = begun()
-    admissions.settle(2.0 + UNFINISHED, frozenset())
+    admissions.settle(2.0 + Timeouts().foreign_allocate, frozenset())
     assert admissions.settling == frozenset()
 
 
@@ -92,7 +93,7 @@ def test_the_pod_has_its_name_as_soon_as_the_kubelet_shows_what_it_got() -> None
 
 
 def test_the_one_name_that_has_come_since_the_last_answer_is_the_pod_s() -> None:
-    admissions = Admissions()
+    admissions = Admissions(timeouts=Timeouts())
     admissions.named({"ns/old": frozenset({(A, "y")})})
     old = frozenset({(A, "y")})
     assert admissions.asker({"ns/old": old, "ns/p": frozenset()}).name == "ns/p"

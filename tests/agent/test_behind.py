@@ -10,6 +10,7 @@ import pytest
 from nodeagent.agent.behind import Behind
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
@@ -35,7 +36,7 @@ def snapshots() -> Snapshots:
 
 
 async def test_no_driver_is_changed_behind_what_was_given_until_that_is_named(snapshots: Snapshots) -> None:
-    behind = Behind(snapshots)
+    behind = Behind(snapshots, Timeouts().foreign_allocate)
     behind.give([ONE], [XHCI])
     behind.give([TWO], [XHCI])
     assert snapshots.now.behind == {XHCI}
@@ -50,7 +51,7 @@ async def test_no_driver_is_changed_behind_what_was_given_until_that_is_named(sn
 
 
 async def test_nothing_is_given_behind_which_a_driver_is_being_changed(snapshots: Snapshots) -> None:
-    behind = Behind(snapshots)
+    behind = Behind(snapshots, Timeouts().foreign_allocate)
     assert behind.withdraw([XHCI])
     with pytest.raises(Refused, match=XHCI):
         behind.give([ONE], [XHCI])
@@ -62,7 +63,7 @@ async def test_nothing_is_given_behind_which_a_driver_is_being_changed(snapshots
 
 
 async def test_what_has_no_function_behind_it_leaves_no_mark(snapshots: Snapshots) -> None:
-    behind, version = Behind(snapshots), snapshots.version
+    behind, version = Behind(snapshots, Timeouts().foreign_allocate), snapshots.version
     behind.give([ONE], [])
     behind.named(named(ONE))
     assert snapshots.version == version
@@ -78,7 +79,7 @@ def with_card(snapshots: Snapshots, driver: str | None, *nodes: str) -> None:
 async def test_what_was_let_go_of_is_on_record_with_what_was_away_before_until_vfio_has_it(
     snapshots: Snapshots,
 ) -> None:
-    behind = Behind(snapshots)
+    behind = Behind(snapshots, Timeouts().foreign_allocate)
     snapshots.publish(replace(snapshots.now, allocations=named(ONE)))
     with_card(snapshots, "nvidia", NODE)
     behind.withdraw([CARD])
@@ -100,7 +101,7 @@ async def test_what_was_away_before_vfio_had_a_function_does_not_come_with_its_d
     snapshots: Snapshots,
 ) -> None:
     """What is given while VFIO has it may: another plugin does not know it yet."""
-    behind = Behind(snapshots)
+    behind = Behind(snapshots, Timeouts().foreign_allocate)
     snapshots.publish(replace(snapshots.now, allocations=named(ONE)))
     with_card(snapshots, "nvidia")
     for given, away in ((named(ONE), {NODE}), (Allocations(), set()), (named(ONE), set())):

@@ -17,8 +17,8 @@ async def test_a_file_that_went_wrong_since_the_first_reading_keeps_its_devices(
     file = tmp_path / "etc/cdi/one.json"
     file.parent.mkdir(parents=True)
     file.write_text(FILE)
-    first = await cdi_specs.first(Root(tmp_path), Desired(rules=(CdiRule("a.b/one", KIND),)))
+    first = await cdi_specs.first(Root(tmp_path), Desired(rules=(CdiRule("a.b/one", KIND),)), 1.0)
     file.write_text("{")
-    (found,) = (await cdi_specs.Reader(Root(tmp_path), first).read(frozenset({KIND}))).values()
+    (found,) = (await cdi_specs.Reader(Root(tmp_path), first, 1.0).read(frozenset({KIND}))).values()
     assert [device.name for device in found.devices] == ["0"]
     assert found.fault

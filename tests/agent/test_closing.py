@@ -10,6 +10,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
@@ -30,9 +31,11 @@ async def test_what_was_refused_for_being_open_stays_so_while_no_process_can_be_
     host, snapshots = nodes.many(tmp_path, 2), Snapshots(Snapshot(HOST, left_open=LEFT_OPEN))
     files.directory(host.path("/proc/4711/fd"))
     eyes = Eyes(host, snapshots)
-    offering = Offering(snapshots, Releases(eyes.settings))
-    forgotten = ReservationBook(snapshots).forgotten
-    closing = Closing(Root(host.directory), eyes.wakes, eyes.observer, offering, snapshots, forgotten)
+    offering = Offering(snapshots, Releases(eyes.settings, timeouts=Timeouts()))
+    forgotten = ReservationBook(snapshots, timeouts=Timeouts()).forgotten
+    closing = Closing(
+        Root(host.directory), eyes.wakes, eyes.observer, offering, snapshots, forgotten, timeouts=Timeouts()
+    )
     with free_descriptors(0):
         await closing.refresh(())
     assert snapshots.now.left_open == LEFT_OPEN

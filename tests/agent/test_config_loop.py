@@ -15,6 +15,7 @@ from nodeagent import config
 from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.config import Log, Settings, Sources
 from tests.conftest import Said
@@ -59,7 +60,7 @@ class Node:
         sources = Sources(str(root), flags or {}, environ or {})
         self.logs: list[Log] = []
         self.settings = Latest(config.load(sources))
-        self.loop = ConfigLoop(self.settings, sources, watcher, self.logs.append)
+        self.loop = ConfigLoop(self.settings, sources, watcher, self.logs.append, Timeouts())
 
     @property
     def rules(self) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nodeagent.agent import observe
 from nodeagent.agent.observe import Gathering
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.wakes import Wakes
 from tests import virtual
 
@@ -22,13 +22,13 @@ class Waiting:
 
     def __init__(self) -> None:
         self.wakes = Wakes()
-        self.gathering = Gathering(self.wakes)
+        self.gathering = Gathering(self.wakes, timeouts=Timeouts())
         self.gathering.take()
 
 
 async def quiet() -> None:
     """A moment in which nothing happens."""
-    await anyio.sleep_until(anyio.current_time() + 2 * observe.QUIET)
+    await anyio.sleep_until(anyio.current_time() + 2 * Timeouts().event_burst_gap)
 
 
 @virtual.TIME
@@ -46,7 +46,7 @@ async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
         await quiet()
         began = anyio.current_time()
         waiting.wakes.wake("a")
-    assert ended[0] - began < observe.QUIET / 2
+    assert ended[0] - began < Timeouts().event_burst_gap / 2
     assert waiting.gathering.take() == frozenset({"a"})
 
 
@@ -55,7 +55,7 @@ async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_bu
     waiting.wakes.wake("a")
     began = anyio.current_time()
     await waiting.gathering.due(LATER)
-    assert observe.QUIET <= anyio.current_time() - began < observe.BOUND
+    assert Timeouts().event_burst_gap <= anyio.current_time() - began < Timeouts().event_burst
 
 
 @virtual.TIME
@@ -67,12 +67,12 @@ async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
         async def storm() -> None:
             while True:
                 waiting.wakes.wake("a")
-                await anyio.sleep(observe.QUIET / 5)
+                await anyio.sleep(Timeouts().event_burst_gap / 5)
 
         tasks.start_soon(storm)
         began = anyio.current_time()
         await waiting.gathering.due(LATER)
-        assert observe.BOUND <= anyio.current_time() - began < 2 * observe.BOUND
+        assert Timeouts().event_burst <= anyio.current_time() - began < 2 * Timeouts().event_burst
         tasks.cancel_scope.cancel()
 
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from nodeagent.agent.glances import Glances
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.uevents import Uevent
 from nodeagent.model.ids import PciAddress
@@ -32,7 +33,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 async def glancing(host: SimulatedHost) -> AsyncIterator[Eyes]:
     eyes = Eyes(host)
     async with eyes.open(), anyio.create_task_group() as tasks:
-        tasks.start_soon(Glances(eyes.wakes, eyes.observer).run)
+        tasks.start_soon(Glances(eyes.wakes, eyes.observer, Timeouts().synthetic_event_pause).run)
         yield eyes
         tasks.cancel_scope.cancel()
 

@@ -7,9 +7,9 @@ import itertools
 
 import anyio
 
-from nodeagent.agent import holders
 from nodeagent.agent.holders import Rewrites, Waits
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Timing
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.model.allocation import Allocations, Knowledge
@@ -79,7 +79,7 @@ async def test_what_only_the_file_says_is_held_and_the_kubelet_is_to_write_it_an
 
 
 def test_the_kubelet_is_to_write_its_file_again_after_growing_pauses() -> None:
-    rewrites = Rewrites()
+    rewrites = Rewrites(Timeouts().checkpoint_rewrite)
     times = []
     for now in range(400):
         before = rewrites.wanted.version
@@ -97,7 +97,7 @@ def test_the_kubelet_is_to_write_its_file_again_after_growing_pauses() -> None:
 
 
 def test_when_a_pod_has_gone_the_kubelet_is_to_write_its_file_at_once() -> None:
-    rewrites = Rewrites()
+    rewrites = Rewrites(Timeouts().checkpoint_rewrite)
     both = frozenset({"ns/one", "ns/two"})
     for now in range(20):
         rewrites.asked(float(now), OLD, both)
@@ -152,7 +152,7 @@ async def test_questions_are_spaced_however_many_hints_there_are() -> None:
             loop.holders.ask_soon()
     times = kubelet.asked.get()
     gaps = [b - a for a, b in itertools.pairwise(times)]
-    assert all(gap >= holders.SPACING - 0.005 for gap in gaps)
+    assert all(gap >= Timeouts().pod_resources_spacing - 0.005 for gap in gaps)
 
 
 async def test_without_hints_the_slow_timer_asks() -> None:
@@ -197,13 +197,17 @@ async def test_while_a_release_is_awaited_the_kubelet_is_asked_more_often() -> N
 
 def test_the_time_of_the_next_question_is_the_first_of_all_that_want_one() -> None:
     timing = Timing(settle=1.0, resync=60.0, holders=2.0)
-    assert Waits(asked=100.0).due(timing) == 160.0
-    assert Waits(100.0, released=True).due(timing) == 102.0
-    assert Waits(100.0, settled=100.7, released=True).due(timing) == 100.7
-    assert [Waits(100.0, failures=count).due(timing) for count in (1, 2, 9)] == [100.5, 101.0, 110.0]
-    assert Waits(100.0, doubted=130.0).due(timing) == 130.0
-    assert Waits(100.0, doubted=100.2).due(timing) == 101.0
-    assert Waits(100.0, doubted=99.0).due(timing) == 160.0
+    assert Waits(asked=100.0).due(timing, Timeouts()) == 160.0
+    assert Waits(100.0, released=True).due(timing, Timeouts()) == 102.0
+    assert Waits(100.0, settled=100.7, released=True).due(timing, Timeouts()) == 100.7
+    assert [Waits(100.0, failures=count).due(timing, Timeouts()) for count in (1, 2, 9)] == [
+        100.5,
+        101.0,
+        110.0,
+    ]
+    assert Waits(100.0, doubted=130.0).due(timing, Timeouts()) == 130.0
+    assert Waits(100.0, doubted=100.2).due(timing, Timeouts()) == 101.0
+    assert Waits(100.0, doubted=99.0).due(timing, Timeouts()) == 160.0
 
 
 async def test_a_new_kubelet_is_asked_at_once() -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nodeagent.agent import doubt, inquiry
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
@@ -72,7 +72,7 @@ async def test_what_only_a_young_kubelet_has_told_is_partial() -> None:
     await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.PARTIAL)
     left = loop.inquiry.doubt.until - anyio.current_time()
-    assert doubt.FRESH_KUBELET - 2 < left < doubt.FRESH_KUBELET, "it is asked when it is old enough"
+    assert Timeouts().young_kubelet - 2 < left < Timeouts().young_kubelet, "it is asked when it is old enough"
     loop.grow_old()
     await loop.inquiry.ask()
     assert loop.now == Allocations({"a": POD}, Knowledge.COMPLETE)
@@ -103,10 +103,10 @@ async def test_what_has_settled_is_held_by_somebody_until_the_kubelet_says_by_wh
 async def test_an_allocate_that_asks_gets_no_answer_of_a_silent_kubelet_in_time() -> None:
     kubelet = Kubelet(a=POD)
     loop = Loop(kubelet)
-    first = await loop.inquiry.who_asks()
+    first = await loop.inquiry.who_asks(Timeouts().pod_resources_in_allocate)
     assert first.pods == {"ns/p": frozenset({(POD.resource, "a")})}
     kubelet.silent = True
-    assert (await loop.inquiry.who_asks()).pods is None
+    assert (await loop.inquiry.who_asks(Timeouts().pod_resources_in_allocate)).pods is None
 
 
 async def test_an_older_question_that_is_answered_late_is_dropped() -> None:
@@ -118,7 +118,7 @@ async def test_an_older_question_that_is_answered_late_is_dropped() -> None:
         await kubelet.until_asked(1)
         kubelet.answers, waiting = anyio.Event(), kubelet.answers
         kubelet.answers.set()
-        await loop.inquiry.who_asks()
+        await loop.inquiry.who_asks(Timeouts().pod_resources_in_allocate)
         kubelet.held = {}
         waiting.set()
     assert loop.now.holders == {"a": POD}
@@ -128,7 +128,7 @@ async def test_the_end_of_the_doubt_is_waited_for() -> None:
     loop = Loop(Kubelet())
     loop.holders.kubelet_changed()
     left = loop.inquiry.doubt.until - anyio.current_time()
-    assert doubt.FRESH_KUBELET - 1 < left <= doubt.FRESH_KUBELET
+    assert Timeouts().young_kubelet - 1 < left <= Timeouts().young_kubelet
 
 
 async def test_a_release_is_looked_at_before_it_is_told() -> None:
@@ -203,6 +203,6 @@ async def test_where_no_list_is_ours_nobody_waits_for_the_file() -> None:
     kubelet = Kubelet(a=POD)
     kubelet.file, kubelet.lists = (Entry("u1", POD.resource, "a", None),), False
     loop = Loop(kubelet)
-    with anyio.fail_after(inquiry.WRITING / 2):
+    with anyio.fail_after(Timeouts().checkpoint_write / 2):
         await loop.inquiry.ask(anew=True)
     assert list(loop.now.unwritten()) == []

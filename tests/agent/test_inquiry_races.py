@@ -6,6 +6,7 @@ from __future__ import annotations
 import anyio
 
 from nodeagent.agent.known import Known
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.kubelet.podresources import Birth
 from nodeagent.model.allocation import Holder, PodList
@@ -78,7 +79,7 @@ async def test_who_is_answered_late_decides_on_what_the_newer_answer_says() -> N
     told = anyio.Event()
 
     async def asks() -> None:
-        await loop.inquiry.who_asks()
+        await loop.inquiry.who_asks(Timeouts().pod_resources_in_allocate)
         told.set()
 
     async with anyio.create_task_group() as tasks:

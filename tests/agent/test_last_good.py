@@ -19,7 +19,7 @@ from tests.conftest import Said
 
 async def test_a_refusal_is_told_once_until_it_has_ended(tmp_path: Path, said: Said) -> None:
     settings = config.load(Sources(str(tmp_path), {}, {}))
-    keeper, state = LastGood(Root(tmp_path), Latest(settings)), tmp_path / "var/lib/nodeagent"
+    keeper, state = LastGood(Root(tmp_path), Latest(settings), again=60.0), tmp_path / "var/lib/nodeagent"
     in_the_way(state)
     for _ in range(2):
         await keeper.one_turn(settings)

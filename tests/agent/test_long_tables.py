@@ -14,6 +14,7 @@ from typing import Any
 
 from nodeagent.agent.forgotten import Forgotten
 from nodeagent.agent.known import Known
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired
@@ -65,7 +66,10 @@ def test_an_answer_with_one_more_pod_costs_no_step_for_each_of_the_others() -> N
     assert steps(lambda: found.append(known.answered(more, before, FILE, doubtful=True))) < FEW
     assert found == [more]
     after = Allocations(found[0])
-    assert steps(lambda: Forgotten().note(Allocations(before), after, 0.0)) < FEW
+    assert (
+        steps(lambda: Forgotten(Timeouts().forgotten_container_end).note(Allocations(before), after, 0.0))
+        < FEW
+    )
     decision = turn.first(decided({**before}))
     assert steps(lambda: turn.following(decision, decided(more))) < FEW
 

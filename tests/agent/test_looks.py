@@ -11,6 +11,7 @@ import pytest
 
 from nodeagent.agent.looks import Looks
 from nodeagent.base import threads
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress
@@ -37,7 +38,7 @@ async def test_who_is_seen_while_an_older_look_goes_on_is_not_forgotten_by_that(
         GPU.address, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=20
     )
     process(host)
-    looks = Looks(Root(host.directory))
+    looks = Looks(Root(host.directory), Timeouts())
     if before == "known":
         host.tree.link("/proc/4711/fd/7", "/dev/vfio/20")
         await looks.at_all([GPU], ALL)
@@ -66,7 +67,7 @@ async def test_who_was_seen_by_an_older_look_alone_is_forgotten_by_the_next(tmp_
     process(host)
     os.link(host.path("/dev/vfio/20"), host.path("/dev/alias"))
     host.tree.link("/proc/4711/fd/7", "/dev/alias")
-    looks, newer = Looks(Root(host.directory)), list[object]()
+    looks, newer = Looks(Root(host.directory), Timeouts()), list[object]()
     await looks.at_all([GPU], ALL)
     slow = host.path("/proc/4712/stat")
     files.directory(host.path("/proc/4712/fd"))
@@ -94,7 +95,7 @@ async def test_what_has_left_the_host_is_not_remembered(tmp_path: Path) -> None:
     )
     process(host)
     host.tree.link("/proc/4711/fd/7", "/dev/vfio/20")
-    looks, here = Looks(Root(host.directory)), Host(functions={GPU.address: GPU})
+    looks, here = Looks(Root(host.directory), Timeouts()), Host(functions={GPU.address: GPU})
     await looks.at_all([GPU], ALL)
     assert looks.remembered(here) == [GPU]
     assert looks.remembered(Host()) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.agent import names, names_record
+from nodeagent.agent import names_record
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
@@ -33,7 +33,7 @@ CONFIG = '<vgpuType id="1147" name="NVIDIA A40-1B">\n'
 class Life:
     """One life of a keeper, on a host."""
 
-    def __init__(self, host: SimulatedHost, again: float = names.AGAIN) -> None:
+    def __init__(self, host: SimulatedHost, again: float = 60.0) -> None:
         nobody = Allocations(knowledge=Knowledge.COMPLETE)
         self.snapshots = Snapshots(Snapshot(allocations=nobody))
         self.keeper = NameKeeper(Root(host.directory), self.snapshots, again=again)

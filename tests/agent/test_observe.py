@@ -14,6 +14,7 @@ import pytest
 from nodeagent.agent import observe
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import PciFunction, Recovery
@@ -98,7 +99,7 @@ async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> 
 async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: SimulatedHost) -> None:
     """The first wake after quiet waits for nothing: one more scan costs less than a late list."""
     async with Eyes(host).open() as eyes:
-        await anyio.sleep_until(anyio.current_time() + 2 * observe.QUIET)
+        await anyio.sleep_until(anyio.current_time() + 2 * Timeouts().event_burst_gap)
         before = eyes.scans
         eyes.wakes.wake(ONE)
         await anyio.lowlevel.checkpoint()
@@ -303,7 +304,7 @@ async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host
 async def test_fatal_errors_from_before_the_start_are_warned_of(host: SimulatedHost, said: Said) -> None:
     host.write(ONE, "aer_dev_fatal", "Undefined 0\nTOTAL_ERR_FATAL 2")
     async with Eyes(host).open() as eyes:
-        await observe.warn_of_old_errors(Root(host.directory), eyes.snapshots)
+        await observe.warn_of_old_errors(Root(host.directory), eyes.snapshots, Timeouts().device_read)
     event = said(log.AER_WARNING)[0]
     assert event["pci_address"] == ONE
     assert str(event["text"]).startswith("2 fatal")

@@ -12,6 +12,7 @@ import pytest
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, PciFunction
@@ -30,7 +31,7 @@ class Middle:
     def __init__(self) -> None:
         host = Host(nodes=frozenset({"/dev/kvm"}))
         self.snapshots = Snapshots(Snapshot(host, Desired(rules=(NodeRule(KVM, "/dev/kvm", 2),))))
-        self.releases = Releases(settings())
+        self.releases = Releases(settings(), timeouts=Timeouts())
         self.offering = Offering(self.snapshots, self.releases)
 
     @property

@@ -119,5 +119,5 @@ async def test_a_verdict_that_cannot_be_put_on_disk_counts_all_the_same(host: Si
     wakes = Wakes()
     wakes.recovery(ONE, Recovery.FAILED)
     with pytest.raises(KernelRefused, match="/run/nodeagent/"):
-        await Recoveries(Root(host.directory), wakes).run()
+        await Recoveries(Root(host.directory), wakes, 120.0).run()
     assert wakes.recoveries == {ONE: Recovery.FAILED}

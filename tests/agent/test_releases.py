@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 import anyio
 
-from nodeagent.agent.releases import SPACING, Releases
+from nodeagent.agent.releases import Releases
+from nodeagent.base.timeouts import Timeouts
 from tests.agent.parts import settings
 
 
@@ -25,7 +26,7 @@ class Rescans:
 
 
 async def test_what_waits_is_looked_for_after_each_pause_until_it_waits_no_more() -> None:
-    releases = Releases(settings(holders=0.02))
+    releases = Releases(settings(holders=0.02), timeouts=Timeouts())
     rescans = Rescans(releases)
     releases.look_with(rescans)
     async with anyio.create_task_group() as tasks:
@@ -44,7 +45,7 @@ async def test_what_waits_is_looked_for_after_each_pause_until_it_waits_no_more(
 
 
 def test_each_who_waits_has_ids_of_its_own_and_whoever_begins_is_announced() -> None:
-    releases = Releases(settings())
+    releases = Releases(settings(), timeouts=Timeouts())
     releases.wait_for(frozenset({"a"}), by="offers")
     releases.wait_for(frozenset({"a", "b"}), by="changes")
     assert releases.awaited.get() == {"a", "b"}
@@ -71,7 +72,7 @@ class Kubelet:
 
 
 async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer() -> None:
-    releases, kubelet = Releases(settings()), Kubelet()
+    releases, kubelet = Releases(settings(), timeouts=Timeouts()), Kubelet()
     releases.ask_with(kubelet)
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
@@ -83,7 +84,7 @@ async def test_those_who_want_the_kubelet_asked_at_one_time_share_its_answer() -
 
 
 async def test_an_answer_that_was_on_its_way_already_is_none_to_who_comes_later() -> None:
-    releases, kubelet = Releases(settings()), Kubelet()
+    releases, kubelet = Releases(settings(), timeouts=Timeouts()), Kubelet()
     releases.ask_with(kubelet)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(releases.asked)
@@ -96,18 +97,18 @@ async def test_an_answer_that_was_on_its_way_already_is_none_to_who_comes_later(
 
 
 async def test_between_two_questions_is_a_pause() -> None:
-    releases, kubelet = Releases(settings()), Kubelet()
+    releases, kubelet = Releases(settings(), timeouts=Timeouts()), Kubelet()
     releases.ask_with(kubelet)
     kubelet.gate.set()
     began = anyio.current_time()
     for _ in range(3):
         await releases.asked()
     assert kubelet.asked == 3
-    assert anyio.current_time() - began >= 2 * SPACING
+    assert anyio.current_time() - began >= 2 * Timeouts().release_check_spacing
 
 
 async def test_without_a_kubelet_nobody_is_asked() -> None:
-    releases, kubelet = Releases(settings()), Kubelet(possible=False)
+    releases, kubelet = Releases(settings(), timeouts=Timeouts()), Kubelet(possible=False)
     await releases.asked()
     releases.ask_with(kubelet)
     await releases.asked()

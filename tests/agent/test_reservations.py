@@ -12,6 +12,7 @@ from nodeagent.agent.admission import Admission
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Holder, PodList, Pods, Reservations, unnamed
 from nodeagent.model.ids import ResourceName
@@ -42,7 +43,7 @@ def give(
 
 def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_request_is_marked() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     assert reservations.withdraw(["b"])
     with pytest.raises(Refused, match="b is being removed"):
         reservations.give(pods("a", "b"), 0.0, LATER)
@@ -51,7 +52,7 @@ def test_what_is_being_removed_is_refused_with_the_reason_and_nothing_of_the_req
 
 def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with_it() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     give(reservations, pods("b"), 0.0, 1.0)
     assert not reservations.withdraw(["a", "b"])
     assert snapshots.now.reservations.withdrawn == frozenset()
@@ -64,7 +65,7 @@ def test_what_was_given_away_a_moment_ago_cannot_be_withdrawn_nor_what_goes_with
 def test_what_comes_with_an_id_is_given_for_as_long_as_somebody_has_that() -> None:
     """The kubelet never names it; its file may be written only after the kubelet has named the id."""
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     given = unnamed(A, None, "admission 1")
     give(reservations, {"a": given, "b": replace(given, brought="a")}, 0.0, 1.0)
     reservations.settle(1.0)
@@ -79,7 +80,7 @@ def test_what_comes_with_an_id_is_given_for_as_long_as_somebody_has_that() -> No
 
 def test_an_admission_is_over_though_the_kubelet_s_file_has_nothing_of_what_came_with_an_id() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     given = unnamed(A, None, "admission 1")
     give(reservations, {"a": given, "b": replace(given, brought="a")}, 0.0, 1.0)
     reservations.settle(1.0, entered={(A, "a")})
@@ -88,7 +89,7 @@ def test_an_admission_is_over_though_the_kubelet_s_file_has_nothing_of_what_came
 
 def test_what_was_restored_can_be_given_away_again() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     reservations.withdraw(["a", "b"])
     reservations.restore(["a"])
     give(reservations, pods("a"), 0.0, LATER)
@@ -98,7 +99,7 @@ def test_what_was_restored_can_be_given_away_again() -> None:
 
 def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     one = Admission("one")
     give(reservations, pods("a", "b"), 0.0, 1.0, one)
     give(reservations, pods("b"), 0.5, 3.0, one)
@@ -112,7 +113,7 @@ def test_the_group_stays_open_for_as_long_as_the_pod_was_given_something_last() 
 
 def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_it() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     before = {"ns/one": frozenset({(A, "c")})}  # so it is not known to be the one that asks
     give(reservations, pods("a", "b"), 1.0, 2.0, Admission("admission", before, before, done=before))
     assert snapshots.now.reservations.given == pods("a", "b")
@@ -132,7 +133,7 @@ def test_what_was_given_is_held_by_somebody_until_the_kubelet_has_named_who_has_
 
 def test_an_allocate_of_another_pod_ends_the_admission_and_frees_what_nobody_got_after_all() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     first = reservations.admissions.asker({"ns/one": frozenset()})
     reservations.admit(first, LATER)
     reservations.give(pods("a"), 1.0, LATER)
@@ -149,7 +150,7 @@ def test_an_allocate_of_another_pod_ends_the_admission_and_frees_what_nobody_got
 
 def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_it_is_admitted() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     nothing: Pods = {"ns/one": frozenset()}
     reservations.admit(reservations.admissions.asker(nothing), LATER)
     reservations.give({"a": unnamed(A, None, "admission 1")}, 1.0, LATER)
@@ -165,7 +166,7 @@ def test_what_a_plain_init_container_got_is_not_named_and_stays_the_pod_s_while_
 
 def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_lacks_it_too() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     nothing: Pods = {"ns/one": frozenset()}
     reservations.admit(reservations.admissions.asker(nothing), 1.5)
     reservations.give(pods("a"), 1.0, 1.5)
@@ -189,7 +190,7 @@ def test_what_the_kubelet_s_file_lacks_is_held_until_one_that_is_well_after_it_l
 
 def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     reservations.admit(reservations.admissions.asker({"ns/one": frozenset()}), LATER)
     reservations.give(pods("a"), 1.0, LATER)
     shown: Pods = {"ns/one": frozenset({(A, "a")})}
@@ -201,7 +202,7 @@ def test_a_pod_that_has_come_since_ends_the_admission_whoever_asked_the_kubelet(
 
 def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     one = Admission("one")
     give(reservations, pods("a"), 0.0, 1.0, one)
     give(reservations, pods("a"), 0.0, LATER, one)
@@ -212,7 +213,7 @@ def test_each_mark_wakes_who_waits_and_an_equal_one_does_not() -> None:
 
 
 def test_the_first_that_settles_is_announced_and_those_after_it_are_not() -> None:
-    reservations = ReservationBook(Snapshots(Snapshot()))
+    reservations = ReservationBook(Snapshots(Snapshot()), timeouts=Timeouts())
     one = Admission("one")
     give(reservations, pods("a"), 0.0, 1.0, one)
     give(reservations, pods("b"), 0.0, 2.0, one)
@@ -224,7 +225,7 @@ def test_the_first_that_settles_is_announced_and_those_after_it_are_not() -> Non
 
 def test_what_settles_at_once_is_presumed_to_be_held_at_the_next_look() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     give(reservations, pods("a"), 0.0, 5.0)
     reservations.settle(5.0)
     assert snapshots.now.reservations.settling == frozenset()
@@ -233,7 +234,7 @@ def test_what_settles_at_once_is_presumed_to_be_held_at_the_next_look() -> None:
 
 def test_what_other_pods_were_given_is_beside_an_admission_until_they_have_let_go_of_it() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     one, two = Admission("one"), Admission("two")
     give(reservations, {"a": POD}, 0.0, LATER, one)
     give(reservations, pods("b"), 1.0, LATER, two)
@@ -246,7 +247,7 @@ def test_what_other_pods_were_given_is_beside_an_admission_until_they_have_let_g
 
 
 def test_what_was_given_since_is_told_with_whoever_is_named_with_it() -> None:
-    reservations = ReservationBook(Snapshots(Snapshot()))
+    reservations = ReservationBook(Snapshots(Snapshot()), timeouts=Timeouts())
     give(reservations, pods("a"), 1.0, LATER, Admission("one"))
     give(reservations, pods("b"), 2.0, LATER, Admission("two"))
     assert reservations.given.since(1.0, {}) == pods("b")
@@ -257,7 +258,7 @@ def test_what_was_given_since_is_told_with_whoever_is_named_with_it() -> None:
 
 def test_what_was_refused_is_marked_until_somebody_has_it_and_the_file_is_doubted() -> None:
     snapshots = Snapshots(Snapshot())
-    reservations = ReservationBook(snapshots)
+    reservations = ReservationBook(snapshots, timeouts=Timeouts())
     reservations.refuse(["a", "b"])
     assert snapshots.now.reservations.refused == {"a", "b"}
     assert reservations.doubted.version == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import anyio
 
-from nodeagent.agent.second_looks import PAUSES, SecondLooks
+from nodeagent.agent.second_looks import SecondLooks
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.wakes import Wakes
 from tests import virtual
 from tests.policy.samples import function, host, vgpu
@@ -21,7 +22,7 @@ class Looked:
     def __init__(self) -> None:
         self.wakes = Wakes()
         self.wakes.take()
-        self.looks = SecondLooks(self.wakes)
+        self.looks = SecondLooks(self.wakes, Timeouts().rescan_delays)
 
     async def times(self, seconds: float) -> int:
         """How often the VF was due in that time."""
@@ -40,7 +41,7 @@ async def test_what_is_unfinished_is_looked_at_again_soon_and_not_for_ever() -> 
     looked = Looked()
     looked.looks.after(UNFINISHED)
     assert await looked.times(1.0) == 3
-    assert await looked.times(sum(PAUSES)) == len(PAUSES) - 3
+    assert await looked.times(sum(Timeouts().rescan_delays)) == len(Timeouts().rescan_delays) - 3
     assert await looked.times(600.0) == 0
 
 
@@ -48,7 +49,7 @@ async def test_what_is_unfinished_is_looked_at_again_soon_and_not_for_ever() -> 
 async def test_what_is_unfinished_anew_is_looked_at_soon_again() -> None:
     looked = Looked()
     looked.looks.after(UNFINISHED)
-    assert await looked.times(2 * sum(PAUSES)) == len(PAUSES)
+    assert await looked.times(2 * sum(Timeouts().rescan_delays)) == len(Timeouts().rescan_delays)
     looked.looks.after(DONE)
     assert await looked.times(60.0) == 0
     looked.looks.after(UNFINISHED)
@@ -59,9 +60,9 @@ async def test_what_is_unfinished_anew_is_looked_at_soon_again() -> None:
 async def test_what_comes_while_another_is_looked_at_rarely_is_looked_at_soon() -> None:
     looked, other = Looked(), "0000:65:00.5"
     looked.looks.after(UNFINISHED)
-    await looked.times(sum(PAUSES[:-1]) + 1.0)
+    await looked.times(sum(Timeouts().rescan_delays[:-1]) + 1.0)
     looked.looks.after(host(*(vgpu(each, vgpu=False, vgpu_type=None) for each in (VF, other))))
-    with anyio.fail_after(2 * PAUSES[0]):
+    with anyio.fail_after(2 * Timeouts().rescan_delays[0]):
         await looked.wakes.newer(looked.wakes.version)
     assert looked.wakes.take() == frozenset({VF, other})
 

@@ -77,27 +77,34 @@ class Agent:
         known = Allocations(knowledge=Knowledge.COMPLETE)
         self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
         self.eyes = Eyes(host, self.snapshots)
-        self.releases = Releases(self.eyes.settings)
+        self.releases = Releases(self.eyes.settings, timeouts=Timeouts())
         self.offering = Offering(self.snapshots, self.releases)
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
-        self.reservations = ReservationBook(self.snapshots)
+        self.reservations = ReservationBook(self.snapshots, timeouts=Timeouts())
         source = PodResources(
             str(kubelet.paths.pod_resources / "kubelet.sock"),
             "",
             str(kubelet.paths.plugins),
             self.snapshots,
-            0.0,
+            Timeouts()._replace(pod_resources_idle=0.0),
         )
-        self.inquiry = Inquiry(source, self.snapshots, self.reservations, self.eyes.observer)
+        self.inquiry = Inquiry(
+            source, self.snapshots, self.reservations, self.eyes.observer, timeouts=Timeouts()
+        )
         self.holders = Holders(
-            self.inquiry, self.snapshots, self.reservations, self.eyes.settings, self.releases
+            self.inquiry,
+            self.snapshots,
+            self.reservations,
+            self.eyes.settings,
+            self.releases,
+            timeouts=Timeouts(),
         )
-        provisions = Provisions()
+        provisions = Provisions(Timeouts().usb_feature_load)
         provisions.serve_cdi(self.cdi)
         self.granting = Granting(
             self.offering,
             self.reservations,
-            Asking(self.offering, self.reservations, self.inquiry),
+            Asking(self.offering, self.reservations, self.inquiry, timeouts=Timeouts()),
             Closing(
                 Root(host.directory),
                 self.eyes.wakes,
@@ -105,12 +112,16 @@ class Agent:
                 self.offering,
                 self.snapshots,
                 self.reservations.forgotten,
+                timeouts=Timeouts(),
             ),
             provisions,
             self.eyes.settings,
+            timeouts=Timeouts(),
         )
         self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
-        self.way = Fragile(self.directory, Registrar(self.directory.kubelet_path))
+        self.way = Fragile(
+            self.directory, Registrar(self.directory.kubelet_path, Timeouts()), timeouts=Timeouts()
+        )
         self.plugins = DevicePlugins(
             self.offering,
             self.granting,
@@ -118,6 +129,7 @@ class Agent:
             self.cdi,
             Supervisor(Timeouts()),
             self.way,
+            timeouts=Timeouts(),
         )
 
     @property

@@ -12,6 +12,7 @@ import anyio
 import pytest
 from grpclib.const import Cardinality, Handler
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.server import SocketServer
@@ -77,7 +78,7 @@ async def answering(kubelet: Kubelet, answers: LongAnswers) -> AsyncIterator[Non
     """In place of the kubelet's own."""
     kubelet.faults.set("pod-resources-absent")
     await kubelet.restart()
-    server = SocketServer(kubelet.paths.pod_resources, "kubelet.sock", [answers])
+    server = SocketServer(kubelet.paths.pod_resources, "kubelet.sock", [answers], timeouts=Timeouts())
     await server.start()
     try:
         yield

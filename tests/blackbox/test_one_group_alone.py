@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from nodeagent.base import threads
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -45,7 +46,7 @@ async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod
         writer = await threads.call(os.open, path, os.O_WRONLY)
         kubelet.delete(old)
         socket = str(kubelet.paths.pod_resources / "kubelet.sock")
-        await PodReader(socket, VirtHandler(str(node.plugins))).pods()
+        await PodReader(socket, VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc).pods()
         answer(path, writer, text)
     running(vm)
     return device

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
@@ -50,7 +51,7 @@ async def admitted_and_forgotten(
         await kubelet.until(lambda: device in kubelet.state.allocating, PATIENCE)
         kubelet.delete(old)
         socket = str(kubelet.paths.pod_resources / "kubelet.sock")
-        await PodReader(socket, VirtHandler(str(node.plugins))).pods()
+        await PodReader(socket, VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc).pods()
         node.host.release(device)
     running(vm)
 

@@ -11,6 +11,7 @@ import anyio
 import anyio.from_thread
 from grpclib.exceptions import GRPCError
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.kubelet.grpc.server import SocketServer
@@ -64,7 +65,7 @@ async def _served(
     directory = kubelet_directory / "device-plugins"
     endpoint = f"{resource.replace('/', '-')}.sock"
     served = Foreign(seconds, refusal)
-    server = SocketServer(directory, endpoint, [served])
+    server = SocketServer(directory, endpoint, [served], timeouts=Timeouts())
     await server.start()
     try:
         async with open_channel(str(directory / "kubelet.sock")) as peer:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import anyio
 
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.channel import open_channel
@@ -60,7 +61,11 @@ def _ids(pod: v1.PodResources) -> Iterator[str]:
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
-    return _run(lambda: podresources.PodReader(_socket(kubelet_directory), _NOBODY).pods()).holders
+    return _run(
+        lambda: podresources.PodReader(
+            _socket(kubelet_directory), _NOBODY, Timeouts().pod_resources_rpc
+        ).pods()
+    ).holders
 
 
 def _run(ask: Callable[[], Awaitable[T]]) -> T:

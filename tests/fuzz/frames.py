@@ -19,6 +19,7 @@ from h2.connection import H2Connection
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.model.allocation import PodList
@@ -92,7 +93,7 @@ def _shuffled(frames: Sequence[bytes]) -> st.SearchStrategy[bytes]:
 def _served(content: bytes) -> None:
     async def talk() -> None:
         with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-            server = SocketServer(directory, "p.sock", [kubelets.plugin()])
+            server = SocketServer(directory, "p.sock", [kubelets.plugin()], timeouts=Timeouts())
             await server.start()
             try:
                 await _say(server.path, content)

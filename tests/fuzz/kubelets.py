@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import checkpoint, podresources
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.podresources import v1
@@ -103,7 +104,7 @@ class Teller:
 def _heard(content: bytes) -> None:
     async def ask() -> None:
         with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-            server = SocketServer(directory, "kubelet.sock", [Teller(content)])
+            server = SocketServer(directory, "kubelet.sock", [Teller(content)], timeouts=Timeouts())
             await server.start()
             try:
                 await podresources.PodReader(str(server.path), podresources.VirtHandler(directory), 5).pods()
@@ -124,7 +125,7 @@ async def usable(path: Path) -> None:
 def plugin() -> Plugin:
     """The service of a resource with three devices, all of which it grants."""
     listing = Listing((device("a"), device("b", numa=0), device("c", numa=1)))
-    return Plugin(listing, Answers(), lambda: None)
+    return Plugin(listing, Answers(), lambda: None, Timeouts())
 
 
 def _asked(given: tuple[str, bytes]) -> None:
@@ -132,7 +133,7 @@ def _asked(given: tuple[str, bytes]) -> None:
 
     async def ask() -> None:
         with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-            server = SocketServer(directory, "p.sock", [plugin()])
+            server = SocketServer(directory, "p.sock", [plugin()], timeouts=Timeouts())
             await server.start()
             try:
                 await _call(server.path, method, content)

@@ -12,6 +12,7 @@ import anyio
 from grpclib.const import Cardinality, Handler
 
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import server
 from nodeagent.kubelet.grpc.channel import open_channel
@@ -56,7 +57,7 @@ class Plugin(v1beta1.DevicePluginBase):
 async def serving(directory: Path, name: str = "p.sock") -> AsyncIterator[tuple[server.SocketServer, Plugin]]:
     """A server with its plugin, stopped at the end."""
     plugin = Plugin()
-    served = server.SocketServer(directory, name, [plugin])
+    served = server.SocketServer(directory, name, [plugin], timeouts=Timeouts())
     await served.start()
     try:
         yield served, plugin

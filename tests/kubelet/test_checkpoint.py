@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import APART, Checkpoint, CheckpointFile, Entry, known_resources
+from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile, Entry, known_resources
 from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod
@@ -106,8 +106,8 @@ def test_a_look_at_an_old_file_that_takes_long_makes_no_new_file_of_the_one_that
 
 
 def test_a_file_that_was_seen_late_may_have_been_written_early() -> None:
-    assert not Checkpoint(by=2.0, after=1.0).well_after(1.0)
-    assert Checkpoint(by=2.0, after=1.0 + APART).well_after(1.0)
+    assert not Checkpoint(by=2.0, after=1.0).well_after(1.0, 0.25)
+    assert Checkpoint(by=2.0, after=1.25).well_after(1.0, 0.25)
 
 
 def put(path: Path, ids: list[str], at: float, *, anew: bool = True) -> None:

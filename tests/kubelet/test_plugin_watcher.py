@@ -15,12 +15,13 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.kubelet.plugin_watcher import COME_BACK, AnnounceWay
+from nodeagent.kubelet.plugin_watcher import AnnounceWay
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests import virtual
@@ -41,8 +42,8 @@ class Node:
 
     def endpoint(self, resource: str = ONE) -> Endpoint:
         listing = Listing((device("a"),))
-        way = AnnounceWay(self.directory, Registrar("/nowhere"))
-        return Endpoint(resource, listing, Answers(), way, Bells(Latest(None), Latest(None)))
+        way = AnnounceWay(self.directory, Registrar("/nowhere", Timeouts()), Timeouts())
+        return Endpoint(resource, listing, Answers(), way, Bells(Latest(None), Latest(None)), Timeouts())
 
     @property
     def accepted(self) -> list[Registration]:
@@ -109,7 +110,7 @@ async def test_a_restarted_kubelet_comes_back_to_the_same_file(node: Node, said:
         await node.kubelet.restart()
         await node.until_registered(2)
         with pytest.raises(TimeoutError):
-            await node.kubelet.until(lambda: len(node.accepted) > 2, COME_BACK + 0.5)
+            await node.kubelet.until(lambda: len(node.accepted) > 2, Timeouts().plugin_watcher_return + 0.5)
         assert node.files == before
     assert why(said) == []
 

@@ -15,6 +15,7 @@ import pytest
 from grpclib.const import Cardinality, Handler
 
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import wire
@@ -56,7 +57,7 @@ class Raw:
 @asynccontextmanager
 async def serving(directory: Path, service: Raw) -> AsyncIterator[str]:
     """The path of a socket with this service."""
-    server = SocketServer(directory, "kubelet.sock", [service])
+    server = SocketServer(directory, "kubelet.sock", [service], timeouts=Timeouts())
     await server.start()
     try:
         yield str(server.path)
@@ -83,7 +84,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
     async with kubelet_with(tmp_path, Plugin(device("a", 0), device("b", 1), device("c"))) as kubelet:
         await kubelet.admit(Pod("ns", "one", [{RESOURCE: 1}, {RESOURCE: 1}]))
         await kubelet.admit(Pod("ns", "two", [{RESOURCE: 1}]))
-        found = (await PodReader(socket_of(kubelet), NOBODY).pods()).holders
+        found = (await PodReader(socket_of(kubelet), NOBODY, Timeouts().pod_resources_rpc).pods()).holders
         assert {name: each.numa for name, each in found.items()} == {"a": 0, "b": 1, "c": None}
         assert sorted(str(each) for each in found.values()) == ["ns/one", "ns/one", "ns/two"]
         assert {each.resource for each in found.values()} == {RESOURCE}
@@ -95,7 +96,7 @@ async def test_a_pod_of_which_nothing_new_is_said_is_read_once_for_as_long_as_it
     one, two = pod_with("one", "a"), pod_with("two", "b")
     both, service = bytes(v1.ListPodResourcesResponse([one, two])), Raw(None)
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         answers = []
         for answer in (both, both, bytes(v1.ListPodResourcesResponse([two])), both):
             service.answer = answer
@@ -115,7 +116,7 @@ async def test_of_two_with_one_id_of_two_resources_both_are_told_in_whichever_an
     two = v1.PodResources("two", "ns", [v1.ContainerResources("c", [other])])
     service = Raw(bytes(v1.ListPodResourcesResponse([one])))
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         first = await reader.pods()
         service.answer = bytes(v1.ListPodResourcesResponse([two, one]))
         both = await reader.pods()
@@ -137,7 +138,7 @@ async def test_an_answer_that_says_the_same_again_is_the_same_object_until_a_num
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, VirtHandler(str(plugins)))
+        reader = PodReader(path, VirtHandler(str(plugins)), Timeouts().pod_resources_rpc)
         first, again = await reader.pods(), await reader.pods()
         assert again is first
         assert first.holders == {"a": holder("p"), "b": holder("q")}
@@ -155,7 +156,7 @@ async def test_a_long_pod_says_the_same_as_many_short_ones_and_again_with_the_sa
 
     service = Raw(said("c", 600))
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         first = await reader.pods()
         service.answer = said("other-name", 600)
         again = await reader.pods()
@@ -180,7 +181,9 @@ async def test_a_name_counts_wherever_it_stands_in_a_long_pod(tmp_path: Path) ->
 
 async def test_without_pods_nobody_holds_anything(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        assert await PodReader(socket_of(kubelet), NOBODY).pods() == PodList({}, {})
+        assert await PodReader(socket_of(kubelet), NOBODY, Timeouts().pod_resources_rpc).pods() == PodList(
+            {}, {}
+        )
 
 
 @pytest.mark.parametrize(
@@ -190,12 +193,12 @@ async def test_an_error_of_the_kubelet_keeps_its_text(tmp_path: Path, fault: str
     async with Kubelet(tmp_path) as kubelet:
         kubelet.faults.set(fault)
         with pytest.raises(KubeletUnavailable, match=text):
-            await PodReader(socket_of(kubelet), NOBODY).pods()
+            await PodReader(socket_of(kubelet), NOBODY, Timeouts().pod_resources_rpc).pods()
 
 
 async def test_an_absent_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match=r"kubelet\.sock: No such file or directory"):
-        await PodReader(str(tmp_path / "kubelet.sock"), NOBODY).pods()
+        await PodReader(str(tmp_path / "kubelet.sock"), NOBODY, Timeouts().pod_resources_rpc).pods()
 
 
 async def test_a_kubelet_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
@@ -241,7 +244,7 @@ async def test_what_is_said_of_a_pod_counts_as_it_was_said_last(tmp_path: Path) 
 
     answers = Raw(b"")
     async with serving(tmp_path, answers) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         for pods in ([("p", "a")], [("p", "a")], [("p", "b")], [("q", "c"), ("p", "b")], [], [("p", "a")]):
             answers.answer = shown(*pods)
             found = await reader.pods()
@@ -255,7 +258,7 @@ async def test_a_pod_that_cannot_be_read_spoils_the_answer_also_if_the_others_ar
     fine = bytes(v1.ListPodResourcesResponse([pod_with("p", "a")]))
     answers = Raw(fine)
     async with serving(tmp_path, answers) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         assert (await reader.pods()).holders == {"a": holder("p")}
         answers.answer = fine + b"\x0a\x03\x0a\x01\xff"
         with pytest.raises(KubeletUnavailable, match="cannot be read"):
@@ -311,10 +314,10 @@ async def test_pods_without_devices_are_named_and_numbers_are_groups_of_virt_han
     (tmp_path / "kubevirt-kubevirt.io-gpu.sock").touch()
     virt_handler = VirtHandler(str(tmp_path))
     for _ in range(2):  # a kubelet that starts removes the sockets
-        server = SocketServer(tmp_path, "kubelet.sock", [Raw(bytes(answer))])
+        server = SocketServer(tmp_path, "kubelet.sock", [Raw(bytes(answer))], timeouts=Timeouts())
         await server.start()
         try:
-            found = await PodReader(str(server.path), virt_handler).pods()
+            found = await PodReader(str(server.path), virt_handler, Timeouts().pod_resources_rpc).pods()
         finally:
             await server.stop(0)
         assert found.holders == {"12": Holder("ns", "p", ResourceName("kubevirt.io/gpu"))}

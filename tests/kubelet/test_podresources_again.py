@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio.lowlevel
 import pytest
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.model.allocation import PodList
@@ -63,7 +64,7 @@ async def turned(turns: int) -> None:
 
 
 async def by_a_new_one(path: str, virt_handler: VirtHandler = NOBODY) -> PodList:
-    return await PodReader(path, virt_handler).pods()
+    return await PodReader(path, virt_handler, Timeouts().pod_resources_rpc).pods()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -73,7 +74,7 @@ async def test_whatever_comes_and_goes_a_reader_tells_what_a_new_one_does(tmp_pa
     plugins.mkdir()
     async with serving(tmp_path, service) as path:
         virt_handler = VirtHandler(str(plugins))
-        with closing(PodReader(path, virt_handler, idle=5.0)) as reader:
+        with closing(PodReader(path, virt_handler, Timeouts().pod_resources_rpc, idle=5.0)) as reader:
             for step in range(40):
                 pods = changed(chance, pods)
                 service.answer = answer(*pods)
@@ -88,7 +89,7 @@ async def test_of_two_pods_with_one_name_both_show_what_they_have_in_any_order(t
     """One that ends, and the next one."""
     pods, service = [pod_with("p", "a"), pod_with("p")], Raw(b"")
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         for order in (pods, pods[::-1]):
             service.answer = answer(*order)
             assert (await reader.pods()).pods == {"ns/p": {(RESOURCE, "a")}}
@@ -103,7 +104,7 @@ async def test_a_question_that_is_given_up_at_any_moment_leaves_nothing_half_rea
         answers.append(await reader.pods())
 
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         while not answers:
             service.answer = before
             await reader.pods()
@@ -120,7 +121,7 @@ async def test_questions_that_overlap_leave_no_mixture(tmp_path: Path) -> None:
     """Allocates ask by themselves, whoever else is asking."""
     answers, service = {"ns/one": answer(long_pod("one")), "ns/two": answer(pod_with("two", "b"))}, Raw(b"")
     async with serving(tmp_path, service) as path:
-        reader = PodReader(path, NOBODY)
+        reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
         for turns in range(4, 30):
             async with anyio.create_task_group() as tasks:
                 for service.answer in answers.values():

@@ -12,6 +12,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import channel
 from nodeagent.kubelet.grpc.server import SocketServer
@@ -99,7 +100,7 @@ async def register(
 @asynccontextmanager
 async def served(kubelet: Kubelet, plugin: Plugin, name: str = "dev.sock") -> AsyncIterator[SocketServer]:
     """The plugin on its socket in the kubelet's directory."""
-    server = SocketServer(kubelet.paths.plugins, name, [plugin])
+    server = SocketServer(kubelet.paths.plugins, name, [plugin], timeouts=Timeouts())
     await server.start()
     try:
         yield server

@@ -20,6 +20,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1
@@ -111,7 +112,7 @@ async def test_a_socket_that_comes_late_is_dialled_again(tmp_path: Path) -> None
 
 async def test_a_plugin_without_options_is_refused(tmp_path: Path) -> None:
     async with Kubelet(tmp_path) as kubelet:
-        server = SocketServer(kubelet.paths.plugins, "dev.sock", [])
+        server = SocketServer(kubelet.paths.plugins, "dev.sock", [], timeouts=Timeouts())
         await server.start()
         with pytest.raises(GRPCError, match=r"failed to get device plugin options: .*Unimplemented"):
             await register(kubelet, "dev.sock")
@@ -145,7 +146,7 @@ async def test_the_end_of_an_old_stream_disconnects_the_new_plugin(tmp_path: Pat
 async def test_after_a_failed_register_devices_stay_allocatable_without_a_server(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
-        bare = SocketServer(kubelet.paths.plugins, "bare.sock", [])
+        bare = SocketServer(kubelet.paths.plugins, "bare.sock", [], timeouts=Timeouts())
         await bare.start()
         with pytest.raises(GRPCError):
             await register(kubelet, "bare.sock")
@@ -325,7 +326,9 @@ class Announced(pluginregistration.RegistrationBase):
 
 @asynccontextmanager
 async def announced(kubelet: Kubelet, service: Announced, plugin: Plugin) -> AsyncIterator[SocketServer]:
-    server = SocketServer(kubelet.paths.registry, ".dev.sock", [service, plugin], publish_as="dev.sock")
+    server = SocketServer(
+        kubelet.paths.registry, ".dev.sock", [service, plugin], publish_as="dev.sock", timeouts=Timeouts()
+    )
     await server.start()
     try:
         yield server

@@ -24,6 +24,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, NodeagentError
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import uses
 from nodeagent.model.action import Step, occupied
@@ -34,9 +35,6 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.uses import HostUses
 from nodeagent.policy.change import byhand
 from nodeagent.policy.change.byhand import Judgement
-
-PATIENCE = 10.0  # seconds after which an answer says that it is not done yet
-LOOK = 1.0  # seconds for a close look at what the host uses
 
 _NAME = "requests"
 
@@ -50,6 +48,7 @@ class Looking(NamedTuple):
     snapshots: Snapshots
     observer: Observer
     releases: Releases
+    timeouts: Timeouts
 
     async def judged(self, request: Request) -> tuple[Judgement, ...]:
         """What becomes of a request now; where somebody has something, it is looked whether that is old.
@@ -60,7 +59,7 @@ class Looking(NamedTuple):
         await self.observer.rescan(frozenset((None,)))
         found = await self._uses(request)
         try:
-            with anyio.move_on_after(LOOK):
+            with anyio.move_on_after(self.timeouts.host_use_read):
                 while held := _held(self._judged(request, found)):
                     seen = self.snapshots.version
                     self.releases.wait_for(held, by=_NAME)
@@ -76,7 +75,7 @@ class Looking(NamedTuple):
     async def _uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
         """As far as it comes in time: what is not seen closely now is so before the write."""
         wanted = [each.address for each in byhand.concerned(request, self.snapshots.now) if each.usable]
-        with anyio.move_on_after(LOOK):
+        with anyio.move_on_after(self.timeouts.host_use_read):
             return await threads.call(uses.look, self.root, wanted, closely=True)
         return {}
 
@@ -178,7 +177,7 @@ class Clerk:
     async def _results(self, due: Sequence[Judgement]) -> Mapping[tuple[str, ...], Result]:
         left = {each.result.functions: each for each in due}
         results = {key: each.result._replace(became=Became.LATE) for key, each in left.items()}
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(self._looking.timeouts.change_request_answer):
             while left:
                 seen = self._snapshots.version
                 for key, each in tuple(left.items()):

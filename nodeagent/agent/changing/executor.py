@@ -24,8 +24,6 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import Action, Step
 from nodeagent.model.ids import pci_address, pci_order
 
-DEADLINE = 10.0  # seconds after which a write counts as late
-
 
 class _Write(NamedTuple):
     """A write, and when it was begun (seconds, monotonic)."""

@@ -11,10 +11,7 @@ from typing import NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent.changing import executor as writing
 from nodeagent.agent.changing import ledger
-from nodeagent.agent.changing import probe as probing
-from nodeagent.agent.changing import retries as retrying
 from nodeagent.agent.changing.card_run import CardRuns
 from nodeagent.agent.changing.clerk import Begin, Clerk, Looking
 from nodeagent.agent.changing.executor import Executor
@@ -53,10 +50,11 @@ class Parts(NamedTuple):
 
 def components(core: Core) -> Sequence[Component]:
     """The components, sharing the core of the daemon."""
-    return feature(core).components
+    timeouts = core.timeouts
+    return feature(core, timeouts.write_late, timeouts.write_retry).components
 
 
-def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = retrying.BACKOFF) -> Changing:
+def feature(core: Core, deadline: float, backoff: Backoff) -> Changing:
     """All parts. ``deadline``: seconds after which a write is late; ``backoff``: between two tries."""
     parts = _parts(core, deadline, backoff)
     keeper, retries, writer, executor, withdrawals, runs = parts
@@ -67,7 +65,8 @@ def feature(core: Core, deadline: float = writing.DEADLINE, backoff: Backoff = r
 
 async def alone(core: Core, request: Request) -> Answer:
     """The answer to one request, where no daemon runs: what is asked for is done, and nothing else."""
-    parts = _parts(core, writing.DEADLINE, retrying.BACKOFF)
+    timeouts = core.timeouts
+    parts = _parts(core, timeouts.write_late, timeouts.write_retry)
     if request.dry_run:
         known = await threads.call(ledger.remembered, core.root)
         core.snapshots.publish(replace(core.snapshots.now, ledger=known))
@@ -77,7 +76,7 @@ async def alone(core: Core, request: Request) -> Answer:
         group.start_soon(parts.writer.run)
         group.start_soon(parts.executor.run)
         answer = await _clerk(core, parts, partial(_here, parts, group)).handle(request)
-        with anyio.move_on_after(writing.DEADLINE):
+        with anyio.move_on_after(timeouts.write_late):
             while parts.runs.working:
                 await core.snapshots.newer(core.snapshots.version)
         if not request.dry_run:
@@ -87,11 +86,11 @@ async def alone(core: Core, request: Request) -> Answer:
 
 
 def _parts(core: Core, deadline: float, backoff: Backoff) -> Parts:
-    root, snapshots, observer = core.root, core.snapshots, core.observer
+    root, snapshots, observer, timeouts = core.root, core.snapshots, core.observer, core.timeouts
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, backoff)
-    probe = Probe(root, snapshots, probing.DEADLINE)
+    probe = Probe(root, snapshots, timeouts.open_file_scan, timeouts.open_file_scan_fresh)
     core.releases.look_with(probe)
-    writer = Writer(root, snapshots, core.releases)
+    writer = Writer(root, snapshots, core.releases, timeouts)
     executor = Executor(writer, core.wakes, retries, keeper, deadline)
     withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
     runs = CardRuns(root, snapshots, probe, executor, withdrawals, core.releases)
@@ -99,7 +98,7 @@ def _parts(core: Core, deadline: float, backoff: Backoff) -> Parts:
 
 
 def _clerk(core: Core, parts: Parts, begin: Begin) -> Clerk:
-    looking = Looking(core.root, core.snapshots, core.observer, core.releases)
+    looking = Looking(core.root, core.snapshots, core.observer, core.releases, core.timeouts)
     return Clerk(looking, parts.ledger, parts.runs, parts.retries, begin)
 
 

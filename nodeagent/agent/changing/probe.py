@@ -18,14 +18,13 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
 
-DEADLINE = 2.0  # seconds to find out
-FRESH = 0.5  # seconds for which an answer is good
-
 
 class Probe:
     """Asks the kernel. A question that it does not answer is left behind, and none is asked beside it."""
 
-    def __init__(self, root: Root, snapshots: Snapshots, deadline: float) -> None:
+    def __init__(self, root: Root, snapshots: Snapshots, deadline: float, fresh: float) -> None:
+        """``deadline``: seconds for an answer; ``fresh``: seconds for which it serves a batch of changes."""
+        self.fresh = fresh
         self._root = root
         self._snapshots = snapshots
         self._deadline = deadline
@@ -64,5 +63,5 @@ class BatchProbe:
         """True if something has one of these open."""
         if self._until is None or anyio.current_time() > self._until:
             self._opened = await self._probe.ask(self._ids)
-            self._until = anyio.current_time() + FRESH
+            self._until = anyio.current_time() + self._probe.fresh
         return bool(ids & self._opened)

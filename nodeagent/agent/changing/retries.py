@@ -21,8 +21,6 @@ from nodeagent.base.timeouts import Backoff
 from nodeagent.model.action import Step
 from nodeagent.model.status import ResultsStatus
 
-BACKOFF = Backoff(first=1.0, limit=300.0)
-
 _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 

@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, Move
@@ -24,15 +25,14 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import containers
 from nodeagent.policy.change import guards
 
-PATIENCE = 0.2  # seconds for the kubelet to write what others gave, and for a look at it: that takes 30 ms
-
 
 class Writer:
     """Writes to one host, and the component that answers its threads."""
 
     name = "writes"
 
-    def __init__(self, root: Root, snapshots: Snapshots, releases: Releases) -> None:
+    def __init__(self, root: Root, snapshots: Snapshots, releases: Releases, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._root = root
         self._snapshots = snapshots
         self._releases = releases
@@ -65,7 +65,7 @@ class Writer:
 
     async def _asked(self, before: Snapshot, moves: Sequence[Move]) -> str | None:
         await self._releases.asked()
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(self._timeouts.checkpoint_read_before_write):
             while any(map(guards.from_host, moves)) and containers.unknown(self._snapshots.now):
                 await self._snapshots.newer(self._snapshots.version)
         return guards.given_since(moves, before, self._snapshots.now)

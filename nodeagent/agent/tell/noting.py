@@ -15,15 +15,15 @@ from nodeagent.model.remark import Remark, RemarkCode
 from nodeagent.model.shares import RemarksShare
 from nodeagent.policy.offer import remarks
 
-QUIET = 1.0  # seconds after a change before it is looked at: what is bound at boot comes one by one
-
 
 class Remarks:
     """The component that looks at each Decision for what would pass in silence."""
 
     name = "remarks"
 
-    def __init__(self, snapshots: Snapshots, offering: Offering) -> None:
+    def __init__(self, snapshots: Snapshots, offering: Offering, pause: float) -> None:
+        """``pause``: seconds from a change to the look at it: devices bound at boot appear one by one."""
+        self._pause = pause
         self._snapshots = snapshots
         self._offering = offering
         self._told: frozenset[tuple[str, str]] = frozenset()
@@ -49,7 +49,7 @@ class Remarks:
             seen = self._snapshots.version
             self._look()
             await self._snapshots.newer(seen)
-            await anyio.sleep(QUIET)
+            await anyio.sleep(self._pause)
 
     def _look(self) -> None:
         """Say what was not remarked before."""

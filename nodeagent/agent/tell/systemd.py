@@ -14,13 +14,10 @@ import anyio
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.news import News
 from nodeagent.base.sdnotify import Notifier
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model import shares
 from nodeagent.model.status import Status
 
-CALM = 0.5  # seconds between two lines: a burst of changes is one
-LOOK = 15.0  # seconds between two looks where systemd has no watchdog
-LEAST = 8.0  # seconds between two: an endpoint may take 14 to end, and a question to the kubelet 5
-RELOADED = 10.0  # seconds after which a reload counts as over, whatever became of it
 LONGEST = 200  # characters of what is wrong: systemctl status shows one line
 
 
@@ -29,7 +26,8 @@ class Watchdog:
 
     name = "systemd"
 
-    def __init__(self, notifier: Notifier, pulse: Pulse) -> None:
+    def __init__(self, notifier: Notifier, pulse: Pulse, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._notifier = notifier
         self._pulse = pulse
 
@@ -39,10 +37,10 @@ class Watchdog:
         while True:
             if (now := anyio.current_time()) >= due:
                 self._pulse.look()
-                due = now + LEAST
+                due = now + self._timeouts.progress_check
             if self._pulse.alive:
                 self._notifier.alive()
-            await anyio.sleep(self._notifier.watchdog_interval or LOOK)
+            await anyio.sleep(self._notifier.watchdog_interval or self._timeouts.watchdog_notice)
 
 
 class StatusLine:
@@ -50,10 +48,11 @@ class StatusLine:
 
     name = "status line"
 
-    def __init__(self, notifier: Notifier, news: News, pulse: Pulse) -> None:
+    def __init__(self, notifier: Notifier, news: News, pulse: Pulse, timeouts: Timeouts) -> None:
         """``news`` rings when the line may be another one; ``pulse.stuck`` is among its cells."""
         self._notifier = notifier
         self._news = news
+        self._pause = timeouts.status_line_pause
         self._pulse = pulse
 
     async def run(self) -> None:
@@ -66,14 +65,14 @@ class StatusLine:
             text = line(self._news.asked(), self._pulse.standing_still())
             if text != told and self._notifier.status(text):
                 told = text
-            await anyio.sleep(CALM)
+            await anyio.sleep(self._pause)
 
 
-async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]]) -> None:
-    """Read the settings again, between two words to systemd; bounded, for it waits in that state."""
+async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], limit: float) -> None:
+    """Read the settings again, between two words to systemd: after ``limit`` seconds the reload is over."""
     notifier.reloading()
     try:
-        with anyio.move_on_after(RELOADED):
+        with anyio.move_on_after(limit):
             await read_again()
     finally:
         notifier.ready()

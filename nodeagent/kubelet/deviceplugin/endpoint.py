@@ -18,23 +18,17 @@ import anyio
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
-from nodeagent.base.timeouts import Backoff
-from nodeagent.kubelet.deviceplugin import service
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.deviceplugin.life import End, Life, Registration, Standing, Way, until
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.service import Answers, Plugin
-
-DEBOUNCE = 0.1  # seconds: our sockets vanish an instant before the new kubelet.sock comes
-GRACE = service.ALLOCATE_LIMIT  # seconds for an Allocate in flight when a life ends
-
-_AGAIN = Backoff(first=1.0, limit=30.0)  # at least 1 s apart, so that two agents do not fight
-_LONG_LIFE = 60.0  # seconds after which a life counts as a success
 
 
 class Pauses:
     """How long to wait after each life: not at all for a new kubelet, longer where short lives follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._quick_ends = 0
 
     def after(self, end: End, lived: float, jitter: float) -> float:
@@ -42,10 +36,12 @@ class Pauses:
         if end is End.KUBELET_CHANGED:
             self._quick_ends = 0
             return 0.0
-        self._quick_ends = 0 if lived > _LONG_LIFE else self._quick_ends + 1
+        timeouts = self._timeouts
+        self._quick_ends = 0 if lived > timeouts.long_registration else self._quick_ends + 1
         if end is End.SOCKET_GONE and self._quick_ends <= 1:
-            return DEBOUNCE
-        return max(1.0, _AGAIN.delay(self._quick_ends - 1, jitter))
+            return timeouts.kubelet_restart
+        retry = timeouts.endpoint_retry
+        return max(retry.first, retry.delay(self._quick_ends - 1, jitter))
 
 
 class Bells(NamedTuple):
@@ -90,7 +86,15 @@ class Course:
 class Endpoint:
     """One resource's endpoint. ``run`` goes on until it is cancelled; ``listing`` may change at any time."""
 
-    def __init__(self, resource: str, listing: Listing, answers: Answers, way: Way, bells: Bells) -> None:
+    def __init__(
+        self,
+        resource: str,
+        listing: Listing,
+        answers: Answers,
+        way: Way,
+        bells: Bells,
+        timeouts: Timeouts,
+    ) -> None:
         """``bells`` are rung for whoever looks at all endpoints."""
         self.resource = resource
         self.listing = listing
@@ -100,8 +104,9 @@ class Endpoint:
         self._course = Course()
         self._standing = Standing(resource, listing, bells.standing)
         self._news: Latest[None] = Latest(None)
-        self._pauses = Pauses()
-        self._grace = GRACE
+        self._timeouts = timeouts
+        self._pauses = Pauses(timeouts)
+        self._grace = timeouts.allocate_answer
 
     @property
     def listed(self) -> bool:
@@ -140,7 +145,7 @@ class Endpoint:
         await until(self._news, lambda: self._way.wanted)
         directory = self._way.directory
         began, kubelet = time.monotonic(), directory.kubelet.get()
-        plugin = Plugin(self.listing, self._answers, self._news.touch)
+        plugin = Plugin(self.listing, self._answers, self._news.touch, self._timeouts)
         server = self._way.server(self.resource, plugin, self._standing)
         life = Life(self.resource, server, plugin, self._standing, directory, self._news)
         self._course.lives(life)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nodeagent.model.resource import Device
 
 
-LINGER = 1.0  # seconds that an id stays protected after its Allocate was answered
-
 _LEAVING = Reason(ReasonCode.GONE, "it vanished while it was being allocated", "try the pod again")
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
@@ -64,15 +62,15 @@ class Listing:
         self.cell.touch()
 
     @contextlib.contextmanager
-    def allocating(self, ids: Sequence[str]) -> Iterator[None]:
-        """Keep these ids listed until a moment after the block."""
+    def allocating(self, ids: Sequence[str], linger: float) -> Iterator[None]:
+        """Keep these ids listed until ``linger`` seconds after the block."""
         known = {device.id for device in self.cell.get()}
         listed = [device_id for device_id in ids if device_id in known]
         self._allocating.update(listed)
         try:
             yield
         finally:
-            asyncio.get_running_loop().call_later(LINGER, self._release, listed)
+            asyncio.get_running_loop().call_later(linger, self._release, listed)
 
     def _release(self, ids: Sequence[str]) -> None:
         self._allocating.subtract(ids)

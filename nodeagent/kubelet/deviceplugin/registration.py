@@ -16,7 +16,7 @@ import anyio
 
 from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.deviceplugin.life import End, Life, Standing
 from nodeagent.kubelet.deviceplugin.service import Plugin
@@ -25,46 +25,41 @@ from nodeagent.kubelet.grpc.channel import KubeletAway, open_channel
 from nodeagent.kubelet.grpc.server import SocketServer
 
 VERSION = "v1beta1"
-REGISTER_LIMIT = 20.0  # seconds
-STREAM_LIMIT = 5.0  # seconds for the kubelet to open ListAndWatch after Register
-
-_AT_BIRTH = Backoff(first=0.005, limit=0.1)
-_LATER = Backoff(first=0.2, limit=10.0)
-_BIRTH = 5.0  # seconds in which a young kubelet.sock is tried quickly
 
 
-def delay(attempt: int, age: float, jitter: float) -> float:
+def delay(attempt: int, age: float, jitter: float, timeouts: Timeouts) -> float:
     """Seconds before try ``attempt`` (0 = the first repeat) at a kubelet.sock of that age in seconds."""
-    if is_young(age):
-        return _AT_BIRTH.delay(attempt)
-    return _LATER.delay(attempt, jitter)
+    if is_young(age, timeouts):
+        return timeouts.register_retry_young.delay(attempt)
+    return timeouts.register_retry.delay(attempt, jitter)
 
 
-def is_young(age: float) -> bool:
+def is_young(age: float, timeouts: Timeouts) -> bool:
     """True if a kubelet.sock of that age is tried quickly; tries are counted anew when that ends."""
-    return age < _BIRTH
+    return age < timeouts.young_kubelet_socket
 
 
 class Tries:
     """The tries of one registration; they are counted anew when the kubelet is no longer young."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._attempt = 0
         self._refusals = 0
         self._young = True
 
     def next_delay(self, age: float, jitter: float) -> float:
         """Seconds before the next try at a kubelet.sock of that age in seconds."""
-        if self._young != is_young(age):
+        if self._young != is_young(age, self._timeouts):
             self._attempt = 0
             self._young = not self._young
         self._attempt += 1
-        return delay(self._attempt - 1, age, jitter)
+        return delay(self._attempt - 1, age, jitter, self._timeouts)
 
     def after_refusal(self, jitter: float) -> float:
         """Seconds before the next try at a kubelet that has answered, however young it is."""
         self._refusals += 1
-        return _LATER.delay(self._refusals - 1, jitter)
+        return self._timeouts.register_retry.delay(self._refusals - 1, jitter)
 
     def begin_again(self) -> None:
         """Count anew: another kubelet is there."""
@@ -77,7 +72,8 @@ class Registrar:
     Also the one that knows whether the kubelet can be reached, and says once when that changes.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, timeouts: Timeouts) -> None:
+        self._register_rpc = timeouts.register_rpc
         self.refused = False  # whether nobody answers at the socket that is there now
         self._path = path
         self._away = False
@@ -92,7 +88,7 @@ class Registrar:
         )
         try:
             async with open_channel(self._path) as channel:
-                await v1beta1.RegistrationStub(channel).register(request, timeout=REGISTER_LIMIT)
+                await v1beta1.RegistrationStub(channel).register(request, timeout=self._register_rpc)
         except KubeletAway:
             self.refused = True
             self.away()
@@ -122,8 +118,9 @@ class Registrar:
 class RegisterWay:
     """Registers each resource in the device-plugins directory by a call, and again with each new kubelet."""
 
-    def __init__(self, directory: SocketDir, registrar: Registrar) -> None:
+    def __init__(self, directory: SocketDir, registrar: Registrar, timeouts: Timeouts) -> None:
         self.directory = directory
+        self._timeouts = timeouts
         self._registrar = registrar
 
     @property
@@ -133,11 +130,12 @@ class RegisterWay:
 
     def server(self, resource: str, plugin: Plugin, standing: Standing) -> SocketServer:
         """A server with the device plugin."""
-        return SocketServer(self.directory.path, self.directory.new_name(resource), [plugin])
+        name = self.directory.new_name(resource)
+        return SocketServer(self.directory.path, name, [plugin], self._timeouts)
 
     async def register(self, life: Life) -> bool:
         """Call until the kubelet accepts; False if our socket was removed meanwhile, or the kubelet's."""
-        tries = Tries()
+        tries = Tries(self._timeouts)
         while life.server.present and self.wanted:
             life.meet_kubelet()
             if await self._tried(life):
@@ -191,7 +189,8 @@ class RegisterWay:
 
     async def hold(self, life: Life) -> End:
         """Wait until the kubelet is another, our socket is gone, or the stream has ended or never came."""
-        if not await life.until(lambda: life.plugin.streamed or self.over(life), STREAM_LIMIT):
+        limit = self._timeouts.list_and_watch_open
+        if not await life.until(lambda: life.plugin.streamed or self.over(life), limit):
             return End.NO_STREAM
         await life.until(lambda: life.stream_ended or self.over(life))
         if not life.same_kubelet:

@@ -17,12 +17,10 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.model.allocation import GROUP, Grant
-
-ALLOCATE_LIMIT = 10.0  # seconds; the kubelet sets no deadline and admits no other pod meanwhile
-DELIVERY_LIMIT = 0.1  # seconds that a refusal waits until the streams have sent why
 
 LONGEST_ID = 256  # characters; no id of ours has more than 63
 MOST_IDS = 4096  # in one request, or as many as are listed
@@ -61,7 +59,10 @@ class Answers(Protocol):
 class Plugin(v1beta1.DevicePluginBase):
     """One registration's service."""
 
-    def __init__(self, listing: Listing, answers: Answers, on_streams: Callable[[], None]) -> None:
+    def __init__(
+        self, listing: Listing, answers: Answers, on_streams: Callable[[], None], timeouts: Timeouts
+    ) -> None:
+        self._timeouts = timeouts
         self._listing = listing
         self._answers = answers
         self._on_streams = on_streams
@@ -148,14 +149,15 @@ class Plugin(v1beta1.DevicePluginBase):
 
     async def _granted(self, device_ids: Sequence[str]) -> v1beta1.ContainerAllocateResponse:
         _check(device_ids, self._listing)
+        limit, listed = self._timeouts.allocate_answer, self._timeouts.allocated_id_listed
         try:
-            with anyio.fail_after(ALLOCATE_LIMIT), self._listing.allocating(device_ids):
+            with anyio.fail_after(limit), self._listing.allocating(device_ids, listed):
                 return _response(await self._answers.allocate(device_ids))
         except (Refused, KernelRefused) as refusal:
             await self._delivered()
             raise GRPCError(Status.FAILED_PRECONDITION, _one_line(refusal)) from refusal
         except TimeoutError as late:
-            text = f"{', '.join(device_ids)}: the host did not answer within {ALLOCATE_LIMIT:.0f} s"
+            text = f"{', '.join(device_ids)}: the host did not answer within {limit:.0f} s"
             raise GRPCError(Status.DEADLINE_EXCEEDED, text) from late
 
     async def _delivered(self) -> None:
@@ -164,7 +166,7 @@ class Plugin(v1beta1.DevicePluginBase):
         Else a controller makes pod after pod for a device that still counts as Healthy.
         """
         wanted = self._listing.cell.version
-        with anyio.move_on_after(DELIVERY_LIMIT):
+        with anyio.move_on_after(self._timeouts.refusal_list_sent):
             while any(sent < wanted for sent in self._sent.values()):
                 await self._progress.newer(self._progress.version)
 

@@ -28,7 +28,6 @@ KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
 PREFIX = "nodeagent-"
 SUFFIX = ".sock"
-POLL = 10.0  # seconds; the net under inotify
 
 Identity = tuple[int, int, int]
 """Device, inode, and time of birth in ns, for inode numbers are used again.
@@ -103,10 +102,10 @@ class SocketDir:
         """A name for the next socket of a resource, whoever serves it: never one that was used before."""
         return socket_name(resource, next(self._numbers))
 
-    async def run(self) -> None:
-        """Scan every few seconds, for ever."""
+    async def run(self, pause: float) -> None:
+        """Scan every ``pause`` seconds, for ever: some changes raise no inotify event."""
         while True:
-            await anyio.sleep(POLL)
+            await anyio.sleep(pause)
             self.scan()
             self.bell.touch()
 

@@ -29,17 +29,15 @@ from grpclib.protocol import EventsProcessor, H2Protocol, Stream
 
 from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.grpc.wire import Unreadable
 
 SMALL = Configuration(http2_connection_window_size=65_535, http2_stream_window_size=65_535)
 """For connections on which no more than that comes in at once, as a rule: more costs an acknowledgement."""
 LARGEST = 16 << 20
 """Bytes of a message: as many as the kubelet's own client of PodResources takes (16 MiB)."""
-PEER_PATIENCE = 1.0  # seconds for a peer to close its connection after its stream has ended
-ANSWER_PATIENCE = 0.05  # seconds for an answer to be read: grpclib's client drops it at a GOAWAY
 _CUT_OFF = "the message ends too early"
 NO_COMPRESSION = "Compression not implemented"  # grpclib 0.4.9 to a compressed request
-CLOSE_LIMIT = 1.0  # seconds for cancelled calls to end
 
 
 class JoinedWrites(asyncio.Transport):
@@ -145,7 +143,8 @@ class Connection(H2Protocol):
 class Calls:
     """The RPCs of one server: each runs in a scope of its own, so that it can be ended kindly."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
         self.unary: set[CancelScope] = set()
         self.streams: set[CancelScope] = set()
         self.connections: set[H2Protocol] = set()
@@ -190,15 +189,15 @@ class Calls:
         the old registration by then; a new one that comes earlier may be taken for the old
         (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, 1.36).
         """
-        answering = bool(self.unary)
+        answering, timeouts = bool(self.unary), self.timeouts
         await self._until_empty(self.unary, grace)
         for scope in (*self.unary, *self.streams):
             scope.cancel()
-        await self._until_empty(self.unary, CLOSE_LIMIT)
-        await self._until_empty(self.streams, CLOSE_LIMIT)
+        await self._until_empty(self.unary, timeouts.grpc_call_cancel)
+        await self._until_empty(self.streams, timeouts.grpc_call_cancel)
         if self._streamed or answering:
-            patience = PEER_PATIENCE if self._streamed else ANSWER_PATIENCE
-            await self._until_empty(self.connections, patience)
+            limit = timeouts.grpc_peer_close if self._streamed else timeouts.grpc_answer_read
+            await self._until_empty(self.connections, limit)
 
     def moved(self) -> None:
         """Wake those who wait for something to end: nobody does before the end has begun."""

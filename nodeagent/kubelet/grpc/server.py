@@ -25,11 +25,11 @@ from grpclib.server import Server, Stream
 from nodeagent.base import advice, sockets
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.grpc.connection import SMALL, Calls, Connection
 from nodeagent.kubelet.grpc.wire import Codec
 
 BACKLOG = 128
-CLOSE_LIMIT = 1.0  # seconds for asyncio to finish closing
 
 
 class Servable(Protocol):
@@ -48,6 +48,7 @@ class SocketServer:
         directory: str | Path,
         name: str,
         handlers: Collection[Servable],
+        timeouts: Timeouts,
         *,
         publish_as: str | None = None,
     ) -> None:
@@ -60,7 +61,7 @@ class SocketServer:
         self._directory = Path(directory)
         self._bound_name = name
         self._name = publish_as or name
-        self._calls = Calls()
+        self._calls = Calls(timeouts)
         self._handlers = handlers
         self._server: _Server | None = None
         self._file: sockets.SocketFile | None = None
@@ -183,7 +184,7 @@ class _Server(Server):
         for connection in tuple(self._calls.connections):
             _goodbye(connection)
         self.close()
-        with anyio.move_on_after(CLOSE_LIMIT):
+        with anyio.move_on_after(self._calls.timeouts.grpc_server_close):
             await self.wait_closed()
 
 

@@ -25,6 +25,7 @@ from anyio.abc import TaskGroup
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.server import SocketServer
 from nodeagent.sim.kubelet.admission import Admission
@@ -169,10 +170,12 @@ class _Run:
         self.admission = Admission(state, self.clients)
         self._watcher = PluginWatcher(state, self.clients)
         self._plugins = SocketServer(
-            state.paths.plugins, "kubelet.sock", [_Registration(state, self.clients)]
+            state.paths.plugins, "kubelet.sock", [_Registration(state, self.clients)], timeouts=Timeouts()
         )
         resources = PodResources(state, self.admission)
-        self._resources = SocketServer(state.paths.pod_resources, "kubelet.sock", [resources])
+        self._resources = SocketServer(
+            state.paths.pod_resources, "kubelet.sock", [resources], timeouts=Timeouts()
+        )
 
     async def start(self, age: float) -> None:
         state = self._state

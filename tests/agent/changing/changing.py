@@ -86,7 +86,7 @@ class Changing:
         self.changes = self._changes()
 
     def _of_daemon(self, eyes: Eyes) -> Core:
-        releases = Releases(eyes.settings)
+        releases = Releases(eyes.settings, timeouts=Timeouts())
         releases.look_with(eyes.observer)
         return Core(
             self.root,
@@ -100,11 +100,11 @@ class Changing:
             eyes.events,
             eyes.observer,
             eyes.names,
-            ReservationBook(eyes.snapshots),
+            ReservationBook(eyes.snapshots, timeouts=Timeouts()),
             releases,
             Offering(eyes.snapshots, releases),
             News(),
-            Provisions(),
+            Provisions(Timeouts().usb_feature_load),
             Desk(eyes.snapshots),
         )
 

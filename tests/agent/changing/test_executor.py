@@ -21,7 +21,7 @@ from nodeagent.agent.changing.writer import Writer
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step
@@ -75,7 +75,7 @@ def writing(tmp_path: Path) -> Writing:
     root, snapshots, wakes = Root(tmp_path), Snapshots(Snapshot()), Wakes()
     wakes.take()  # everything is due at the start
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
-    writer = Writer(root, snapshots, Releases(settings()))
+    writer = Writer(root, snapshots, Releases(settings(), timeouts=Timeouts()), timeouts=Timeouts())
     return Writing(Executor(writer, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
 
 

@@ -34,7 +34,7 @@ def asking(tmp_path: Path, snapshots: Snapshots) -> probe.Probe:
     (driver / "module").symlink_to("../../../../../module/mtty")
     (tmp_path / "proc").mkdir()
     os.mkfifo(tmp_path / "proc/modules")
-    return probe.Probe(Root(tmp_path), snapshots, deadline=0.2)
+    return probe.Probe(Root(tmp_path), snapshots, deadline=0.2, fresh=0.5)
 
 
 def answer(root: Path) -> None:
@@ -70,7 +70,7 @@ async def test_what_is_open_is_published_until_a_new_question_says_otherwise(
 
 async def test_what_nobody_could_look_at_counts_as_open(tmp_path: Path, snapshots: Snapshots) -> None:
     (tmp_path / "sys/bus/mdev/devices" / UUID).mkdir(parents=True)
-    asking = probe.Probe(Root(tmp_path), snapshots, deadline=5.0)
+    asking = probe.Probe(Root(tmp_path), snapshots, deadline=5.0, fresh=0.5)
     with exhausted.no_descriptors():
         assert await asking.ask([UUID]) == frozenset({UUID})
     assert await asking.ask([UUID]) == frozenset()

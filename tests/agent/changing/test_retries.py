@@ -8,10 +8,10 @@ import errno
 import anyio
 import pytest
 
-from nodeagent.agent.changing.retries import BACKOFF, Retries
+from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.model.action import CreateMdev, RemoveMdev, Step
 from nodeagent.model.snapshot import Snapshot
 
@@ -21,7 +21,10 @@ FIRST, SECOND = (
 CARD, OTHER = FIRST.action.attempt, SECOND.action.attempt
 
 
-def made(backoff: Backoff = BACKOFF) -> tuple[Retries, Snapshots]:
+DEFAULT = Timeouts().write_retry
+
+
+def made(backoff: Backoff = DEFAULT) -> tuple[Retries, Snapshots]:
     snapshots = Snapshots(Snapshot())
     return Retries(snapshots, backoff), snapshots
 

@@ -16,6 +16,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import BindDrivers, Move
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
@@ -56,8 +57,8 @@ class Writing:
     def __init__(self, drivers: SimulatedDrivers) -> None:
         self.drivers = drivers
         self.snapshots = Snapshots(Snapshot())
-        self.releases = Releases(settings())
-        self.writer = Writer(Root(drivers.host.directory), self.snapshots, self.releases)
+        self.releases = Releases(settings(), timeouts=Timeouts())
+        self.writer = Writer(Root(drivers.host.directory), self.snapshots, self.releases, timeouts=Timeouts())
 
     def asking(self, kubelet: Kubelet) -> Kubelet:
         """This one is asked."""

@@ -13,6 +13,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import noting
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources, load
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.snapshot import Snapshot
@@ -28,20 +29,25 @@ def seen(*here: HostDevice, generation: int = 1, iommu: bool = True) -> Host:
     return replace(host(*here, vfio_loaded=True, iommu=iommu), generation=generation)
 
 
+PAUSE = Timeouts().problems_settle
+
+
 class Noting:
     """The component, on a Snapshot that a test changes."""
 
     def __init__(self, first: Host) -> None:
         self.snapshots = Snapshots(Snapshot(first))
-        self.offering = Offering(self.snapshots, Releases(Latest(load(Sources("/none", {}, {})))))
+        self.offering = Offering(
+            self.snapshots, Releases(Latest(load(Sources("/none", {}, {}))), timeouts=Timeouts())
+        )
         self.offering.one_turn()
-        self.remarks = noting.Remarks(self.snapshots, self.offering)
+        self.remarks = noting.Remarks(self.snapshots, self.offering, PAUSE)
 
     async def becomes(self, now: Host) -> None:
         """Publish it, decide, and wait until it was looked at."""
         self.snapshots.publish(replace(self.snapshots.now, host=now))
         self.offering.one_turn()
-        await anyio.sleep(noting.QUIET * 2)
+        await anyio.sleep(PAUSE * 2)
 
 
 @virtual.TIME
@@ -49,7 +55,7 @@ async def test_a_note_is_said_when_it_begins_and_again_only_after_its_end(said: 
     node = Noting(seen(GPU))
     async with anyio.create_task_group() as group:
         group.start_soon(node.remarks.run)
-        await anyio.sleep(noting.QUIET)
+        await anyio.sleep(PAUSE)
         assert len(said(log.NOTE)) == 1
         await node.becomes(seen(GPU, OTHER, generation=2))
         assert len(said(log.NOTE)) == 1
@@ -64,7 +70,7 @@ async def test_what_needs_a_person_is_a_line_of_its_own_kind(said: Said) -> None
     node = Noting(seen(GPU, iommu=False))
     async with anyio.create_task_group() as group:
         group.start_soon(node.remarks.run)
-        await anyio.sleep(noting.QUIET)
+        await anyio.sleep(PAUSE)
         (line,) = said(log.NO_IOMMU)
         assert GPU.address in str(line["text"])
         group.cancel_scope.cancel()

@@ -131,10 +131,10 @@ async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: 
         pulse, news = Pulse(Supervisor(Timeouts()), []), News()
         news.begin(lambda: status(present=present[0]), [cell])
         tasks.start_soon(news.run)
-        tasks.start_soon(systemd.StatusLine(peer.notifier, news, pulse).run)
+        tasks.start_soon(systemd.StatusLine(peer.notifier, news, pulse, timeouts=Timeouts()).run)
         assert (await peer.hears()).endswith("kubelet connected")
         cell.set(1)
-        await anyio.sleep(2 * systemd.CALM)
+        await anyio.sleep(2 * Timeouts().status_line_pause)
         assert not peer.heard_more()
         present[0] = False
         cell.set(2)
@@ -146,7 +146,7 @@ async def test_where_nobody_listens_nothing_is_made_up() -> None:
     pulse = Pulse(Supervisor(Timeouts()), [])
     news = News()
     news.begin(lambda: pytest.fail("not asked"), [])
-    await systemd.StatusLine(Notifier(None), news, pulse).run()
+    await systemd.StatusLine(Notifier(None), news, pulse, timeouts=Timeouts()).run()
 
 
 async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:
             said.append(await peer.hears())
             assert not peer.heard_more(), "ready comes after the reading"
 
-        await systemd.reload(peer.notifier, read_again)
+        await systemd.reload(peer.notifier, read_again, Timeouts().config_reload)
         word, stamp = said[0].splitlines()
         assert word == "RELOADING=1"
         assert stamp.removeprefix("MONOTONIC_USEC=").isdecimal()
@@ -170,5 +170,5 @@ async def test_a_reload_that_fails_ends_as_well(tmp_path: Path) -> None:
 
     async with listening(tmp_path) as peer:
         with pytest.raises(OSError, match="x"):
-            await systemd.reload(peer.notifier, fails)
+            await systemd.reload(peer.notifier, fails, Timeouts().config_reload)
         assert [(await peer.hears())[:5], await peer.hears()] == ["RELOA", "READY=1"]

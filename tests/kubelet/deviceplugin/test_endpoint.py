@@ -14,9 +14,8 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
-from nodeagent.kubelet.deviceplugin import endpoint as endpoints
-from nodeagent.kubelet.deviceplugin import registration
 from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint, Pauses
 from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -66,8 +65,10 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         directory = SocketDir(str(kubelet.paths.plugins), watcher)
         directory.open()
         answers, ended = Answers(), Latest[None](None)
-        way = RegisterWay(directory, Registrar(directory.kubelet_path))
-        endpoint = Endpoint(ONE, Listing((device("a"),)), answers, way, Bells(ended, Latest(None)))
+        way = RegisterWay(directory, Registrar(directory.kubelet_path, Timeouts()), Timeouts())
+        endpoint = Endpoint(
+            ONE, Listing((device("a"),)), answers, way, Bells(ended, Latest(None)), Timeouts()
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watcher.run)
             yield Node(kubelet, directory, endpoint, answers, ended)
@@ -189,8 +190,8 @@ async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Nod
         await node.kubelet.until(lambda: len(node.accepted) == 1)
         began = anyio.current_time()
         node.kubelet.faults.clear("no-list")
-        await node.kubelet.until(lambda: len(node.accepted) == 2, registration.STREAM_LIMIT + 5)
-        assert anyio.current_time() - began > registration.STREAM_LIMIT
+        await node.kubelet.until(lambda: len(node.accepted) == 2, Timeouts().list_and_watch_open + 5)
+        assert anyio.current_time() - began > Timeouts().list_and_watch_open
     assert why(said) == [End.NO_STREAM.value]
 
 
@@ -250,8 +251,10 @@ async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: N
         async def hold(self, life: Life) -> End:
             raise ZeroDivisionError
 
-    way = Breaking(node.directory, Registrar(node.directory.kubelet_path))
-    breaking = Endpoint(ONE, node.endpoint.listing, node.answers, way, Bells(node.ended, Latest(None)))
+    way = Breaking(node.directory, Registrar(node.directory.kubelet_path, Timeouts()), Timeouts())
+    breaking = Endpoint(
+        ONE, node.endpoint.listing, node.answers, way, Bells(node.ended, Latest(None)), Timeouts()
+    )
     with pytest.raises(ZeroDivisionError):
         await breaking.run()
     assert breaking.registration.registrations == 1
@@ -261,24 +264,28 @@ async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: N
 @pytest.mark.parametrize(
     ("ends", "least", "most"),
     [
-        ([End.SOCKET_GONE], endpoints.DEBOUNCE, endpoints.DEBOUNCE),
+        ([End.SOCKET_GONE], Timeouts().kubelet_restart, Timeouts().kubelet_restart),
         ([End.NO_STREAM], 1.0, 1.2),
         ([End.NOT_SERVED], 1.0, 1.2),
         ([End.KUBELET_CHANGED], 0.0, 0.0),
         ([End.SOCKET_GONE, End.SOCKET_GONE], 1.0, 2.1),
-        ([End.STREAM_ENDED, End.KUBELET_CHANGED, End.SOCKET_GONE], endpoints.DEBOUNCE, endpoints.DEBOUNCE),
+        (
+            [End.STREAM_ENDED, End.KUBELET_CHANGED, End.SOCKET_GONE],
+            Timeouts().kubelet_restart,
+            Timeouts().kubelet_restart,
+        ),
     ],
     ids=str,
 )
 def test_pauses_depend_on_why_lives_end(ends: list[End], least: float, most: float) -> None:
     for jitter in (0.0, 0.5, 0.999):
-        pauses = Pauses()
+        pauses = Pauses(Timeouts())
         waits = [pauses.after(end, 1.0, jitter) for end in ends]
         assert least <= waits[-1] <= most
 
 
 def test_a_long_life_is_followed_by_a_short_pause_again() -> None:
-    pauses = Pauses()
+    pauses = Pauses(Timeouts())
     waits = [pauses.after(End.STREAM_ENDED, lived, 0.0) for lived in (1.0, 1.0, 1.0, 61.0)]
     assert waits == [*sorted(waits[:3]), 1.0]
     assert waits[2] > waits[1]

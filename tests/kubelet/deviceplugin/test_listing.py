@@ -10,11 +10,12 @@ from nodeagent.kubelet.deviceplugin.listing import Listing
 from tests import virtual
 from tests.kubelet.answers import BROKEN, device
 
+LINGER = 1.0  # seconds
 A, B = device("a", numa=1), device("b")
 
 
 async def until_listed(shown: Listing, *names: str) -> None:
-    with anyio.fail_after(listing.LINGER + 4):
+    with anyio.fail_after(LINGER + 4):
         seen = -1
         while listing.ids(shown.cell.get()) != names:
             seen, _ = await shown.cell.newer(seen)
@@ -45,7 +46,7 @@ def test_what_is_sent_is_the_list_that_is_shown() -> None:
 @virtual.TIME
 async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_later() -> None:
     shown = Listing((A, B))
-    with shown.allocating(["a"]):
+    with shown.allocating(["a"], LINGER):
         shown.show((B,))
         assert listing.ids(shown.cell.get()) == ("b", "a")
         kept = shown.cell.get()[1]
@@ -54,13 +55,13 @@ async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_l
     assert listing.ids(shown.cell.get()) == ("b", "a")
     ended = anyio.current_time()
     await until_listed(shown, "b")
-    assert anyio.current_time() - ended >= listing.LINGER - 0.05
+    assert anyio.current_time() - ended >= LINGER - 0.05
 
 
 @virtual.TIME
 async def test_a_reason_that_was_known_is_kept() -> None:
     shown = Listing((device("a", BROKEN),))
-    with shown.allocating(["a"]):
+    with shown.allocating(["a"], LINGER):
         shown.show(())
         assert shown.cell.get() == (device("a", BROKEN),)
     await until_listed(shown)
@@ -69,10 +70,10 @@ async def test_a_reason_that_was_known_is_kept() -> None:
 @virtual.TIME
 async def test_two_allocates_of_one_id_both_protect_it() -> None:
     shown = Listing((A,))
-    with shown.allocating(["a"]):
-        with shown.allocating(["a"]):
+    with shown.allocating(["a"], LINGER):
+        with shown.allocating(["a"], LINGER):
             shown.show(())
-        released = anyio.current_time() + listing.LINGER + 0.1
+        released = anyio.current_time() + LINGER + 0.1
         await anyio.sleep_until(released)  # the first protection has run out by now
         assert listing.ids(shown.cell.get()) == ("a",)
     await until_listed(shown)
@@ -80,7 +81,7 @@ async def test_two_allocates_of_one_id_both_protect_it() -> None:
 
 async def test_an_id_that_comes_back_is_shown_as_it_is() -> None:
     shown = Listing((A,))
-    with shown.allocating(["a"]):
+    with shown.allocating(["a"], LINGER):
         shown.show(())
         shown.show((A,))
         assert shown.cell.get() == (A,)
@@ -88,7 +89,7 @@ async def test_an_id_that_comes_back_is_shown_as_it_is() -> None:
 
 async def test_an_unknown_id_is_not_made_up() -> None:
     shown = Listing((A,))
-    with shown.allocating(["stranger"]):
+    with shown.allocating(["stranger"], LINGER):
         shown.show(())
         assert shown.cell.get() == ()
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.deviceplugin import registration
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar, Tries
@@ -20,7 +21,7 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from tests.kubelet.answers import Answers, device
 
 ONE = "example.com/one"
-OPTIONS = Plugin(Listing(), Answers(), lambda: None).options
+OPTIONS = Plugin(Listing(), Answers(), lambda: None, Timeouts()).options
 
 
 @pytest.fixture
@@ -31,15 +32,15 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
 
 @pytest.fixture
 async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
-    served = Plugin(Listing((device("a"),)), Answers(), lambda: None)
-    server = SocketServer(kubelet.paths.plugins, "one.sock", [served])
+    served = Plugin(Listing((device("a"),)), Answers(), lambda: None, Timeouts())
+    server = SocketServer(kubelet.paths.plugins, "one.sock", [served], timeouts=Timeouts())
     await server.start()
     yield "one.sock"
     await server.stop(0)
 
 
 async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> None:
-    await Registrar(str(kubelet.socket)).register(resource, endpoint, OPTIONS)
+    await Registrar(str(kubelet.socket), Timeouts()).register(resource, endpoint, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> No
     [(0, 0.005), (1, 0.01), (2, 0.02), (3, 0.04), (4, 0.08), (5, 0.1), (60, 0.1)],
 )
 def test_a_young_kubelet_is_tried_quickly(attempt: int, seconds: float) -> None:
-    assert registration.delay(attempt, age=0.0, jitter=1.0) == pytest.approx(seconds)
-    assert registration.delay(attempt, age=4.99, jitter=0.0) == pytest.approx(seconds)
+    assert registration.delay(attempt, age=0.0, jitter=1.0, timeouts=Timeouts()) == pytest.approx(seconds)
+    assert registration.delay(attempt, age=4.99, jitter=0.0, timeouts=Timeouts()) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +57,11 @@ def test_a_young_kubelet_is_tried_quickly(attempt: int, seconds: float) -> None:
     [(0, 0.0, 0.2), (1, 0.0, 0.4), (5, 0.0, 6.4), (6, 0.0, 10.0), (99, 0.0, 10.0), (99, 1.0, 5.0)],
 )
 def test_later_the_tries_grow_apart(attempt: int, jitter: float, seconds: float) -> None:
-    assert registration.delay(attempt, age=5.0, jitter=jitter) == pytest.approx(seconds)
+    assert registration.delay(attempt, age=5.0, jitter=jitter, timeouts=Timeouts()) == pytest.approx(seconds)
 
 
 def test_the_first_tries_at_a_kubelet_that_is_young_no_more_are_quick() -> None:
-    tries = Tries()
+    tries = Tries(Timeouts())
     while_young = [tries.next_delay(age, 0.0) for age in (0.0, 0.1, 0.2, 1.0, 4.9)]
     afterwards = [tries.next_delay(age, 0.0) for age in (5.0, 5.2, 5.6)]
     assert while_young == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08])
@@ -68,7 +69,7 @@ def test_the_first_tries_at_a_kubelet_that_is_young_no_more_are_quick() -> None:
 
 
 def test_who_has_refused_is_asked_at_growing_pauses_however_young() -> None:
-    tries = Tries()
+    tries = Tries(Timeouts())
     assert [tries.after_refusal(0.0) for _ in range(8)] == pytest.approx(
         [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10]
     )
@@ -78,7 +79,7 @@ def test_who_has_refused_is_asked_at_growing_pauses_however_young() -> None:
 
 
 def test_another_kubelet_is_tried_as_quickly_as_the_first() -> None:
-    tries = Tries()
+    tries = Tries(Timeouts())
     old = [tries.next_delay(60.0, 0.0) for _ in range(5)]
     tries.begin_again()
     young = [tries.next_delay(age, 0.0) for age in (0.0, 0.01)]
@@ -111,7 +112,7 @@ async def test_a_connection_that_is_dropped_is_the_kubelets_fault(kubelet: Kubel
 
 async def test_an_absent_kubelet_is_named_by_the_systems_text(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match="No such file or directory"):
-        await Registrar(str(tmp_path / "kubelet.sock")).register(ONE, "x", OPTIONS)
+        await Registrar(str(tmp_path / "kubelet.sock"), Timeouts()).register(ONE, "x", OPTIONS)
 
 
 async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoint: str) -> None:
@@ -122,7 +123,7 @@ async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoi
 
 async def test_no_connection_stays_open_when_registering_is_given_up(kubelet: Kubelet, endpoint: str) -> None:
     kubelet.faults.set("hang-register")
-    registrar, seen = Registrar(str(kubelet.socket)), kubelet.statistics.registrations
+    registrar, seen = Registrar(str(kubelet.socket), Timeouts()), kubelet.statistics.registrations
     before = len(os.listdir("/proc/self/fd"))
     async with anyio.create_task_group() as tasks:
         for number in range(5):

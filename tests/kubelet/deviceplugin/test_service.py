@@ -15,6 +15,7 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.deviceplugin import service
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -56,8 +57,8 @@ class Peer:
 @pytest.fixture
 async def peer(tmp_path: Path) -> AsyncIterator[Peer]:
     listing, answers, changes = Listing((A, B)), Answers(), Latest[None](None)
-    served = Plugin(listing, answers, changes.touch)
-    server = SocketServer(tmp_path, "p.sock", [served])
+    served = Plugin(listing, answers, changes.touch, Timeouts())
+    server = SocketServer(tmp_path, "p.sock", [served], timeouts=Timeouts())
     await server.start()
     channel = SocketChannel(server.path)
     yield Peer(served, listing, answers, channel, changes)
@@ -198,7 +199,7 @@ async def test_a_stalled_reader_delays_a_refusal_only_a_moment(peer: Peer) -> No
         began = anyio.current_time()
         with pytest.raises(GRPCError, match="no"):
             await peer.allocate(["a"])
-        assert anyio.current_time() - began < service.DELIVERY_LIMIT + 1
+        assert anyio.current_time() - began < Timeouts().refusal_list_sent + 1
 
 
 @virtual.TIME
@@ -208,8 +209,8 @@ async def test_a_host_that_does_not_answer_ends_in_a_text_at_the_limit(peer: Pee
     with pytest.raises(GRPCError) as caught:
         await peer.allocate(["a"])
     assert caught.value.status is Status.DEADLINE_EXCEEDED
-    names(caught.value.message, "a", f"{service.ALLOCATE_LIMIT:.0f} s")
-    assert service.ALLOCATE_LIMIT - 0.5 < anyio.current_time() - began < service.ALLOCATE_LIMIT + 3
+    names(caught.value.message, "a", f"{Timeouts().allocate_answer:.0f} s")
+    assert Timeouts().allocate_answer - 0.5 < anyio.current_time() - began < Timeouts().allocate_answer + 3
 
 
 async def test_an_id_stays_listed_while_its_allocate_runs(peer: Peer) -> None:

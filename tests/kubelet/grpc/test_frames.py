@@ -15,6 +15,7 @@ from grpclib.exceptions import GRPCError
 from h2.connection import H2Connection
 
 from nodeagent.base.errors import LONGEST, KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import server
 from nodeagent.kubelet.grpc.channel import open_channel
@@ -104,7 +105,7 @@ async def test_a_request_beyond_all_bounds_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_refusal_has_no_more_words_than_a_person_reads(tmp_path: Path) -> None:
-    served = server.SocketServer(tmp_path, "p.sock", [Talkative()])
+    served = server.SocketServer(tmp_path, "p.sock", [Talkative()], timeouts=Timeouts())
     await served.start()
     try:
         with pytest.raises(KubeletUnavailable) as refused:

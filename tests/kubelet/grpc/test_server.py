@@ -24,6 +24,7 @@ from h2.connection import H2Connection
 
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import channel, server
 from nodeagent.kubelet.grpc.channel import open_channel
@@ -142,13 +143,13 @@ async def test_a_handler_learns_that_its_peer_has_gone_and_cleans_up_once(tmp_pa
 
 async def test_a_missing_directory_means_that_the_kubelet_is_away(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match=r"none/p\.sock"):
-        await server.SocketServer(tmp_path / "none", "p.sock", [Plugin()]).start()
+        await server.SocketServer(tmp_path / "none", "p.sock", [Plugin()], timeouts=Timeouts()).start()
 
 
 async def test_a_name_that_is_taken_is_not_stolen(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
         with pytest.raises(KubeletUnavailable):
-            await server.SocketServer(tmp_path, "p.sock", [Plugin()]).start()
+            await server.SocketServer(tmp_path, "p.sock", [Plugin()], timeouts=Timeouts()).start()
         assert served.present
         assert (await options(served.path)).get_preferred_allocation_available
 
@@ -170,7 +171,9 @@ async def test_stop_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
 
 async def test_a_socket_is_published_under_its_name_when_it_can_be_used(tmp_path: Path) -> None:
     (tmp_path / "reg.sock").write_text("left over")
-    served = server.SocketServer(tmp_path, ".reg.sock", [Plugin()], publish_as="reg.sock")
+    served = server.SocketServer(
+        tmp_path, ".reg.sock", [Plugin()], publish_as="reg.sock", timeouts=Timeouts()
+    )
     await served.start()
     try:
         assert os.listdir(tmp_path) == ["reg.sock"]
@@ -346,7 +349,7 @@ async def test_connections_that_ended_are_forgotten(tmp_path: Path, loop_may_blo
 
 async def test_a_start_that_is_cancelled_makes_no_later_socket_deaf(tmp_path: Path) -> None:
     """The next one has the number of its descriptor, which the event loop must not take for served."""
-    first = server.SocketServer(tmp_path, "first.sock", [Plugin()])
+    first = server.SocketServer(tmp_path, "first.sock", [Plugin()], timeouts=Timeouts())
     with anyio.CancelScope() as scope:
         scope.cancel()
         try:
